@@ -1,0 +1,77 @@
+"""What all benchmarks share: interleaved rounds, medians, ratios, and what machine they ran on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from prefetchd import __version__
+
+
+def machine() -> str:
+    """The machine and the versions, in one line."""
+    model = platform.processor() or "unknown CPU"
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    cpus = len(os.sched_getaffinity(0))
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return (
+        f"{model}, {cpus} CPUs, {memory_gib:.0f} GiB; Linux {platform.release()}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, numpy {np.__version__}, prefetchd {__version__}"
+    )
+
+
+@contextlib.contextmanager
+def own_daemon(*, workers: int | None = None) -> Iterator[Path]:
+    """A daemon of the benchmark's own, gone afterwards. Yields the directory of its socket and log."""
+    import subprocess
+    import sys
+
+    with tempfile.TemporaryDirectory(prefix="prefetchd-bench-") as directory:
+        os.environ["PREFETCHD_SOCKET"] = f"{directory}/d.sock"
+        os.environ["XDG_STATE_HOME"] = directory
+        command = [sys.executable, "-m", "prefetchd"]
+        start = [*command, "run", "--detach", *(["--workers", str(workers)] if workers else [])]
+        subprocess.run(start, check=True, stdin=subprocess.DEVNULL)
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run([*command, "stop"], check=False, stdout=subprocess.DEVNULL)
+
+
+def interleave(rounds: int, contestants: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Each contestant's figure, round after round, in turn: a drift of the machine hits all alike."""
+    figures: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds):
+        for name, run in contestants.items():
+            figures[name].append(run())
+            print(f"  round {number + 1} of {rounds}  {name:28} {figures[name][-1]:12,.2f}", flush=True)
+    return figures
+
+
+def report(title: str, unit: str, figures: dict[str, list[float]], ours: str, others: dict[str, float | None]) -> None:
+    """Medians, and the median of ours over each other's, round by round; `others` names the ratios to reach."""
+    print(f"\n{title}\n{machine()}")
+    for name, values in figures.items():
+        low, high = min(values), max(values)
+        print(f"  {name:28} median {statistics.median(values):12,.2f} {unit}   ({low:,.2f} to {high:,.2f})")
+    for other, goal in others.items():
+        ratios = [mine / its for mine, its in zip(figures[ours], figures[other])]
+        wanted = f"   to reach: {goal:.2f}" if goal is not None else ""
+        print(f"  {ours} / {other}: {statistics.median(ratios):.2f}   ({min(ratios):.2f} to {max(ratios):.2f}){wanted}")
+
+
+def stopwatch() -> Callable[[], float]:
+    """Seconds since this call."""
+    began_s = time.perf_counter()
+    return lambda: time.perf_counter() - began_s

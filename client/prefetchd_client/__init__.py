@@ -1,0 +1,9 @@
+"""The thin side of prefetchd: a DataLoader whose batches are made by a daemon.
+
+from prefetchd_client import PrefetchLoader
+loader = PrefetchLoader(dataset, batch_size=64, shuffle=True)      # or PrefetchLoader.wrap(dataloader)
+"""
+
+from prefetchd_client.loader import PrefetchLoader
+
+__all__ = ["PrefetchLoader"]

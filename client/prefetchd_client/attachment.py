@@ -1,0 +1,130 @@
+"""This process's attachment to a ring: the mapping, its consumer record, its marks, and the leases of its batches."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from prefetchd.wire.file_locks import reopen, try_lock
+from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.segment_layout import (
+    CONSUMER_LOCK_OFFSET,
+    CONSUMER_RECORD,
+    MARK,
+    RESERVED_SLOTS,
+    RESERVED_SLOTS_OFFSET,
+    decode_slot_record,
+)
+from prefetchd_client.tensors import BatchReader, private_copy
+
+Release = tuple[int, int, int]
+"""(cursor, slot, generation)."""
+
+
+class Attachment:
+    """A mapped ring and what this process holds of it.
+
+    Finalizers of tensors may run in any thread and at any moment: they only append to a deque, which take_released()
+    empties.
+    """
+
+    def __init__(self, fd: int, consumer: int) -> None:
+        """Takes `fd` over. Raises ProtocolError when it is no ring."""
+        # A description of our own: the lock on our record must end with this process.
+        own = reopen(fd)
+        os.close(fd)
+        self.ring = RingMemory(own)
+        self._consumer = consumer
+        try_lock(own, CONSUMER_LOCK_OFFSET + consumer)
+        self._reader = BatchReader()
+        self._record_offset = self.ring.header.consumer_record_offset(consumer)
+        self._held: dict[tuple[int, int], tuple[weakref.ref[Any], int]] = {}
+        self._dropped: deque[Release] = deque()
+        self._when_all_are_dropped: Callable[[], None] | None = None
+        self._held_slots = 0
+        self._yielded = 0
+        self._waited_us = 0
+        self._longest_us = 0
+        self._copies = 0
+
+    @property
+    def held(self) -> int:
+        """Batches whose tensors live."""
+        return len(self._held)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the attachment; times in seconds."""
+        return {
+            "yielded": self._yielded,
+            "waited_s": self._waited_us / 1e6,
+            "longest_wait_s": self._longest_us / 1e6,
+            "private_copies": self._copies,
+            "held": len(self._held) - len(self._dropped),
+            "slots": RESERVED_SLOTS.unpack_from(self.ring.memory, RESERVED_SLOTS_OFFSET)[0],
+        }
+
+    def take(self, cursor: int, slot: int, generation: int, *, private: bool) -> tuple[Any, bool]:
+        """The batch in `slot`, and whether it holds a lease. It does not when it must be private, or when it would
+        leave fewer than half of the ring's slots unleased: then it is a copy, and the slot can be released at once."""
+        ring = self.ring
+        span = decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
+        payload = ring.batch(slot, span)
+        (reserved,) = RESERVED_SLOTS.unpack_from(ring.memory, RESERVED_SLOTS_OFFSET)
+        if private or self._held_slots + span > reserved // 2:
+            self._copies += 1
+            return self._reader.read(private_copy(payload)), False
+        # Before the hand-out: from here on its holder may write to it.
+        MARK.pack_into(ring.memory, ring.header.mark_offset(self._consumer, slot), generation)
+        key = (cursor, slot, generation)
+        self._held[slot, generation] = (weakref.ref(payload, lambda _: self._drop(key)), span)
+        self._held_slots += span
+        return self._reader.read(payload), True
+
+    def take_released(self) -> tuple[int, ...]:
+        """Flat (cursor, slot, generation) triples of the batches that nobody holds any more."""
+        released: list[int] = []
+        while self._dropped:
+            key = self._dropped.popleft()
+            _, span = self._held.pop(key[1:])
+            self._held_slots -= span
+            released += key
+        return tuple(released)
+
+    def note_yield(self, cursor: int, epoch: int, step: int, waited_us: int) -> None:
+        """Writes this consumer's record: the position that is about to be yielded, and how long it took."""
+        self._yielded += 1
+        self._waited_us += waited_us
+        self._longest_us = max(self._longest_us, waited_us)
+        CONSUMER_RECORD.pack_into(
+            self.ring.memory,
+            self._record_offset,
+            os.getpid(),
+            cursor,
+            epoch,
+            step,
+            self._yielded,
+            self._waited_us,
+            self._copies,
+            self._longest_us,
+            time.monotonic_ns(),
+            len(self._held),
+        )
+
+    def when_all_are_dropped(self, callback: Callable[[], None]) -> None:
+        """`callback`, from whatever thread that happens in, once the last held batch is gone. It must not block."""
+        self._when_all_are_dropped = callback
+        if len(self._dropped) == len(self._held):
+            callback()
+
+    def _drop(self, key: Release) -> None:
+        self._dropped.append(key)
+        if self._when_all_are_dropped is not None and len(self._dropped) == len(self._held):
+            self._when_all_are_dropped()
+
+    def close(self) -> None:
+        """Lets go; memory that tensors look at stays mapped until they are gone."""
+        self.ring.close()

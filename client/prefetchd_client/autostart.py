@@ -1,0 +1,88 @@
+"""Reaching a daemon, and starting one when none answers. Many processes may try at once; one daemon comes of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.runtime_paths import RuntimePaths, make_private
+
+START_TIMEOUT_S = 60.0
+_UCRED = struct.Struct("iII")
+IDLE_EXIT_S = 900.0
+
+
+def connect(paths: RuntimePaths) -> socket.socket | None:
+    """A connection to the daemon, or None when none answers."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(os.fspath(paths.socket))
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    except BaseException:
+        sock.close()
+        raise
+    _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if uid != os.geteuid():
+        sock.close()
+        raise DaemonUnavailableError(f"{paths.socket} is served by uid {uid}, not by you; choose another with socket=")
+    return sock
+
+
+def connect_or_start(paths: RuntimePaths) -> socket.socket:
+    """A connection to the daemon, which is started if need be. Blocks up to START_TIMEOUT_S.
+
+    Raises DaemonUnavailableError, naming socket and log.
+    """
+    sock = connect(paths)
+    if sock is not None:
+        return sock
+    make_private(paths.socket.parent)
+    lock = LockFile(paths.start_lock)
+    if not lock.acquire(START_TIMEOUT_S):
+        raise DaemonUnavailableError(f"another process has been starting a daemon on {paths.socket} for too long")
+    try:
+        sock = connect(paths)
+        if sock is None:
+            start_daemon(paths)
+            sock = connect(paths)
+    finally:
+        lock.release()
+    if sock is None:
+        raise DaemonUnavailableError(f"the daemon that was started does not answer on {paths.socket}; see {paths.log}")
+    return sock
+
+
+def start_daemon(paths: RuntimePaths) -> None:
+    """Starts a daemon that outlives this process and exits when it has been idle for long. Blocks until it serves.
+
+    Raises DaemonUnavailableError with what it said.
+    """
+    command = [sys.executable, "-m", "prefetchd", "run", "--detach", "--socket", os.fspath(paths.socket)]
+    command += ["--idle-exit", str(IDLE_EXIT_S), "--reset-affinity"]
+    # The trainer may have made our modules importable by other means than an installation.
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry))
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=environment,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DaemonUnavailableError(
+            f"the daemon did not start within {START_TIMEOUT_S:.0f} s; see {paths.log}"
+        ) from None
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip()
+        raise DaemonUnavailableError(f"the daemon did not start (exit {done.returncode}): {said}; see {paths.log}")

@@ -1,0 +1,35 @@
+"""What a forked child of the trainer must not do with its parent's loaders: talk to the daemon, or keep it waiting."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Protocol
+
+
+class _Guarded(Protocol):
+    _client: Any
+
+
+_guarded: weakref.WeakSet[Any] = weakref.WeakSet()
+_forked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def guard_forks(loader: _Guarded) -> None:
+    """In forked children from now on, the loader is marked and its descriptors are closed: an inherited socket would
+    hide the trainer's death from the daemon."""
+    _guarded.add(loader)
+
+
+def is_forked(loader: object) -> bool:
+    """True in a child that was forked after the loader was made."""
+    return loader in _forked
+
+
+def _after_fork_in_child() -> None:
+    for loader in list(_guarded):
+        _forked.add(loader)
+        loader._client.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,43 @@
+"""One pass over an epoch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from prefetchd_client.stream_client import EndOfEpoch
+
+if TYPE_CHECKING:
+    from prefetchd_client.loader import PrefetchLoader
+    from prefetchd_client.stream_client import ClientCursor
+
+
+class PrefetchIterator(Iterator[Any]):
+    """An iterator over the epoch that is next when its first batch is asked for. Living iterators are independent."""
+
+    def __init__(self, loader: PrefetchLoader) -> None:
+        self._loader = loader
+        self._cursor: ClientCursor | None = None
+        self._ended = False
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        if self._cursor is None:
+            self._cursor = self._loader.begin_epoch()
+            weakref.finalize(self, self._loader.end_cursor, self._cursor)
+        try:
+            return self._loader.next_batch(self._cursor)
+        except EndOfEpoch:
+            self.end()
+            raise StopIteration from None
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def end(self) -> None:
+        """Nothing more comes; what was prefetched for this iterator is given up. Idempotent."""
+        self._ended = True
+        if self._cursor is not None:
+            self._loader.end_cursor(self._cursor)

@@ -1,0 +1,229 @@
+"""PrefetchLoader: DataLoader's interface, the daemon's batches."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate, default_convert
+
+from prefetchd.wire.errors import CallerError, ForkedError
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd_client.forks import guard_forks, is_forked
+from prefetchd_client.inline import InlineStream
+from prefetchd_client.iterator import PrefetchIterator
+from prefetchd_client.stream_client import ClientCursor, StreamClient
+from prefetchd_client.stream_request import resolve_order, stream_request
+
+INLINE_VARIABLE = "PREFETCHD_INLINE"
+
+
+class PrefetchLoader(DataLoader[Any]):
+    """A DataLoader whose batches a daemon makes ready ahead of time, in shared memory.
+
+    Takes DataLoader's arguments, with its checks and its errors, and these:
+
+      stream    the stream's name in the daemon; a given name may be shared by several processes. Default: the script,
+                the loader's ordinal in it, the rank
+      seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0
+      buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB, a quarter of the
+                free shared memory, a quarter of what the memory cgroup leaves
+      lookback  batches kept behind the consumer, for a trainer that resumes a little earlier
+      rank, world_size    this process's share of each epoch, as in torch.distributed
+      on_error  what becomes of a sample that raises: "raise"
+      fingerprint_extra   anything else that decides what the batches are, such as the version of the data files
+      fresh     True drops batches that an earlier run left
+      socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
+
+    num_workers 0 lets the daemon decide; another number bounds this stream's workers. prefetch_factor,
+    persistent_workers, multiprocessing_context and in_order are accepted and have no meaning: batches are prefetched up
+    to `buffer`, workers outlive the trainer, and the order is always kept.
+
+    Filling starts now. Batches are tensors in shared memory that stay valid, and the holder's own, as long as they are
+    held. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        stream: str | None = None,
+        seed: int | None = None,
+        buffer: str | int | None = None,
+        lookback: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        on_error: str = "raise",
+        fingerprint_extra: object = None,
+        fresh: bool = False,
+        socket: str | None = None,
+    ) -> None:
+        """Raises DataLoader's ValueErrors, CallerError, DaemonUnavailableError, DaemonRefusedError. Blocks until the
+        daemon has answered, not until a batch is ready."""
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if batch_sampler is not None:
+            raise CallerError("batch_sampler: only sequential and shuffled orders are planned so far")
+        began_s = time.perf_counter()
+        request = stream_request(
+            dataset=dataset,
+            order=resolve_order(dataset, self.sampler, generator),
+            batch_size=batch_size,
+            drop_last=drop_last,
+            collate_fn=collate_fn,
+            worker_init_fn=worker_init_fn,
+            num_workers=num_workers,
+            timeout=timeout,
+            stream=stream,
+            seed=seed,
+            buffer=buffer,
+            lookback=lookback,
+            rank=rank or 0,
+            world_size=world_size or 1,
+            on_error=on_error,
+            fingerprint_extra=fingerprint_extra,
+        )
+        self.fingerprint_s = time.perf_counter() - began_s
+        self.spec = request.spec
+        self._epoch = 0
+        self._step = 0
+        self._waiting: ClientCursor | None = None
+        self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
+        self._client: StreamClient | InlineStream
+        if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
+            self._client = InlineStream(request.spec, request.parts)
+        else:
+            self._client = StreamClient(runtime_paths(socket), request.spec, request.parts, shared=request.shared)
+        guard_forks(self)
+        self._finalizer = weakref.finalize(self, self._client.close)
+        self._place_waiting()
+
+    @classmethod
+    def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
+        """A PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
+        arguments: dict[str, Any] = {
+            "num_workers": dataloader.num_workers,
+            "pin_memory": dataloader.pin_memory,
+            "timeout": dataloader.timeout,
+            "worker_init_fn": dataloader.worker_init_fn,
+            "multiprocessing_context": dataloader.multiprocessing_context,
+            "generator": dataloader.generator,
+            "prefetch_factor": dataloader.prefetch_factor,
+            "persistent_workers": dataloader.persistent_workers,
+            "pin_memory_device": dataloader.pin_memory_device,
+        }
+        if dataloader.collate_fn not in (default_collate, default_convert):
+            arguments["collate_fn"] = dataloader.collate_fn
+        sampler = dataloader.sampler
+        if dataloader.batch_sampler is not None and dataloader.batch_size is None:
+            arguments["batch_sampler"] = dataloader.batch_sampler
+        else:
+            arguments |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
+            if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
+                arguments["shuffle"] = True
+            elif type(sampler) is not SequentialSampler:
+                arguments["sampler"] = sampler
+        return cls(dataloader.dataset, **(arguments | extra))
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """A new iterator. It takes its epoch at its first next(); until then it consumes nothing."""
+        iterator = PrefetchIterator(self)
+        self._iterators.add(iterator)
+        return iterator
+
+    def check_worker_number_rationality(self) -> None:
+        """Nothing: the daemon bounds its workers, whatever number is asked for here."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iterator to begin takes `epoch`; what was prefetched for another one is given up."""
+        if epoch < 0:
+            raise CallerError(f"epoch {epoch}; allowed: 0 or more")
+        if (epoch, 0) != (self._epoch, self._step):
+            self._epoch, self._step = epoch, 0
+            self._place_waiting()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this loader since it was made: batches, copies, waits."""
+        return {"stream": self._client.name, "fingerprint_s": self.fingerprint_s, **self._client.stats()}
+
+    def close(self) -> None:
+        """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
+        for iterator in list(self._iterators):
+            iterator.end()
+        self._finalizer()
+
+    def __enter__(self) -> PrefetchLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- for PrefetchIterator ---
+
+    def begin_epoch(self) -> ClientCursor:
+        """The cursor of an iterator that begins; the one after it is filled ahead from now on."""
+        self._check_fork()
+        cursor = self._waiting
+        assert cursor is not None
+        self._client.activate(cursor)
+        self._epoch, self._step = cursor.epoch + 1, 0
+        self._waiting = None
+        self._place_waiting()
+        return cursor
+
+    def next_batch(self, cursor: ClientCursor) -> Any:
+        """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
+        self._check_fork()
+        try:
+            return self._client.next_batch(cursor, self.timeout)
+        except TimeoutError:
+            raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
+
+    def end_cursor(self, cursor: ClientCursor) -> None:
+        if not is_forked(self):
+            self._client.close_cursor(cursor)
+
+    def _place_waiting(self) -> None:
+        if self._waiting is not None:
+            self._client.close_cursor(self._waiting)
+        self._waiting = self._client.place_cursor(self._epoch, self._step)
+
+    def _check_fork(self) -> None:
+        if is_forked(self):
+            raise ForkedError("this loader belongs to the parent process; make one of its own in the forked child")

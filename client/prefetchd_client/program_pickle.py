@@ -1,0 +1,206 @@
+"""The trainer's program on its way to the daemon: pickled by value where workers could not import it, large arrays and
+tensors beside the pickle, everything in one shared segment that all workers map.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import sys
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import posix_ipc
+import torch
+
+from prefetchd.wire.errors import NoSpaceError, UnpicklableError
+from prefetchd.wire.file_locks import try_lock
+from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
+
+SMALLEST_BUFFER_BYTES = 64 * 1024
+PRELOADED = ("numpy", "torch", "torchvision", "torchvision.transforms.v2", "PIL.Image", "tensordict")
+_DEEPEST_SEARCH = 4
+
+
+def current_environment() -> Environment:
+    """Where the user's code must run to find what it finds here."""
+    return Environment(
+        executable=os.fsencode(sys.executable),
+        sys_path=tuple(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path),
+        directory=os.getcwdb(),
+        variables=dict(os.environb),
+        preload=tuple(name for name in PRELOADED if name in sys.modules),
+    )
+
+
+def pickle_program(parts: dict[str, Any]) -> tuple[bytes, list[memoryview]]:
+    """The pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute."""
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < SMALLEST_BUFFER_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    target = io.BytesIO()
+    try:
+        _ProgramPickler(target, keep).dump(parts)
+    except Exception as error:
+        where = _culprit(parts)
+        raise UnpicklableError(
+            f"{where} cannot be handed to the workers: {type(error).__name__}: {error}. "
+            "Create it lazily (at the first __getitem__), or leave it out in __getstate__"
+        ) from error
+    return target.getvalue(), buffers
+
+
+def write_program(
+    paths: RuntimePaths, environment: Environment, pickled: bytes, buffers: list[memoryview]
+) -> tuple[str, int, int]:
+    """Writes a program segment: its name, a descriptor that keeps it locked, its bytes. Raises NoSpaceError."""
+    encoded = encode_environment(environment)
+    layout = ProgramLayout(len(encoded), len(pickled), tuple(buffer.nbytes for buffer in buffers))
+    name = paths.segment_name("program", f"{os.getpid():x}-{uuid.uuid4().hex[:8]}")
+    shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    try:
+        # Unlocked, it would be taken for a dead process's leftover.
+        try_lock(shared.fd, DAEMON_LOCK_OFFSET, shared=True)
+        os.ftruncate(shared.fd, layout.program_bytes)
+        try:
+            os.posix_fallocate(shared.fd, 0, layout.program_bytes)
+        except OSError as error:
+            raise NoSpaceError(
+                f"the dataset takes {layout.program_bytes >> 20} MiB of shared memory, which cannot be had "
+                f"({error.strerror}): enlarge /dev/shm, or let the dataset open its files in the workers"
+            ) from None
+        with mmap.mmap(shared.fd, layout.program_bytes) as memory:
+            parts: list[tuple[int, bytes | memoryview]] = [
+                (0, encode_head(layout)),
+                (layout.environment_offset, encoded),
+                (layout.pickle_offset, pickled),
+                (layout.table_offset, encode_table(layout)),
+                *zip(layout.buffer_offsets, buffers),
+            ]
+            for offset, part in parts:
+                memory[offset : offset + len(part)] = part
+    except BaseException:
+        os.close(shared.fd)
+        posix_ipc.unlink_shared_memory(name)
+        raise
+    return name, shared.fd, layout.program_bytes
+
+
+class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but tensors and memory-mapped arrays are not copied into the pickle."""
+
+    def __init__(self, target: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool]) -> None:
+        super().__init__(target, protocol=5, buffer_callback=keep)
+        self._storages: dict[int, _Storage] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Tensor and _is_plain(obj):
+            storage = obj.untyped_storage()
+            kept = self._storages.setdefault(storage.data_ptr(), _Storage(storage))
+            dtype = str(obj.dtype).removeprefix("torch.")
+            return _rebuild_tensor, (
+                kept,
+                dtype,
+                obj.storage_offset(),
+                tuple(obj.shape),
+                obj.stride(),
+                obj.requires_grad,
+            )
+        if type(obj) is np.memmap and type(obj.base) is mmap.mmap and obj.filename is not None:
+            order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
+            path = os.path.abspath(obj.filename)
+            return _rebuild_memmap, (path, obj.dtype, obj.offset, obj.shape, order, obj.mode)
+        return super().reducer_override(obj)
+
+
+class _Storage:
+    """A tensor's storage as one buffer; tensors that share it share this object in the pickle."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        content: Any = torch.empty(0, dtype=torch.uint8).set_(self._storage).numpy()
+        return _rebuild_storage, (pickle.PickleBuffer(memoryview(content)),)
+
+
+def _rebuild_storage(content: Any) -> torch.UntypedStorage:
+    view = memoryview(content)
+    if not view.nbytes:
+        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+    return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8).untyped_storage()
+
+
+def _rebuild_tensor(
+    storage: torch.UntypedStorage,
+    dtype: str,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+) -> torch.Tensor:
+    tensor = torch.empty(0, dtype=getattr(torch, dtype)).set_(storage, offset, shape, stride)
+    return tensor.requires_grad_(requires_grad)
+
+
+def _rebuild_memmap(path: str, dtype: Any, offset: int, shape: tuple[int, ...], order: Any, mode: str) -> Any:
+    # A writable map would let workers change the user's file behind the trainer's back: they get private pages.
+    return np.memmap(path, dtype, "r" if mode == "r" else "c", offset, shape, order)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_cpu
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.is_leaf
+        and not tensor.__dict__
+    )
+
+
+def _culprit(parts: dict[str, Any]) -> str:
+    """The deepest attribute that does not pickle, as an expression."""
+    for name, part in parts.items():
+        found = _search(name, part, _DEEPEST_SEARCH)
+        if found is not None:
+            return found
+    return ", ".join(parts)
+
+
+def _search(name: str, obj: Any, depth: int) -> str | None:
+    try:
+        cloudpickle.dumps(obj)
+        return None
+    except Exception:
+        pass
+    if depth:
+        for inner, value in _members(obj):
+            found = _search(f"{name}{inner}", value, depth - 1)
+            if found is not None:
+                return found
+    return name
+
+
+def _members(obj: Any) -> list[tuple[str, Any]]:
+    if isinstance(obj, dict):
+        return [(f"[{key!r}]", value) for key, value in obj.items()]
+    if isinstance(obj, (list, tuple)):
+        return [(f"[{place}]", value) for place, value in enumerate(obj[:100])]
+    attributes = getattr(obj, "__dict__", None)
+    return [(f".{key}", value) for key, value in attributes.items()] if isinstance(attributes, dict) else []

@@ -1,0 +1,59 @@
+"""A worker's exception, raised again in the trainer: same type, same message, with the worker's traceback."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+from prefetchd.wire import errors
+from prefetchd.wire.errors import RemoteError
+from prefetchd.wire.remote_exception import RemoteException, decode_exception
+from prefetchd_client.tensors import from_main
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, never raised itself
+    """The traceback as the worker saw it, and which sample it was about."""
+
+    def __init__(self, place: str, text: str) -> None:
+        super().__init__(place, text)
+        self.place = place
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"in a prefetchd worker, at {self.place}\n\n{self.text}"
+
+
+def rebuild_exception(encoded: bytes) -> BaseException:
+    """The exception to raise; its __cause__ tells where it came from. Raises ProtocolError.
+
+    An exception of ours comes back as itself. One whose class cannot be had here becomes a RemoteError that says so.
+    """
+    remote = decode_exception(encoded)
+    ours = getattr(errors, remote.type_name, None)
+    if not remote.pickled and isinstance(ours, type) and issubclass(ours, errors.PrefetchdError):
+        return ours(remote.message)
+    error = _original(remote) if remote.pickled else None
+    if error is None:
+        error = RemoteError(f"{remote.type_name}: {remote.message}")
+    error.__cause__ = WorkerTraceback(remote.place, remote.traceback)
+    return error
+
+
+def _original(remote: RemoteException) -> BaseException | None:
+    try:
+        kind, arguments, attributes = _Unpickler(io.BytesIO(remote.pickled)).load()
+        if not issubclass(kind, BaseException):
+            return None
+        # Not through the constructor: it may take other arguments than those that ended up in `args`.
+        error: BaseException = kind.__new__(kind, *arguments)
+        error.args = arguments
+        error.__dict__.update(attributes)
+    except Exception:
+        return None
+    return error
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        return from_main(pid[1])

@@ -1,0 +1,304 @@
+"""One process on one stream: cursors, what was offered to each, and the messages that keep both sides agreed.
+
+The daemon offers batches in order, cursor by cursor; next_batch() takes them. Nothing here knows of DataLoader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from typing import Any
+
+from prefetchd import __version__
+from prefetchd.wire.errors import (
+    ClosedError,
+    DaemonRefusedError,
+    DaemonUnavailableError,
+    PrefetchdError,
+    RemoteError,
+    error_from_code,
+)
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import (
+    PROTOCOL_VERSION,
+    BatchFailed,
+    CloseCursor,
+    Consumed,
+    Farewell,
+    GiveBack,
+    Goodbye,
+    Hello,
+    Message,
+    Output,
+    PlaceCursor,
+    Program,
+    Published,
+    Recall,
+    Refused,
+    RingOpened,
+    StreamFailed,
+    Welcome,
+)
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd_client.attachment import Attachment
+from prefetchd_client.autostart import connect_or_start
+from prefetchd_client.connection import Connection, unexpected
+from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.remote_errors import rebuild_exception
+
+ANSWER_TIMEOUT_S = 60.0
+NAME_WAIT_AFTER_S = 60.0
+NAME_WAIT_AGAIN_S = 30.0
+
+# Closed clients whose batches are still held: nobody else keeps their connections open.
+_outliving: set[StreamClient] = set()
+
+
+@dataclasses.dataclass(slots=True)
+class ClientCursor:
+    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place."""
+
+    number: int
+    epoch: int
+    step: int
+    waiting: bool
+    offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
+    steps: int | None = None
+
+
+class EndOfEpoch(Exception):  # noqa: N818 - it is none
+    """The cursor's epoch has no further batch."""
+
+
+class StreamClient:
+    """The session of one loader. One thread at a time."""
+
+    def __init__(self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool) -> None:
+        """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted.
+
+        Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
+        """
+        self.name = spec.name
+        self._paths = paths
+        self._pid = os.getpid()
+        self._cursors: dict[int, ClientCursor] = {}
+        self._next_cursor = 1
+        self._attachment: Attachment | None = None
+        self._failure: PrefetchdError | None = None
+        self._closed = False
+        self._farewell = ""
+        self._connection = Connection(connect_or_start(paths))
+        try:
+            self._open(spec, parts, shared)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self, spec: StreamSpec, parts: dict[str, Any], shared: bool) -> None:
+        hello = Hello(
+            PROTOCOL_VERSION, "trainer", __version__, self._pid, spec.name, spec.fingerprint, encode_spec(spec), shared
+        )
+        self._connection.send(hello)
+        message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
+        close_all(fds)
+        if isinstance(message, Refused):
+            error = error_from_code(message.code, message.message)
+            raise error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
+        if not isinstance(message, Welcome):
+            raise unexpected(message)
+        self.name = message.stream
+        self._consumer = message.consumer
+        if message.program_wanted:
+            pickled, buffers = pickle_program(parts)
+            name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
+            try:
+                self._connection.send_with_fd(Program(name, program_bytes), fd)
+            finally:
+                os.close(fd)
+
+    # --- cursors ---
+
+    def place_cursor(self, epoch: int, step: int) -> ClientCursor:
+        """A new waiting cursor, filled ahead from (epoch, step) on."""
+        self._check_usable()
+        cursor = ClientCursor(self._next_cursor, epoch, step, waiting=True)
+        self._next_cursor += 1
+        self._cursors[cursor.number] = cursor
+        self._connection.send(PlaceCursor(cursor.number, epoch, step, True))
+        return cursor
+
+    def activate(self, cursor: ClientCursor) -> None:
+        """The waiting cursor's iterator begins."""
+        cursor.waiting = False
+        self._connection.send(PlaceCursor(cursor.number, cursor.epoch, cursor.step, False))
+
+    def close_cursor(self, cursor: ClientCursor) -> None:
+        """Its iterator is gone. Idempotent, and silent after close()."""
+        if self._cursors.pop(cursor.number, None) is not None and not self._closed:
+            self._connection.send(CloseCursor(cursor.number))
+
+    # --- batches ---
+
+    def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
+        """The cursor's next batch; waits for it. `timeout_s` 0 waits as long as it takes.
+
+        Raises EndOfEpoch, the user's own exception for a batch that failed, StreamFailedError,
+        DaemonUnavailableError, TimeoutError.
+        """
+        self._check_usable()
+        self._drain()
+        waited_us = 0
+        if cursor.step not in cursor.offers:
+            waited_us = self._wait_for(cursor, timeout_s)
+        offer = cursor.offers.pop(cursor.step)
+        epoch, step = cursor.epoch, cursor.step
+        cursor.step += 1
+        attachment = self._attachment
+        if isinstance(offer, bytes):
+            released = attachment.take_released() if attachment is not None else ()
+            self._connection.send(Consumed(cursor.number, cursor.step, released, waited_us))
+            raise rebuild_exception(offer)
+        assert attachment is not None
+        slot, generation, private = offer
+        released = attachment.take_released()
+        batch, leased = attachment.take(cursor.number, slot, generation, private=private)
+        attachment.note_yield(cursor.number, epoch, step + 1, waited_us)
+        if not leased:
+            released += (cursor.number, slot, generation)
+        self._connection.send(Consumed(cursor.number, cursor.step, released, waited_us))
+        return batch
+
+    def close(self) -> None:
+        """Ends the session in order. Batches that are still held stay valid. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        attachment = self._attachment
+        if attachment is not None and (released := attachment.take_released()):
+            self._connection.send(Consumed(-1, 0, released))
+        self._connection.send(Goodbye())
+        if attachment is None or not attachment.held:
+            self._connection.close()
+            if attachment is not None:
+                attachment.close()
+        else:
+            # The daemon may reuse the slots of held batches once the connection has ended: the last one ends it.
+            _outliving.add(self)
+            attachment.when_all_are_dropped(self._end_after_close)
+
+    def _end_after_close(self) -> None:
+        self._connection.close()
+        _outliving.discard(self)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the session began; times in seconds."""
+        return self._attachment.stats() if self._attachment is not None else {"yielded": 0}
+
+    def abandon(self) -> None:
+        """In a forked child: closes what it inherited and sends nothing."""
+        self._closed = True
+        self._connection.close()
+        if self._attachment is not None:
+            self._attachment.close()
+
+    # --- inside ---
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError("the loader is closed")
+        if self._failure is not None:
+            raise self._failure
+
+    def _wait_for(self, cursor: ClientCursor, timeout_s: float) -> int:
+        """Until the cursor's next batch is offered; microseconds that it took."""
+        began_ns = time.monotonic_ns()
+        name_at_s = NAME_WAIT_AFTER_S
+        while cursor.step not in cursor.offers:
+            if cursor.steps is not None and cursor.step >= cursor.steps:
+                raise EndOfEpoch
+            if self._failure is not None:
+                raise self._failure
+            if not self._connection.is_open:
+                raise DaemonUnavailableError(
+                    f"the daemon is gone{': ' + self._farewell if self._farewell else ''}; see {self._paths.log}"
+                )
+            waited_s = (time.monotonic_ns() - began_ns) / 1e9
+            if timeout_s and waited_s >= timeout_s:
+                raise TimeoutError(waited_s)
+            if waited_s >= name_at_s:
+                self._name_wait(cursor, waited_s)
+                name_at_s = waited_s + NAME_WAIT_AGAIN_S
+            self._connection.wait(min(name_at_s - waited_s, timeout_s - waited_s if timeout_s else name_at_s))
+            self._drain()
+        return (time.monotonic_ns() - began_ns) // 1000
+
+    def _name_wait(self, cursor: ClientCursor, waited_s: float) -> None:
+        print(
+            f"prefetchd: waiting for epoch {cursor.epoch} step {cursor.step} of stream {self.name!r} for "
+            f"{waited_s:.0f} s; `prefetchd status` shows what its workers do, {self._paths.log} what they said",
+            file=sys.stderr,
+        )
+
+    def _drain(self) -> None:
+        while (found := self._connection.receive()) is not None:
+            message, fds = found
+            if isinstance(message, RingOpened) and len(fds) == 1:
+                self._attachment = Attachment(fds[0], self._consumer)
+                continue
+            close_all(fds)
+            self._handle(message)
+
+    def _handle(self, message: Message) -> None:
+        if isinstance(message, Published):
+            self._published(message)
+        elif isinstance(message, BatchFailed):
+            cursor = self._cursors.get(message.cursor)
+            if cursor is not None and message.epoch == cursor.epoch and message.step >= cursor.step:
+                cursor.offers[message.step] = message.error
+        elif isinstance(message, Recall):
+            self._give_back(message)
+        elif isinstance(message, Output):
+            _print_output(message)
+        elif isinstance(message, StreamFailed):
+            failure = error_from_code(message.code, message.message)
+            if message.error:
+                failure.__cause__ = rebuild_exception(message.error)
+            self._failure = failure
+        elif isinstance(message, Refused):
+            self._failure = error_from_code(message.code, message.message)
+        elif isinstance(message, Farewell):
+            self._farewell = message.reason
+
+    def _published(self, message: Published) -> None:
+        for number, epoch, first, private, *pairs in message.batches:
+            cursor = self._cursors.get(number)
+            # What was on its way when the cursor was closed or moved is the daemon's again.
+            if cursor is None or epoch != cursor.epoch:
+                continue
+            for place in range(0, len(pairs), 2):
+                step = first + place // 2
+                if step >= cursor.step:
+                    cursor.offers[step] = (pairs[place], pairs[place + 1], bool(private))
+        for number, epoch, steps in message.ends:
+            cursor = self._cursors.get(number)
+            if cursor is not None and epoch == cursor.epoch:
+                cursor.steps = steps
+
+    def _give_back(self, message: Recall) -> None:
+        cursor = self._cursors.get(message.cursor)
+        if cursor is None:
+            return
+        step = max(message.step, cursor.step)
+        cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
+        self._connection.send(GiveBack(cursor.number, step))
+
+
+def _print_output(message: Output) -> None:
+    who = f"worker {message.worker}" if message.worker else "zygote"
+    for line in message.text.split("\n"):
+        print(f"[prefetchd {who}] {line}", file=sys.stderr)
+    if message.dropped:
+        print(f"[prefetchd {who}] ... {message.dropped} lines left out (see `prefetchd logs`)", file=sys.stderr)

@@ -1,0 +1,130 @@
+"""From a loader's arguments to a StreamSpec: seeds, sizes, names, order, fingerprint. No daemon is asked here."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler, default_collate, default_convert
+
+from prefetchd.wire.byte_sizes import parse_bytes
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.stream_spec import MINIMUM_SLOTS, StreamSpec
+from prefetchd_client.fingerprint import fingerprint
+
+_ordinals = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamRequest:
+    """What the loader wants: the spec, the program's parts, and whether others may share the stream."""
+
+    spec: StreamSpec
+    parts: dict[str, Any]
+    shared: bool
+
+
+def resolve_seed(seed: int | None) -> tuple[int, str]:
+    """The seed and where it came from: the argument, torch.manual_seed, or 0.
+
+    A process that never seeded torch has a random initial seed of 53 bits and more; one that a person chose is below
+    2**32.
+    """
+    if seed is not None:
+        if not 0 <= seed < 1 << 63:
+            raise CallerError(f"seed={seed}; allowed: 0 to 2**63 - 1")
+        return seed, "argument"
+    chosen = torch.initial_seed()
+    return (chosen, "torch") if chosen < 1 << 32 else (0, "default")
+
+
+def resolve_buffer(buffer: str | int | None) -> tuple[int, int]:
+    """(bytes, batches): one of them is 0, both when the daemon shall decide."""
+    if buffer is None:
+        return 0, 0
+    if isinstance(buffer, str):
+        return parse_bytes(buffer, "buffer"), 0
+    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
+        raise CallerError(f"buffer={buffer!r}; allowed: a number of batches (4 or more), or bytes as in '4GiB'")
+    return 0, buffer
+
+
+def default_stream_name(rank: int) -> str:
+    """Script, the loader's ordinal in it, rank: the same in the next run of the script."""
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    script = "/".join(os.path.abspath(path).split(os.sep)[-2:]) if path else "interactive"
+    name = f"{script}:{next(_ordinals)}"
+    return f"{name}@{rank}" if rank else name
+
+
+def resolve_order(dataset: Any, sampler: Any, generator: torch.Generator | None) -> str:
+    """The order's name. Raises CallerError for orders that only the sampler knows."""
+    if generator is None and type(sampler) is SequentialSampler:
+        return "sequential"
+    if (
+        generator is None
+        and type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.generator is None
+        and sampler.num_samples == len(dataset)
+    ):
+        return "shuffle"
+    raise CallerError(f"sampler={type(sampler).__name__}: only sequential and shuffled orders are planned so far")
+
+
+def stream_request(
+    *,
+    dataset: Any,
+    order: str,
+    batch_size: int | None,
+    drop_last: bool,
+    collate_fn: Callable[[Any], Any] | None,
+    worker_init_fn: Callable[[int], None] | None,
+    num_workers: int,
+    timeout: float,
+    stream: str | None,
+    seed: int | None,
+    buffer: str | int | None,
+    lookback: int,
+    rank: int,
+    world_size: int,
+    on_error: str,
+    fingerprint_extra: object,
+) -> StreamRequest:
+    """Everything resolved. Raises CallerError, naming the argument."""
+    if not isinstance(dataset, Sized):
+        raise CallerError(f"dataset {type(dataset).__name__} has no len()")
+    number, source = resolve_seed(seed)
+    buffer_bytes, buffer_batches = resolve_buffer(buffer)
+    if collate_fn in (default_collate, default_convert):
+        collate_fn = None
+    parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
+    identity: dict[str, Any] = {
+        "seed": number,
+        "order": order,
+        "length": len(dataset),
+        "batch_size": batch_size or 0,
+        "drop_last": drop_last,
+        "rank": rank,
+        "world_size": world_size,
+        "on_error": on_error,
+    }
+    spec = StreamSpec(
+        **identity,
+        fingerprint=fingerprint({**parts, **identity, "extra": fingerprint_extra}),
+        name=stream or default_stream_name(rank),
+        seed_source=source,
+        buffer_bytes=buffer_bytes,
+        buffer_batches=buffer_batches,
+        minimum_slots=MINIMUM_SLOTS,
+        lookback=lookback,
+        workers=num_workers,
+        timeout_s=float(timeout),
+    )
+    return StreamRequest(spec, parts, shared=stream is not None)

@@ -1,0 +1,167 @@
+"""From a slot's payload to the batch: tensors that look straight at shared memory.
+
+Every tensor and array of a batch keeps the payload's ctypes array alive; when the last of them is gone the array is,
+and a weakref tells. (An mmap would not do: torch.frombuffer holds no export of it, and numpy drops intermediate
+objects from its chains of bases.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+import sys
+from typing import Any
+
+import torch
+
+from prefetchd.wire.errors import ProtocolError, RemoteError
+from prefetchd.wire.slot_layout import BUFFER, DTYPE_BYTES, DTYPES, PayloadMeta, ViewEntry, decode_meta, meta_length
+
+REMEMBERED_META_BYTES = 4096
+REMEMBERED = 64
+
+_TORCH_DTYPES: list[torch.dtype | None] = [getattr(torch, name, None) for name in DTYPES]
+
+
+class BatchReader:
+    """Decodes payloads. Remembers what short metas mean: batches filled by rows have but two or three."""
+
+    def __init__(self) -> None:
+        self._recipes: dict[bytes, _Recipe] = {}
+
+    def read(self, payload: Any) -> Any:
+        """The batch in `payload`, a ctypes array, looking at its memory. Raises ProtocolError."""
+        view = memoryview(payload).cast("B")
+        meta = bytes(view[: meta_length(view)])
+        recipe = self._recipes.get(meta)
+        if recipe is None:
+            recipe = _Recipe(decode_meta(meta))
+            if len(meta) <= REMEMBERED_META_BYTES:
+                if len(self._recipes) >= REMEMBERED:
+                    self._recipes.clear()
+                self._recipes[meta] = recipe
+        return recipe.build(payload, view)
+
+
+def private_copy(payload: Any) -> Any:
+    """A ctypes array of ordinary memory with the same batch."""
+    view = memoryview(payload).cast("B")
+    size = decode_meta(view[: meta_length(view)]).payload_bytes
+    copy = (ctypes.c_ubyte * size)()
+    ctypes.memmove(copy, payload, size)
+    return copy
+
+
+class _Recipe:
+    """What a meta says, ready to be applied to any payload that begins with it."""
+
+    def __init__(self, meta: PayloadMeta) -> None:
+        self._skeleton = meta.skeleton
+        self._storages = meta.storages
+        users = [view.storage for view in meta.views]
+        self._views = [
+            _ViewRecipe(view, meta, shared=users.count(view.storage) > 1 or _covers_part(view, meta))
+            for view in meta.views
+        ]
+        self._buffers = [entry for entry in meta.storages if entry.kind == BUFFER]
+
+    def build(self, payload: Any, view: memoryview) -> Any:
+        storages = _Storages(payload, self._storages)
+        tensors = [recipe.build(payload, storages) for recipe in self._views]
+        buffers = [view[entry.offset : entry.offset + entry.storage_bytes] for entry in self._buffers]
+        return _Unpickler(self._skeleton, buffers, tensors, storages).load()
+
+
+class _ViewRecipe:
+    def __init__(self, view: ViewEntry, meta: PayloadMeta, *, shared: bool) -> None:
+        dtype = _TORCH_DTYPES[view.dtype]
+        if dtype is None:
+            raise ProtocolError(f"a batch has dtype {DTYPES[view.dtype]}, which this torch does not know")
+        self._dtype = dtype
+        self._view = view
+        self._shared = shared
+        self._count = 1
+        for size in view.shape:
+            self._count *= size
+        self._offset = meta.storages[view.storage].offset + view.storage_offset * DTYPE_BYTES[view.dtype]
+
+    def build(self, payload: Any, storages: _Storages) -> torch.Tensor:
+        view = self._view
+        if not self._count:
+            return torch.empty_strided(view.shape, view.stride, dtype=self._dtype)
+        if self._shared:
+            tensor = torch.empty(0, dtype=self._dtype)
+            return tensor.set_(storages.get(view.storage), view.storage_offset, view.shape, view.stride)
+        return torch.frombuffer(payload, dtype=self._dtype, count=self._count, offset=self._offset).view(view.shape)
+
+
+class _Storages:
+    """The payload's storages as torch storages, made when asked for, one object each."""
+
+    def __init__(self, payload: Any, entries: tuple[Any, ...]) -> None:
+        self._payload = payload
+        self._entries = entries
+        self._made: dict[int, torch.UntypedStorage] = {}
+
+    def get(self, index: int) -> torch.UntypedStorage:
+        made = self._made.get(index)
+        if made is None:
+            entry = self._entries[index]
+            if entry.storage_bytes:
+                flat = torch.frombuffer(
+                    self._payload, dtype=torch.uint8, count=entry.storage_bytes, offset=entry.offset
+                )
+                made = flat.untyped_storage()
+            else:
+                made = torch.empty(0, dtype=torch.uint8).untyped_storage()
+            self._made[index] = made
+        return made
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, skeleton: bytes, buffers: list[memoryview], tensors: list[torch.Tensor], storages: _Storages
+    ) -> None:
+        super().__init__(io.BytesIO(skeleton), buffers=buffers)
+        self._tensors = tensors
+        self._storages = storages
+
+    def persistent_load(self, pid: Any) -> Any:
+        if type(pid) is int:
+            return self._tensors[pid]
+        kind = pid[0]
+        if kind == "main":
+            return from_main(pid[1])
+        if kind == "storage":
+            storage = self._storages.get(pid[1])
+            if not pid[2]:
+                return storage
+            make: Any = torch.storage.TypedStorage
+            return make(wrap_storage=storage, dtype=getattr(torch, pid[2]), _internal=True)
+        raise ProtocolError(f"a batch with a persistent id of kind {kind!r}")
+
+
+def from_main(qualified_name: str) -> Any:
+    """What this process's __main__ defines under that name. Raises RemoteError when it does not."""
+    found: Any = sys.modules["__main__"]
+    try:
+        for part in qualified_name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise RemoteError(
+            f"a batch holds an instance of {qualified_name}, which __main__ does not define here; "
+            "define it at the top level of the script or in a module"
+        ) from None
+    return found
+
+
+def _covers_part(view: ViewEntry, meta: PayloadMeta) -> bool:
+    """True unless the view is contiguous and the whole of its storage."""
+    expected = 1
+    for size, stride in zip(reversed(view.shape), reversed(view.stride)):
+        if size > 1 and stride != expected:
+            return True
+        expected *= size
+    whole = meta.storages[view.storage].storage_bytes == expected * DTYPE_BYTES[view.dtype]
+    return not (whole and view.storage_offset == 0) and expected != 0

@@ -1,0 +1,3 @@
+"""prefetchd: a data-loading daemon for PyTorch."""
+
+__version__ = "0.1.0"

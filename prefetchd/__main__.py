@@ -1,0 +1,6 @@
+"""python -m prefetchd"""
+
+from prefetchd.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""A control connection: one request, one answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import click
+
+from prefetchd import __version__
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import receive, send
+from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
+from prefetchd.wire.runtime_paths import RuntimePaths
+
+ANSWER_TIMEOUT_S = 10.0
+
+
+class ControlClient:
+    """Talks to the daemon on `paths`; a context manager. Raises ClickException when none answers."""
+
+    def __init__(self, paths: RuntimePaths) -> None:
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            self._sock.connect(os.fspath(paths.socket))
+        except OSError as error:
+            self._sock.close()
+            raise click.ClickException(f"no daemon on {paths.socket}: {error.strerror}") from None
+        self.ask(Hello(PROTOCOL_VERSION, "control", __version__, os.getpid()), Welcome)
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.close()
+
+    def ask(self, request: Message, answer: type[Message]) -> Message:
+        """Sends and waits for an answer of that type."""
+        try:
+            send(self._sock, request)
+            found = receive(self._sock)
+        except TimeoutError:
+            raise click.ClickException(f"the daemon does not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
+        except (OSError, ProtocolError) as error:
+            raise click.ClickException(f"the daemon cannot be asked: {error}") from None
+        if isinstance(found, Refused):
+            raise click.ClickException(found.message)
+        if not isinstance(found, answer):
+            raise click.ClickException(f"the daemon answered {type(found).__name__}")
+        return found
+
+    def wait_for_end(self) -> None:
+        """Until the daemon closes the connection."""
+        try:
+            while receive(self._sock) is not None:
+                pass
+        except OSError:
+            pass

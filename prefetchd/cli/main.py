@@ -1,0 +1,58 @@
+"""prefetchd: the command and its verbs, each loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from prefetchd import __version__
+from prefetchd.wire.errors import PrefetchdError
+
+VERBS = {
+    "run": "Run the daemon.",
+    "status": "Show what the daemon is doing.",
+    "stop": "Stop the daemon.",
+    "logs": "Show the daemon's log.",
+    "demo": "Train a small network through the daemon and through DataLoader, side by side.",
+}
+
+
+class _Verbs(click.Group):
+    """Verbs by name; `prefetchd --help` needs none of their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"prefetchd.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="prefetchd")
+def cli() -> None:
+    """A data-loading daemon for PyTorch: ready batches in shared memory that outlive the trainer."""
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 failed, 2 wrong usage; `status` has its own."""
+    try:
+        cli(prog_name="prefetchd", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except PrefetchdError as error:
+        click.echo(f"prefetchd: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,79 @@
+"""A report as text for people. Pure: report and width in, lines out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefetchd.cli.snapshot import Report
+from prefetchd.wire.byte_sizes import format_bytes
+
+BAR_CELLS = 20
+
+
+def render(report: Report, now_unix_s: float) -> list[str]:
+    """The lines of `prefetchd status`."""
+    if report.snapshot is None:
+        return ["no daemon"]
+    found = report.snapshot
+    daemon, workers = found["daemon"], found["workers"]
+    up_s = now_unix_s - daemon["started_unix_s"]
+    lines = [
+        f"prefetchd {daemon['software']}  {report.state}  pid {daemon['pid']}  up {_duration(up_s)}  "
+        f"workers {workers['busy']} busy of {workers['limit']}"
+    ]
+    if report.state != "running":
+        lines.append(f"the daemon's last sign of life is {_duration(report.heartbeat_age_s or 0.0)} old")
+    if not found["streams"]:
+        lines.append("no streams")
+    for stream in found["streams"]:
+        lines += ["", *_stream(stream)]
+    return lines
+
+
+def _stream(stream: dict[str, Any]) -> list[str]:
+    head = f"{stream['name']}  {stream['order']}, batch {stream['batch_size']}, {stream['steps']} steps an epoch"
+    head += f", seed {stream['seed']} ({stream['seed_source']})"
+    if stream["lingering"]:
+        head += "  [lingering]"
+    lines = [head]
+    if stream["failure"]:
+        return [*lines, f"  failed: {stream['failure']}"]
+    ring = stream["ring"]
+    if ring is None:
+        return [*lines, f"  {stream['stage']}"]
+    lines.append(
+        f"  ring {_bar(ring)} {ring['ready']} ready, {ring['leased']} in use, {ring['filling']} filling, "
+        f"{ring['free']} free of {ring['slots']} ({format_bytes(ring['segment_bytes'])})"
+    )
+    lines.append(
+        f"  produced {stream['produced_batches']} batches ({stream['produced_samples']} samples, "
+        f"{format_bytes(stream['produced_bytes'])}), consumed {stream['consumed_batches']}, "
+        f"failed {stream['failed_batches']}, worker deaths {stream['worker_deaths']}"
+    )
+    for consumer in stream["consumers"]:
+        lines.append(f"  consumer {_consumer(consumer)}")
+    return lines
+
+
+def _consumer(consumer: dict[str, Any]) -> str:
+    text: str = f"pid {consumer['pid']}"
+    if "epoch" in consumer:
+        text += f"  epoch {consumer['epoch']} step {consumer['step']}  yielded {consumer['yielded']}"
+        text += f"  waited {consumer['waited_s']:.2f} s (longest {consumer['longest_wait_s'] * 1000:.0f} ms)"
+    return text
+
+
+def _bar(ring: dict[str, Any]) -> str:
+    slots: int = max(1, ring["slots"])
+    full: int = round(BAR_CELLS * (ring["ready"] + ring["leased"]) / slots)
+    filling: int = min(BAR_CELLS - full, -(-BAR_CELLS * ring["filling"] // slots))
+    return "[" + "#" * full + "+" * filling + "." * (BAR_CELLS - full - filling) + "]"
+
+
+def _duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

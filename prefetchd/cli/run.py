@@ -1,0 +1,109 @@
+"""prefetchd run: the daemon, in the foreground or detached."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from prefetchd.cli.options import socket_option
+from prefetchd.daemon.engine.engine import Limits
+from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.wire.byte_sizes import parse_bytes
+from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
+
+STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
+
+
+@click.command("run")
+@socket_option
+@click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: the CPUs.")
+@click.option("--memory", metavar="SIZE", help="Bound of all rings together, as in 8GiB. Default: each ring's own.")
+@click.option("--nice", type=click.IntRange(0, 19), default=5, show_default=True, help="Added niceness of workers.")
+@click.option("--linger", type=float, default=600.0, show_default=True, help="Seconds a ring lives after a crash.")
+@click.option(
+    "--linger-clean", type=float, default=60.0, show_default=True, help="Seconds a ring lives after a clean close."
+)
+@click.option("--idle-exit", type=float, metavar="SECONDS", help="Exit after this long without streams or clients.")
+@click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
+@click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def command(
+    socket: str | None,
+    workers: int | None,
+    memory: str | None,
+    nice: int,
+    linger: float,
+    linger_clean: float,
+    idle_exit: float | None,
+    detach: bool,
+    reset_affinity: bool,
+    log_level: str,
+) -> None:
+    """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line."""
+    paths = runtime_paths(socket)
+    options = Options(
+        limits=Limits(workers or default_workers(), linger_clean, linger),
+        nice=nice,
+        memory_bytes=parse_bytes(memory, "--memory") if memory else None,
+        idle_exit_s=idle_exit,
+        log_file=paths.log if detach else None,
+        log_level=log_level,
+        keep_affinity=not reset_affinity,
+    )
+    if detach:
+        _run_detached(paths, options)
+    elif not run_daemon(paths, options, lambda: None):
+        raise click.ClickException(f"a daemon serves {paths.socket} already; see `prefetchd status`")
+
+
+def default_workers() -> int:
+    """The CPUs that this process may use, less what the cgroup's quota takes away."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cpus
+
+
+def _run_detached(paths: RuntimePaths, options: Options) -> None:
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        os.close(told)
+        os._exit(_be_detached(paths, options, tell))
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        said = pipe.read()
+    if said not in (STARTED, ALREADY_RUNNING):
+        raise click.ClickException(said.removeprefix(FAILED).decode("utf-8", "replace") or f"it died; see {paths.log}")
+
+
+def _be_detached(paths: RuntimePaths, options: Options, tell: int) -> int:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+    def say(what: bytes) -> None:
+        os.write(tell, what)
+        os.close(tell)
+
+    try:
+        if not run_daemon(paths, options, lambda: say(STARTED)):
+            say(ALREADY_RUNNING)
+    except PrefetchdError as error:
+        say(FAILED + str(error).encode())
+        return 1
+    except OSError as error:
+        say(FAILED + f"{error}".encode())
+        return 1
+    finally:
+        sys.stdout.flush()
+    return 0

@@ -1,0 +1,38 @@
+"""prefetchd stop: end the daemon in order."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from prefetchd.cli.control_client import ControlClient
+from prefetchd.cli.options import socket_option
+from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.messages import Farewell, Stop
+from prefetchd.wire.runtime_paths import runtime_paths
+
+STOP_TIMEOUT_S = 30.0
+
+
+@click.command("stop")
+@socket_option
+def command(socket: str | None) -> None:
+    """Stop the daemon and wait until it is gone. Trainers that use it start another one when they need it."""
+    paths = runtime_paths(socket)
+    if not paths.socket.exists():
+        click.echo(f"no daemon on {paths.socket}")
+        return
+    with ControlClient(paths) as client:
+        client.ask(Stop(), Farewell)
+        client.wait_for_end()
+    # The lock is given up last, after the segments.
+    lock = LockFile(paths.lock)
+    began_s = time.monotonic()
+    if os.path.exists(paths.lock) and not lock.acquire(STOP_TIMEOUT_S):
+        raise click.ClickException(
+            f"the daemon has not ended after {time.monotonic() - began_s:.0f} s; see {paths.log}"
+        )
+    lock.release()
+    click.echo("stopped")

@@ -1,0 +1,82 @@
+"""Batches on their way into the ring, and the pieces that workers fill."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Hashable
+
+from prefetchd.ring.policy import Grant
+from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, MEASURE
+from prefetchd.wire.stream_spec import Position
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Batch:
+    """One batch from its claim to its eviction.
+
+    rows        samples in it
+    grant       its slots; None while it is measured, waits for room, or has failed
+    whole       filled by one task, not by rows
+    span        slots that it needs
+    pending     rows that no worker has been given yet
+    under_way   tasks that workers have
+    cancelled   nobody wants it any more: it ends with its last task
+    retainer    the worker that keeps the finished batch in its own memory until there is room
+    error       what the trainer gets in its place
+    """
+
+    position: Position
+    rows: int
+    grant: Grant | None = None
+    whole: bool = False
+    span: int = 1
+    pending: list[Piece] = dataclasses.field(default_factory=list)
+    under_way: int = 0
+    cancelled: bool = False
+    filled: bool = False
+    retainer: int | None = None
+    error: bytes | None = None
+    deaths: int = 0
+
+    @property
+    def done(self) -> bool:
+        """True when it can be offered: all rows are in, or its error is known."""
+        return self.filled or self.error is not None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Piece:
+    """Rows [first, end) of a batch, as one fill task."""
+
+    batch: Batch
+    first: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.first
+
+    @property
+    def kind(self) -> int:
+        """The task's kind, as messages.Fill numbers them."""
+        if self.batch.grant is None:
+            return MEASURE
+        return FILL_WHOLE if self.batch.whole else FILL_ROWS
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Lease:
+    """One batch in a consumer's hands. An exclusive one was offered without a copy: nobody else may have it."""
+
+    holder: Hashable
+    batch: Batch
+    grant: Grant
+    exclusive: bool
+
+
+def cut(batch: Batch, pieces: int) -> list[Piece]:
+    """The batch's rows in `pieces` pieces that differ by at most one row."""
+    pieces = 1 if batch.whole else max(1, min(pieces, batch.rows))
+    bounds = [batch.rows * i // pieces for i in range(pieces + 1)]
+    return [Piece(batch, first, end) for first, end in itertools.pairwise(bounds)]

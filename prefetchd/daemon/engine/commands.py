@@ -1,0 +1,131 @@
+"""What the engine asks of the world, in the order in which it must happen. The loop carries them out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.wire.messages import Fill, Message
+from prefetchd.wire.segment_layout import SlotRecord
+
+
+class Command:
+    """Base of all commands."""
+
+    __slots__ = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Send(Command):
+    """Send a message to a session."""
+
+    session: int
+    message: Message
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wake(Command):
+    """There is something to publish to the session: ask Engine.publications as soon as it can take a message."""
+
+    session: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShareRing(Command):
+    """Send RingOpened, with a descriptor of the stream's ring, to a session."""
+
+    session: int
+    stream: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CloseSession(Command):
+    """Close the session's connection once what was sent has left."""
+
+    session: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartStream(Command):
+    """Have a zygote load the stream's program; answer with stream_loaded, load_failed or host_died."""
+
+    stream: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartWorker(Command):
+    """Have the stream's zygote fork a worker; answer with worker_ready or worker_died."""
+
+    stream: int
+    worker: int
+    place: int
+    workers: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopWorker(Command):
+    """Let the worker end after the task it is at; `kill` does not wait for that. Answer with worker_died."""
+
+    worker: int
+    kill: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assign(Command):
+    """Give the worker fill tasks."""
+
+    worker: int
+    message: Fill
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LendRing(Command):
+    """Send UseRing, with a descriptor of the stream's ring, to a worker."""
+
+    worker: int
+    stream: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CreateRing(Command):
+    """Make the stream's segment; answer with ring_created, ring_reserved... or ring_failed.
+
+    A batch takes `batch_bytes`; a slot has room for `slot_bytes`. `layout` is the row layout or empty.
+    """
+
+    stream: int
+    batch_bytes: int
+    slot_bytes: int
+    layout: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GrowRing(Command):
+    """Put memory behind the ring's slots up to `slots`; answer with ring_reserved... or ring_failed."""
+
+    stream: int
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteSlot(Command):
+    """Write a slot's record into the segment."""
+
+    stream: int
+    slot: int
+    record: SlotRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DropStream(Command):
+    """Forget the stream: end its zygote and workers, unlink its segments."""
+
+    stream: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Log(Command):
+    """One line for the log; `level` is one of logging's names in lower case."""
+
+    level: str
+    event: str
+    fields: tuple[tuple[str, object], ...] = ()

@@ -1,0 +1,388 @@
+"""The engine: every event of the daemon as a method, every decision as a command. Pure; time is an argument.
+
+Call take_commands() after each event and carry the commands out in order. An event about something that is gone
+(a session that closed, a worker that died) is ignored; one that a peer must not send raises ProtocolError and
+changes nothing; one that cannot happen raises InvariantError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.daemon.engine.commands import (
+    CloseSession,
+    Command,
+    CreateRing,
+    DropStream,
+    LendRing,
+    Log,
+    Send,
+    ShareRing,
+    StartStream,
+    Wake,
+)
+from prefetchd.daemon.engine.pool import Pool
+from prefetchd.daemon.engine.stream import Consumer, Stage, StreamState, WorkerStage
+from prefetchd.ring.policy import Ring
+from prefetchd.wire.errors import CallerError, PrefetchdError, ProtocolError
+from prefetchd.wire.messages import (
+    CloseCursor,
+    Consumed,
+    Farewell,
+    GiveBack,
+    Goodbye,
+    Hello,
+    Message,
+    PlaceCursor,
+    Refused,
+    StreamFailed,
+    Welcome,
+)
+from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
+
+POSITION_LIMIT = 1 << 60
+GHOST = -1
+"""The consumer of a cursor that keeps a ring filling after its trainer has gone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What the daemon may use, and how long it waits. Durations in seconds."""
+
+    workers: int = 1
+    linger_clean_s: float = 60.0
+    linger_crash_s: float = 600.0
+    retire_after_s: float = 30.0
+
+
+class Engine:
+    """All streams of one daemon."""
+
+    def __init__(self, limits: Limits, *, software: str = "", pid: int = 0, generation: int = 1) -> None:
+        self.limits = limits
+        self.streams: dict[int, StreamState] = {}
+        self.stopping = False
+        self._software = software
+        self._pid = pid
+        self._generation = generation
+        self._sessions: dict[int, StreamState] = {}
+        self._next_stream = 1
+        self._commands: list[Command] = []
+        self.pool = Pool(limits.workers, limits.retire_after_s, self.streams, self._commands, self._fail_stream)
+
+    def take_commands(self) -> list[Command]:
+        """What is to be done since the last call, in order."""
+        commands = self._commands[:]
+        self._commands.clear()
+        return commands
+
+    # --- sessions ---
+
+    def hello(self, session: int, hello: Hello, now_s: float) -> None:
+        """A trainer opens a session. Answers Welcome or Refused."""
+        try:
+            stream = self._stream_for(hello, now_s)
+        except PrefetchdError as error:
+            self._refuse(session, error.code, str(error))
+            return
+        record = stream.free_record()
+        if record is None:
+            self._refuse(session, "daemon_refused", f"stream {stream.name!r} has all the consumers it can have")
+            return
+        stream.consumers[session] = Consumer(session, hello.pid, record)
+        self._sessions[session] = stream
+        stream.lingers_until_s = None
+        wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1
+        self._commands.append(
+            Send(
+                session,
+                Welcome(hello.protocol, self._software, self._pid, self._generation, stream.name, record, wanted),
+            )
+        )
+        if stream.failure is not None:
+            self._commands.append(Send(session, StreamFailed(*stream.failure)))
+        elif stream.window.ring is not None:
+            self._commands.append(ShareRing(session, stream.number))
+
+    def program_arrived(self, session: int) -> None:
+        """The stream's program segment is in the daemon's hands."""
+        stream = self._session(session)
+        if stream.stage is not Stage.AWAITING_PROGRAM:
+            raise ProtocolError("a program that nobody asked for")
+        stream.stage = Stage.LOADING
+        self._commands.append(StartStream(stream.number))
+
+    def message(self, session: int, message: Message, now_s: float) -> None:
+        """A trainer's message after Hello."""
+        stream = self._session(session)
+        offering = stream.offering
+        if isinstance(message, Consumed):
+            self._consumed(stream, session, message)
+        elif isinstance(message, PlaceCursor):
+            self._check_position(message.cursor, message.epoch, message.step)
+            for key in [key for key in stream.window.cursors if key[0] == GHOST]:  # type: ignore[index]
+                offering.close_cursor(key)  # type: ignore[arg-type]
+            offering.place_cursor((session, message.cursor), (message.epoch, message.step), waiting=message.waiting)
+        elif isinstance(message, CloseCursor):
+            offering.close_cursor((session, message.cursor))
+        elif isinstance(message, GiveBack):
+            offering.give_back((session, message.cursor), message.step)
+        elif isinstance(message, Goodbye):
+            self._goodbye(stream, session, now_s)
+        else:
+            raise ProtocolError(f"a trainer does not send {type(message).__name__}")
+        self._dispatch(now_s)
+        self._wake_consumers(stream)
+
+    def session_closed(self, session: int, marks: tuple[int, ...], now_s: float) -> None:
+        """The connection has ended; `marks` are those of its consumer record."""
+        stream = self._sessions.pop(session, None)
+        if stream is None:
+            return
+        consumer = stream.consumers.pop(session)
+        position = stream.offering.drop_consumer(session, marks)
+        if (stream.failure is not None and not stream.consumers) or stream.stage is Stage.AWAITING_PROGRAM:
+            self._drop(stream)
+        elif not consumer.departed:
+            self._linger(stream, position, now_s + self.limits.linger_crash_s)
+        self._dispatch(now_s)
+
+    def publications(self, session: int) -> list[Message]:
+        """What to tell the session now; its batches are leased with this. Empty when there is nothing."""
+        stream = self._sessions.get(session)
+        return [] if stream is None else stream.offering.publications(session)
+
+    def has_news(self, session: int) -> bool:
+        stream = self._sessions.get(session)
+        return stream is not None and stream.offering.has_news(session)
+
+    def stream_of(self, session: int) -> StreamState | None:
+        return self._sessions.get(session)
+
+    # --- the stream's host and its ring ---
+
+    def stream_loaded(self, number: int, now_s: float) -> None:
+        """The stream's zygote has the program."""
+        stream = self.streams.get(number)
+        if stream is not None and stream.stage is Stage.LOADING:
+            stream.stage = Stage.RUNNING
+            self._dispatch(now_s)
+
+    def load_failed(self, number: int, message: str, error: bytes) -> None:
+        """The program cannot be loaded."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._fail_stream(stream, "stream_failed", message, error)
+
+    def host_died(self, number: int, how: str) -> None:
+        """The stream's zygote is gone, and its workers with it or soon."""
+        stream = self.streams.get(number)
+        if stream is None or stream.stage is Stage.FAILED:
+            return
+        stream.host_deaths += 1
+        self._log("warning", "zygote died", stream=stream.name, how=how, deaths=stream.host_deaths)
+        if stream.host_deaths > 3:
+            self._fail_stream(
+                stream, "stream_failed", f"the zygote of stream {stream.name!r} dies again and again: {how}"
+            )
+            return
+        stream.stage = Stage.LOADING
+        self._commands.append(StartStream(number))
+
+    def ring_created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, now_s: float) -> None:
+        """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
+        (ring_reserved)."""
+        stream = self.streams.get(number)
+        if stream is None:
+            return
+        stream.slot_bytes = slot_bytes
+        stream.wanted_slots = wanted_slots
+        stream.window.ring = Ring(slots)
+        stream.filling.ring_opened()
+        for worker in stream.workers.values():
+            if worker.stage is WorkerStage.READY:
+                self._commands.append(LendRing(worker.number, number))
+                worker.has_ring = True
+        for session in stream.consumers:
+            self._commands.append(ShareRing(session, number))
+
+    def ring_reserved(self, number: int, slots: int, now_s: float) -> None:
+        """Slots up to `slots` have memory behind them."""
+        stream = self.streams.get(number)
+        if stream is not None and stream.window.ring is not None:
+            stream.window.ring.reserve(slots)
+            self._dispatch(now_s)
+
+    def ring_failed(self, number: int, code: str, message: str) -> None:
+        """The segment cannot be made."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._fail_stream(stream, code, message)
+
+    # --- workers: the pool knows them, the engine publishes what they made ---
+
+    def worker_ready(self, worker: int, now_s: float) -> None:
+        self.pool.worker_ready(worker, now_s)
+        self._dispatch(now_s)
+
+    def worker_message(self, worker: int, message: Message, now_s: float) -> None:
+        """A worker's answer to its tasks."""
+        stream = self.pool.worker_message(worker, message, now_s)
+        if stream is None:
+            return
+        if stream.window.ring is None and stream.batch_bytes and not stream.slot_bytes:
+            stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
+            self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))
+        self._dispatch(now_s)
+        self._wake_consumers(stream)
+
+    def worker_died(self, worker: int, how: str, now_s: float) -> None:
+        """The worker's death is certain: nobody writes its rows any more."""
+        stream = self.pool.worker_died(worker, how, now_s)
+        self._dispatch(now_s)
+        if stream is not None:
+            self._wake_consumers(stream)
+
+    # --- time ---
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When tick() is due."""
+        deadlines = [each.lingers_until_s for each in self.streams.values() if each.lingers_until_s is not None]
+        retirement = self.pool.next_retirement_s()
+        if retirement is not None:
+            deadlines.append(retirement)
+        return min(deadlines, default=None)
+
+    def tick(self, now_s: float) -> None:
+        """Ends what has lingered long enough."""
+        for stream in list(self.streams.values()):
+            if stream.lingers_until_s is not None and stream.lingers_until_s <= now_s:
+                self._log("info", "ring lingered out", stream=stream.name)
+                self._drop(stream)
+        self.pool.retire_idle(now_s)
+
+    def stop(self, reason: str) -> None:
+        """The daemon ends: sessions are told, streams dropped."""
+        if self.stopping:
+            return
+        self.stopping = True
+        for session in list(self._sessions):
+            self._commands.append(Send(session, Farewell(reason)))
+            self._commands.append(CloseSession(session))
+        for stream in list(self.streams.values()):
+            self._drop(stream)
+
+    # --- inside ---
+
+    def _session(self, session: int) -> StreamState:
+        stream = self._sessions.get(session)
+        if stream is None:
+            raise ProtocolError("a message before Hello")
+        return stream
+
+    def _refuse(self, session: int, code: str, message: str) -> None:
+        self._commands.append(Send(session, Refused(code, message)))
+        self._commands.append(CloseSession(session))
+
+    def _stream_for(self, hello: Hello, now_s: float) -> StreamState:
+        spec = decode_spec(hello.spec)
+        spec = dataclasses.replace(spec, name=hello.stream, fingerprint=hello.fingerprint)
+        by_name = {stream.name: stream for stream in self.streams.values()}
+        found = by_name.get(spec.name)
+        if found is not None and found.in_use and not (hello.shared and found.offering.shareable):
+            if hello.shared and found.spec.fingerprint != spec.fingerprint:
+                raise CallerError(
+                    f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
+                )
+            suffix = 2
+            while (found := by_name.get(f"{hello.stream}#{suffix}")) is not None and found.in_use:
+                suffix += 1
+            spec = dataclasses.replace(spec, name=f"{hello.stream}#{suffix}")
+        if found is not None:
+            if self._serves(found, spec):
+                found.serve_as(spec)
+                return found
+            if found.in_use:
+                raise CallerError(
+                    f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
+                )
+            self._log("info", "stream replaced", stream=found.name, was=found.spec.fingerprint)
+            self._drop(found)
+        stream = StreamState(self._next_stream, spec, self._commands)
+        stream.offering.shareable = hello.shared
+        self._next_stream += 1
+        self.streams[stream.number] = stream
+        return stream
+
+    @staticmethod
+    def _serves(stream: StreamState, spec: StreamSpec) -> bool:
+        same = ("fingerprint", "buffer_bytes", "buffer_batches", "minimum_slots", "store")
+        return stream.failure is None and all(getattr(stream.spec, each) == getattr(spec, each) for each in same)
+
+    @staticmethod
+    def _check_position(cursor: int, epoch: int, step: int) -> None:
+        if not (0 <= cursor < POSITION_LIMIT and 0 <= epoch < POSITION_LIMIT and 0 <= step < POSITION_LIMIT):
+            raise ProtocolError(f"cursor {cursor} at ({epoch}, {step}): allowed: 0 to {POSITION_LIMIT}")
+
+    def _consumed(self, stream: StreamState, session: int, message: Consumed) -> None:
+        consumer = stream.consumers[session]
+        released = message.released
+        if len(released) % 3:
+            raise ProtocolError("releases that are not (cursor, slot, generation) triples")
+        if message.cursor >= 0:
+            stream.offering.yielded_up_to((session, message.cursor), message.step)
+            consumer.yielded += 1
+            stream.counters.consumed += 1
+        consumer.waited_us += message.waited_us
+        for at in range(0, len(released), 3):
+            stream.offering.release((session, released[at]), released[at + 1], released[at + 2])
+
+    def _goodbye(self, stream: StreamState, session: int, now_s: float) -> None:
+        # Tensors may outlive the loader: leases on yielded batches go on until the connection ends.
+        stream.consumers[session].departed = True
+        position = stream.offering.close_cursors(session)
+        self._linger(stream, position, now_s + self.limits.linger_clean_s)
+
+    def _linger(self, stream: StreamState, position: Position | None, until_s: float) -> None:
+        """Without a consumer the ring stays for a while and fills on, from where its trainer stopped."""
+        if stream.in_use:
+            return
+        stream.lingers_until_s = until_s
+        if position is not None:
+            stream.offering.place_cursor((GHOST, 0), position, waiting=True)
+
+    def _fail_stream(self, stream: StreamState, code: str, message: str, error: bytes = b"") -> None:
+        stream.stage = Stage.FAILED
+        stream.failure = (code, message, error)
+        self._log("error", "stream failed", stream=stream.name, code=code, message=message)
+        for session in stream.consumers:
+            self._commands.append(Send(session, StreamFailed(code, message, error)))
+        self.pool.stop_workers(stream)
+        if not stream.consumers:
+            self._drop(stream)
+
+    def _drop(self, stream: StreamState) -> None:
+        self.pool.forget_stream(stream)
+        for session in stream.consumers:
+            self._sessions.pop(session, None)
+            self._commands.append(CloseSession(session))
+        del self.streams[stream.number]
+        self._commands.append(DropStream(stream.number))
+
+    def _dispatch(self, now_s: float) -> None:
+        if self.stopping:
+            return
+        self.pool.dispatch(now_s)
+        for stream in self.streams.values():
+            if stream.filling.cramped:
+                stream.filling.cramped = False
+                for session, recall in stream.offering.recalls():
+                    self._commands.append(Send(session, recall))  # type: ignore[arg-type]
+
+    def _wake_consumers(self, stream: StreamState) -> None:
+        for session in stream.consumers:
+            if stream.offering.has_news(session):
+                self._commands.append(Wake(session))
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        self._commands.append(Log(level, event, tuple(fields.items())))

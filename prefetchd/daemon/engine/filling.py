@@ -1,0 +1,265 @@
+"""The producing side of one stream: claims, pieces for workers, and what comes back from them. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from prefetchd.daemon.engine.batches import Batch, Piece, cut
+from prefetchd.daemon.engine.window import Window
+from prefetchd.ring.cursors import Cursor, advance_fill
+from prefetchd.wire.stream_spec import Position
+
+
+class Filling:
+    """Hands out pieces of the batches that the window wants, earliest first.
+
+    `rows_at` tells how many samples a position has; `whole_only` is set once the stream is known not to be filled
+    by rows; `cramped` is set when a batch that a living cursor waits for found no room: offers must be recalled.
+    """
+
+    def __init__(self, window: Window, rows_at: Callable[[Position], int]) -> None:
+        self.window = window
+        self.whole_only = False
+        self._rows_at = rows_at
+        self._queue: deque[Piece] = deque()
+        self._roomless: list[Batch] = []
+        self._measuring: Batch | None = None
+        self.cramped = False
+
+    # --- towards the workers ---
+
+    def neediest(self) -> tuple[float, Cursor] | None:
+        """The cursor with the fewest batches ahead that may have more, living ones before waiting ones."""
+        window = self.window
+        best: tuple[bool, float, Cursor] | None = None
+        for cursor in window.cursors.values():
+            limit = window.limit(cursor)
+            if advance_fill(cursor, window.lengths, limit, window.batches.__contains__) is None:
+                continue
+            ratio = window.fill_ratio(cursor)
+            if best is None or (cursor.waiting, ratio) < best[:2]:
+                best = (cursor.waiting, ratio, cursor)
+        return None if best is None else (best[1], best[2])
+
+    def need(self) -> float | None:
+        """How needy the stream is (less is needier), or None when it has nothing to fill."""
+        if self._queue or self._roomless:
+            return min((self.window.fill_ratio(each) for each in self.window.cursors.values()), default=1.0)
+        if self._measuring is not None or not self.window.may_fill():
+            return None
+        neediest = self.neediest()
+        return None if neediest is None else neediest[0]
+
+    def next_piece(self, worker: int, pieces: int) -> Piece | None:
+        """The next piece for `worker`; a batch that is claimed for it is cut into `pieces`."""
+        piece = self._from_queue(worker)
+        if piece is not None:
+            return piece
+        if self.window.ring is None and self._measuring is not None:
+            return None
+        starving = self._starving()
+        if starving is not None and self._claim(starving.fill, pieces):
+            return self._from_queue(worker)
+        while self._roomless:
+            # Whoever waits for room goes first: later batches must not take the slots that it waits for.
+            batch = min(self._roomless, key=lambda each: self.window.lead(each.position))
+            if batch.cancelled:
+                self._roomless.remove(batch)
+                continue
+            if not self._claim_room(batch):
+                return None
+            self._roomless.remove(batch)
+            self._queue.extend(batch.pending)
+            piece = self._from_queue(worker)
+            if piece is not None:
+                return piece
+        if not self._claim_next(pieces):
+            return None
+        return self._from_queue(worker)
+
+    def retainers(self) -> set[int]:
+        """The workers that keep a batch which has its room by now."""
+        return {piece.batch.retainer for piece in self._queue if piece.batch.retainer is not None}
+
+    def _from_queue(self, worker: int) -> Piece | None:
+        for _ in range(len(self._queue)):
+            piece = self._queue.popleft()
+            batch = piece.batch
+            if piece not in batch.pending:  # its batch was dropped meanwhile
+                continue
+            if batch.retainer not in (None, worker):
+                self._queue.append(piece)
+                continue
+            batch.pending.remove(piece)
+            batch.under_way += 1
+            return piece
+        return None
+
+    def _claim_next(self, pieces: int) -> bool:
+        window = self.window
+        if self._measuring is not None or not window.may_fill():
+            return False
+        neediest = self.neediest()
+        return neediest is not None and self._claim(neediest[1].fill, pieces)
+
+    def _starving(self) -> Cursor | None:
+        """A living cursor whose very next batch is not even claimed, though others wait for room already."""
+        window = self.window
+        if not self._roomless or window.ring is None:
+            return None
+        for cursor in window.cursors.values():
+            if not cursor.waiting and cursor.fill == cursor.next:
+                position = advance_fill(cursor, window.lengths, 1, window.batches.__contains__)
+                if position == cursor.next:
+                    return cursor
+        return None
+
+    def _claim(self, position: Position, pieces: int) -> bool:
+        window = self.window
+        batch = Batch(position, self._rows_at(position), whole=self.whole_only)
+        if window.ring is None:
+            self._measuring = batch
+            pieces = 1
+        elif not self._claim_room(batch):
+            return False
+        window.batches[position] = batch
+        batch.pending = cut(batch, pieces)
+        self._queue.extend(batch.pending)
+        return True
+
+    def _claim_room(self, batch: Batch) -> bool:
+        window = self.window
+        assert window.ring is not None
+        batch.grant = window.ring.claim(batch.span)
+        while batch.grant is None and window.make_room(batch):
+            batch.grant = window.ring.claim(batch.span)
+        if batch.grant is None:
+            self.cramped = self.cramped or window.is_awaited(batch)
+            return False
+        window.record_claim(batch)
+        return True
+
+    # --- back from the workers ---
+
+    def measured(self, piece: Piece, worker: int, *, by_rows: bool, pieces: int) -> None:
+        """The first batch is known; it waits for the ring. A whole one stays with its worker until then."""
+        batch = piece.batch
+        self.whole_only = not by_rows
+        batch.whole = self.whole_only
+        batch.under_way -= 1
+        if self._ends_cancelled(batch):
+            return
+        batch.retainer = None if by_rows else worker
+        batch.pending = cut(batch, pieces)
+        self._roomless.append(batch)
+
+    def ring_opened(self) -> None:
+        """The window has a ring: batches can be claimed."""
+        self._measuring = None
+
+    def filled(self, piece: Piece, payload_bytes: int) -> bool:
+        """The piece is done; True when its batch is ready with it."""
+        batch = piece.batch
+        batch.under_way -= 1
+        if batch.error is not None:
+            self._settle_failed(batch)
+            return False
+        if self._ends_cancelled(batch) or batch.under_way or batch.pending:
+            return False
+        if batch.whole and piece.rows != batch.rows:
+            self._refill_whole(batch)
+            return False
+        ring = self.window.ring
+        assert ring is not None
+        assert batch.grant is not None
+        # The record first: whoever reads READY in it after a kill may trust the payload.
+        self.window.record_filled(batch, payload_bytes)
+        ring.fill(batch.grant)
+        batch.filled = True
+        batch.retainer = None
+        return True
+
+    def deviates(self, piece: Piece) -> None:
+        """A row does not fit the layout: the batch is filled whole, once its other pieces are in."""
+        batch = piece.batch
+        batch.under_way -= 1
+        batch.whole = True
+        batch.pending.clear()
+        if batch.error is not None:
+            self._settle_failed(batch)
+        elif not self._ends_cancelled(batch) and not batch.under_way:
+            self._refill_whole(batch)
+
+    def too_large(self, piece: Piece, span: int, worker: int) -> None:
+        """The batch needs `span` slots; `worker` keeps it until they are free."""
+        batch = piece.batch
+        batch.under_way -= 1
+        batch.whole = True
+        self._give_up_room(batch)
+        if self._ends_cancelled(batch):
+            return
+        batch.span = span
+        batch.retainer = worker
+        batch.pending = cut(batch, 1)
+        self._roomless.append(batch)
+
+    def failed(self, piece: Piece, error: bytes) -> bool:
+        """The batch cannot be made; the trainer gets `error` in its place. True when that is to be told."""
+        batch = piece.batch
+        batch.under_way -= 1
+        if self._measuring is batch:
+            self._measuring = None
+        first = batch.error is None
+        batch.error = error
+        batch.pending.clear()
+        self._settle_failed(batch)
+        return first and not batch.cancelled
+
+    def lost(self, piece: Piece) -> None:
+        """The worker died, for certain: its rows go first."""
+        batch = piece.batch
+        batch.under_way -= 1
+        batch.retainer = None
+        if self._measuring is batch:
+            self._measuring = None
+            self.window.remove(batch)
+            return
+        if batch.error is not None:
+            self._settle_failed(batch)
+        elif not self._ends_cancelled(batch):
+            if batch.whole and piece.rows != batch.rows:
+                if not batch.under_way:
+                    self._refill_whole(batch)
+                return
+            batch.pending.append(piece)
+            self._queue.appendleft(piece)
+
+    def release_retainer(self, worker: int) -> None:
+        """`worker` is gone, and what it kept with it: others make it again."""
+        for batch in self.window.batches.values():
+            if batch.retainer == worker:
+                batch.retainer = None
+
+    def _refill_whole(self, batch: Batch) -> None:
+        batch.pending = cut(batch, 1)
+        self._queue.appendleft(batch.pending[0])
+
+    def _settle_failed(self, batch: Batch) -> None:
+        # Its slot is free again only when no other worker writes to it.
+        if not batch.under_way:
+            self._give_up_room(batch)
+            if batch.cancelled:
+                self.window.remove(batch)
+
+    def _ends_cancelled(self, batch: Batch) -> bool:
+        if batch.cancelled and not batch.under_way:
+            self._give_up_room(batch)
+            self.window.remove(batch)
+        return batch.cancelled
+
+    def _give_up_room(self, batch: Batch) -> None:
+        if batch.grant is not None:
+            assert self.window.ring is not None
+            self.window.ring.abandon(batch.grant)
+            batch.grant = None

@@ -1,0 +1,250 @@
+"""The consuming side of one stream: offers, leases, releases, and what is given back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from prefetchd.daemon.engine.batches import Batch, Lease
+from prefetchd.daemon.engine.window import Window
+from prefetchd.ring.cursors import Cursor, place
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import BatchFailed, Message, Published, Recall
+from prefetchd.wire.stream_spec import Position
+
+BATCHES_A_PUBLICATION = 1024
+
+Key = tuple[Hashable, int]
+"""(consumer, the number that it gave its cursor)."""
+
+
+class Offering:
+    """Who has been offered what. A lease begins with the publication and ends with the release of its holder."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.shareable = False
+        self._leases: dict[Key, dict[int, Lease]] = {}
+
+    @property
+    def consumers(self) -> set[Hashable]:
+        return {cursor.consumer for cursor in self.window.cursors.values()}
+
+    # --- cursors ---
+
+    def place_cursor(self, key: Key, position: Position, *, waiting: bool) -> None:
+        """Creates the cursor or moves it; what it was offered and did not yield goes back."""
+        window = self.window
+        cursor = window.cursors.get(key)
+        if cursor is not None and cursor.next == position:
+            # An iterator begins where its waiting cursor stood: what was offered stays offered.
+            cursor.waiting = waiting
+            if not waiting and cursor.fill[0] != position[0]:
+                cursor.fill = (position[0], window.lengths.steps(position[0]) or 0)
+            window.cursors_moved()
+            return
+        if cursor is not None:
+            self._give_back(key, cursor.next)
+        window.cursors[key] = place(key, key[0], position, waiting, window.lengths)
+        window.cursors_moved()
+
+    def close_cursor(self, key: Key) -> None:
+        """Ends the cursor; unknown ones are ignored. Leases on yielded batches go on."""
+        cursor = self.window.cursors.pop(key, None)
+        if cursor is not None:
+            self._give_back(key, cursor.next)
+            self.window.cursors_moved()
+
+    def give_back(self, key: Key, step: int) -> None:
+        """The cursor's offers from `step` on are taken back; it gets them again when there is room."""
+        cursor = self.window.cursors.get(key)
+        if cursor is None:
+            return
+        position = (cursor.epoch, step)
+        if not cursor.next <= position <= cursor.offered:
+            raise ProtocolError(f"cursor {key[1]} gives back from {position}; it was offered up to {cursor.offered}")
+        self._give_back(key, position)
+        cursor.offered = position
+        cursor.recalled = False
+        self.window.cursors_moved()
+
+    def recalls(self) -> list[tuple[Hashable, Recall]]:
+        """(consumer, Recall) for the cursor that has the most offers, when a living cursor waits for a batch that
+        finds no room otherwise."""
+        offers = {
+            each.key: self.window.lengths.distance(each.next, each.offered)
+            for each in self.window.cursors.values()
+            if not each.recalled and each.next < each.offered
+        }
+        if not offers or any(each.recalled for each in self.window.cursors.values()):
+            return []
+        cursor = self.window.cursors[max(offers, key=offers.__getitem__)]
+        cursor.recalled = True
+        return [(cursor.consumer, Recall(cursor.key[1], cursor.next[1]))]  # type: ignore[index]
+
+    def yielded_up_to(self, key: Key, step: int) -> None:
+        """The consumer's next() has come to `step` of the cursor's epoch."""
+        cursor = self.window.cursors.get(key)
+        if cursor is None:
+            return
+        position = (cursor.epoch, step)
+        if not cursor.next <= position <= cursor.offered:
+            raise ProtocolError(f"cursor {key[1]} yielded up to {position}; it was offered up to {cursor.offered}")
+        for passed in range(cursor.next[1], step):
+            self._drop_failed((cursor.epoch, passed), cursor)
+        cursor.next = position
+
+    def release(self, key: Key, slot: int, generation: int) -> None:
+        """Ends a lease. Late and unknown releases are harmless."""
+        ring = self.window.ring
+        grant = ring.grant_of(slot, generation) if ring is not None else None
+        leases = self._leases.get(key)
+        if grant is None or leases is None or slot not in leases or leases[slot].grant != grant:
+            return
+        self._end(key, leases[slot], returned=False)
+
+    def close_cursors(self, consumer: Hashable) -> Position | None:
+        """Ends the consumer's cursors. The position of its furthest-behind living one, else of its waiting one:
+        where the ring stays."""
+        ended = {key: each for key, each in self.window.cursors.items() if each.consumer == consumer}
+        for key in ended:
+            self.close_cursor(key)  # type: ignore[arg-type]
+        living = [cursor.next for cursor in ended.values() if not cursor.waiting]
+        return min(living or [cursor.next for cursor in ended.values()], default=None)
+
+    def drop_consumer(self, consumer: Hashable, marks: Sequence[int]) -> Position | None:
+        """The process is gone: its cursors and leases end. `marks[slot]` is the generation that it was handed
+        without a copy: such a batch may have been written to. Returns what close_cursors does."""
+        for key in [key for key in self._leases if key[0] == consumer]:
+            for lease in list(self._leases[key].values()):
+                slot = lease.grant.slot
+                written = slot < len(marks) and marks[slot] == lease.grant.generation
+                self._end(key, lease, returned=not written)
+        return self.close_cursors(consumer)
+
+    def held(self, consumer: Hashable) -> int:
+        """Batches in the consumer's hands, offered or yielded."""
+        return sum(len(leases) for key, leases in self._leases.items() if key[0] == consumer)
+
+    # --- publications ---
+
+    def has_news(self, consumer: Hashable) -> bool:
+        """True when `publications` would tell the consumer something."""
+        return any(self._can_offer(cursor) for cursor in self._cursors_of(consumer))
+
+    def publications(self, consumer: Hashable) -> list[Message]:
+        """All that is ready and was not told, as messages: at most BATCHES_A_PUBLICATION batches, so ask again.
+        From here on these batches are leased."""
+        rows: list[tuple[int, ...]] = []
+        ends: list[tuple[int, ...]] = []
+        failures: list[Message] = []
+        room = BATCHES_A_PUBLICATION
+        for cursor in self._cursors_of(consumer):
+            number = cursor.key[1]  # type: ignore[index]
+            while room and self._can_offer(cursor):
+                position = cursor.offered
+                if self.window.lengths.is_end(position):
+                    ends.append((number, position[0], position[1]))
+                    cursor.told_end = True
+                    break
+                batch = self.window.batches[position]
+                if batch.error is not None:
+                    failures.append(BatchFailed(number, *position, batch.error))
+                    self._pass(cursor)
+                else:
+                    run = self._offer_run(cursor, batch, room)
+                    room -= (len(run) - 4) // 2
+                    rows.append(run)
+        if not (rows or ends):
+            return failures
+        return [Published(tuple(rows), tuple(ends)), *failures]
+
+    def _offer_run(self, cursor: Cursor, first: Batch, room: int) -> tuple[int, ...]:
+        private = self._is_shared(cursor, first.position)
+        run = [cursor.key[1], *first.position, int(private)]  # type: ignore[index]
+        batch = first
+        while room:
+            assert batch.grant is not None
+            run += (batch.grant.slot, batch.grant.generation)
+            self._lease(cursor, batch, exclusive=not private)
+            room -= 1
+            self._pass(cursor)
+            position = cursor.offered
+            if not self._can_offer(cursor) or self.window.lengths.is_end(position):
+                break
+            batch = self.window.batches[position]
+            if batch.error is not None or self._is_shared(cursor, position) != private:
+                break
+        return tuple(run)
+
+    def _can_offer(self, cursor: Cursor) -> bool:
+        position = cursor.offered
+        if position[0] != cursor.epoch:
+            return False
+        if self.window.lengths.is_end(position):
+            return not cursor.told_end
+        batch = self.window.batches.get(position)
+        if batch is None or not batch.done or cursor.recalled:
+            return False
+        # What is offered cannot be taken back without its consumer: on a shared stream half stays here.
+        share = self.window.limit(cursor) // (2 if self.shareable else 1)
+        return position[1] - cursor.next[1] < max(1, share)
+
+    def _pass(self, cursor: Cursor) -> None:
+        epoch, step = cursor.offered
+        cursor.offered = (epoch, step + 1)
+        if cursor.fill < cursor.offered:
+            cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
+
+    def _is_shared(self, cursor: Cursor, position: Position) -> bool:
+        others = (each for each in self.window.cursors.values() if each is not cursor)
+        return any(other.consumer != cursor.consumer or other.wants(position) for other in others)
+
+    def _cursors_of(self, consumer: Hashable) -> list[Cursor]:
+        return [cursor for cursor in self.window.cursors.values() if cursor.consumer == consumer]
+
+    # --- leases ---
+
+    def _lease(self, cursor: Cursor, batch: Batch, *, exclusive: bool) -> None:
+        ring = self.window.ring
+        assert ring is not None
+        assert batch.grant is not None
+        ring.lease(batch.grant, cursor.key)
+        key: Key = cursor.key  # type: ignore[assignment]
+        self._leases.setdefault(key, {})[batch.grant.slot] = Lease(key, batch, batch.grant, exclusive)
+        if exclusive:
+            del self.window.batches[batch.position]
+
+    def _give_back(self, key: Key, position: Position) -> None:
+        for lease in list(self._leases.get(key, {}).values()):
+            if lease.batch.position >= position:
+                self._end(key, lease, returned=True)
+
+    def _end(self, key: Key, lease: Lease, *, returned: bool) -> None:
+        """Ends the lease. A batch that its holder may have written to (exclusive and not returned) is evicted;
+        any other stays while somebody wants it."""
+        ring, window = self.window.ring, self.window
+        assert ring is not None
+        del self._leases[key][lease.grant.slot]
+        if not self._leases[key]:
+            del self._leases[key]
+        if not ring.release(lease.grant, key):
+            return
+        batch = lease.batch
+        if lease.exclusive:
+            if returned and batch.position not in window.batches:
+                ring.keep(lease.grant)
+                window.batches[batch.position] = batch
+            else:
+                ring.evict(lease.grant)
+        elif returned or window.is_wanted(batch.position):
+            ring.keep(lease.grant)
+        else:
+            ring.evict(lease.grant)
+            window.remove(batch)
+
+    def _drop_failed(self, position: Position, passer: Cursor) -> None:
+        batch = self.window.batches.get(position)
+        if batch is None or batch.error is None:
+            return
+        if not any(each is not passer and each.wants(position) for each in self.window.cursors.values()):
+            self.window.drop(batch)

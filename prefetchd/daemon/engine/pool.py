@@ -1,0 +1,270 @@
+"""The workers of all streams: who gets which task, who starts, who retires. Pure.
+
+`limit` bounds the workers that are busy at once over all streams. Each stream keeps workers of its own; the
+neediest stream is served first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, MutableMapping
+
+from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.commands import Assign, Command, GrowRing, LendRing, Log, StartWorker, StopWorker
+from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import Fill, Filled, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.remote_exception import RemoteException, encode_exception
+
+MOST_DEATHS_A_BATCH = 4
+
+FailStream = Callable[[StreamState, str, str], None]
+
+
+class Pool:
+    """Hands fill tasks to workers and takes their answers."""
+
+    def __init__(
+        self,
+        limit: int,
+        retire_after_s: float,
+        streams: MutableMapping[int, StreamState],
+        commands: list[Command],
+        fail_stream: FailStream,
+    ) -> None:
+        self.limit = limit
+        self.workers: dict[int, Worker] = {}
+        self._retire_after_s = retire_after_s
+        self._streams = streams
+        self._commands = commands
+        self._fail_stream = fail_stream
+        self._next_worker = 1
+        self._next_task = 1
+
+    # --- giving tasks ---
+
+    def dispatch(self, now_s: float) -> None:
+        """Gives every worker what it can take, the neediest stream first."""
+        assigned: dict[Worker, list[tuple[int, ...]]] = {}
+        exhausted: set[int] = set()
+        while True:
+            stream = self._neediest(exhausted)
+            if stream is None:
+                break
+            worker = self._worker_for(stream)
+            if worker is None:
+                if self._busy() >= self.limit and len(self._streams) > 1:
+                    # The others must not keep their workers' queues full while the neediest waits for one to end.
+                    break
+                exhausted.add(stream.number)
+                continue
+            piece = stream.filling.next_piece(worker.number, stream.pieces_a_batch())
+            if piece is None:
+                # It may have found room for a batch that another worker keeps: then that one is next.
+                if self._worker_for(stream) in (worker, None):
+                    exhausted.add(stream.number)
+                continue
+            assigned.setdefault(worker, []).append(self._task(worker, piece))
+        for worker, tasks in assigned.items():
+            self._commands.append(Assign(worker.number, Fill(tuple(tasks))))
+        self._start_workers()
+
+    def _neediest(self, exhausted: set[int]) -> StreamState | None:
+        best: StreamState | None = None
+        least = 0.0
+        for stream in self._streams.values():
+            if stream.stage is not Stage.RUNNING or stream.number in exhausted:
+                continue
+            need = stream.filling.need()
+            if need is not None and (best is None or need < least):
+                best, least = stream, need
+        return best
+
+    def _worker_for(self, stream: StreamState) -> Worker | None:
+        """The worker that keeps a waiting batch, else an idle one if the limit allows one more busy one, else the one
+        with the shortest queue."""
+        most = stream.tasks_a_worker()
+        retainers = stream.filling.retainers()
+        best: Worker | None = None
+        for worker in stream.workers.values():
+            if worker.stage is not WorkerStage.READY or len(worker.tasks) >= most:
+                continue
+            if worker.number in retainers:
+                best = worker
+                break
+            if best is None or len(worker.tasks) < len(best.tasks):
+                best = worker
+        if best is not None and not best.busy and self._busy() >= self.limit:
+            return None
+        return best
+
+    def _task(self, worker: Worker, piece: Piece) -> tuple[int, ...]:
+        task = self._next_task
+        self._next_task += 1
+        worker.tasks[task] = piece
+        batch = piece.batch
+        slot = batch.grant.slot if batch.grant is not None else 0
+        return (task, piece.kind, *batch.position, piece.first, piece.end, slot)
+
+    def _busy(self) -> int:
+        return sum(worker.busy for worker in self.workers.values())
+
+    def _start_workers(self) -> None:
+        for stream in self._streams.values():
+            if stream.stage is not Stage.RUNNING or stream.filling.need() is None:
+                continue
+            wanted = stream.worker_limit(self.limit)
+            while len(stream.workers) < wanted:
+                places = {each.place for each in stream.workers.values()}
+                place = next(each for each in range(wanted) if each not in places)
+                worker = Worker(self._next_worker, stream, place)
+                self._next_worker += 1
+                self.workers[worker.number] = stream.workers[worker.number] = worker
+                self._commands.append(StartWorker(stream.number, worker.number, place, wanted))
+
+    # --- what comes back ---
+
+    def worker_ready(self, number: int, now_s: float) -> None:
+        worker = self.workers.get(number)
+        if worker is None or worker.stage is not WorkerStage.STARTING:
+            return
+        worker.stage = WorkerStage.READY
+        worker.idle_since_s = now_s
+        if worker.stream.window.ring is not None and not worker.has_ring:
+            self._commands.append(LendRing(number, worker.stream.number))
+            worker.has_ring = True
+
+    def worker_message(self, number: int, message: Message, now_s: float) -> StreamState | None:
+        """The stream that the answer was about, or None when the worker is gone."""
+        worker = self.workers.get(number)
+        if worker is None:
+            return None
+        if isinstance(message, Filled):
+            for task, payload_bytes, duration_us, samples in message.tasks:
+                self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
+        elif isinstance(message, Measured):
+            self._measured(worker, self._take(worker, message.task), message)
+        elif isinstance(message, Unfit):
+            self._unfit(worker, self._take(worker, message.task), message)
+        elif isinstance(message, FillFailed):
+            if worker.stream.filling.failed(self._take(worker, message.task), message.error):
+                worker.stream.counters.failed += 1
+        else:
+            raise ProtocolError(f"a worker does not send {type(message).__name__}")
+        if not worker.busy:
+            worker.idle_since_s = now_s
+        return worker.stream
+
+    def worker_died(self, number: int, how: str, now_s: float) -> StreamState | None:
+        """The worker's rows go to others. Returns its stream, or None when it was not expected to live."""
+        worker = self.workers.pop(number, None)
+        if worker is None:
+            return None
+        stream = worker.stream
+        stream.workers.pop(number, None)
+        stream.filling.release_retainer(number)
+        if worker.stage is WorkerStage.STOPPING and not worker.tasks:
+            return None
+        stream.counters.worker_deaths += 1
+        self._log("warning", "worker died", stream=stream.name, worker=number, how=how, tasks=len(worker.tasks))
+        # The task at hand is the oldest; the others only waited behind it.
+        for place, piece in reversed(list(enumerate(worker.tasks.values()))):
+            batch = piece.batch
+            batch.deaths += place == 0
+            if batch.deaths >= MOST_DEATHS_A_BATCH:
+                stream.filling.failed(piece, _died_too_often(piece, how, batch.deaths))
+            else:
+                stream.filling.lost(piece)
+        return stream
+
+    def _take(self, worker: Worker, task: int) -> Piece:
+        piece = worker.tasks.pop(task, None)
+        if piece is None:
+            raise ProtocolError(f"worker {worker.number} answers task {task}, which it was not given")
+        return piece
+
+    def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
+        stream = worker.stream
+        counters = stream.counters
+        stream.timed(max(1, piece.rows), duration_us / 1e6)
+        counters.fill_us += duration_us
+        counters.samples += samples
+        if stream.filling.filled(piece, payload_bytes):
+            counters.batches += 1
+            counters.payload_bytes += payload_bytes
+
+    def _measured(self, worker: Worker, piece: Piece, message: Measured) -> None:
+        stream = worker.stream
+        stream.batch_bytes = message.payload_bytes
+        stream.layout = message.layout
+        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.pieces_a_batch())
+
+    def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
+        stream = worker.stream
+        ring = stream.window.ring
+        if not message.payload_bytes:
+            stream.counters.deviations += 1
+            stream.filling.deviates(piece)
+            return
+        assert ring is not None
+        span = -(-message.payload_bytes // stream.slot_bytes)
+        if span > ring.slots // 2:
+            epoch, step = piece.batch.position
+            text = (
+                f"the batch at epoch {epoch}, step {step} takes {message.payload_bytes} bytes; allowed: half of the "
+                f"ring's {ring.slots * stream.slot_bytes} bytes. Raise buffer="
+            )
+            error = RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}")
+            if stream.filling.failed(piece, encode_exception(error)):
+                stream.counters.failed += 1
+            return
+        stream.filling.too_large(piece, span, worker.number)
+        batches = stream.spec.buffer_batches
+        wanted = min(ring.slots, max(2 * span, math.ceil(batches * ring.mean_span))) if batches else ring.slots
+        if wanted > stream.wanted_slots:
+            stream.wanted_slots = wanted
+            self._commands.append(GrowRing(stream.number, wanted))
+
+    # --- going ---
+
+    def next_retirement_s(self) -> float | None:
+        """When retire_idle() is due, or None when no worker is too many."""
+        if len(self.workers) <= self.limit:
+            return None
+        idle = [each.idle_since_s for each in self.workers.values() if self._is_retirable(each)]
+        return min(idle) + self._retire_after_s if idle else None
+
+    def retire_idle(self, now_s: float) -> None:
+        """Stops workers beyond the limit that have been idle for long."""
+        for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
+            if len(self.workers) <= self.limit:
+                return
+            if self._is_retirable(worker) and worker.idle_since_s + self._retire_after_s <= now_s:
+                self._stop(worker)
+
+    def stop_workers(self, stream: StreamState) -> None:
+        """Ends the stream's workers; their answers still come or their deaths."""
+        for worker in list(stream.workers.values()):
+            self._stop(worker)
+
+    def forget_stream(self, stream: StreamState) -> None:
+        """The stream is being dropped; its zygote takes the workers with it."""
+        for number in stream.workers:
+            self.workers.pop(number, None)
+        stream.workers.clear()
+
+    def _is_retirable(self, worker: Worker) -> bool:
+        return worker.stage is WorkerStage.READY and not worker.busy
+
+    def _stop(self, worker: Worker) -> None:
+        worker.stage = WorkerStage.STOPPING
+        self._commands.append(StopWorker(worker.number))
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _died_too_often(piece: Piece, how: str, deaths: int) -> bytes:
+    epoch, step = piece.batch.position
+    text = f"{deaths} workers died on the batch at epoch {epoch}, step {step}, rows {piece.first} to {piece.end}: {how}"
+    return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))

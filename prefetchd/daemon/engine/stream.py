@@ -1,0 +1,156 @@
+"""One stream as the engine knows it: its stage, who consumes it, its workers, and how long its rows take. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.commands import Command, WriteSlot
+from prefetchd.daemon.engine.filling import Filling
+from prefetchd.daemon.engine.offering import Offering
+from prefetchd.daemon.engine.window import Window
+from prefetchd.plan.schedule import schedule_of
+from prefetchd.ring.cursors import EpochLengths
+from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
+from prefetchd.wire.stream_spec import StreamSpec
+
+SHORTEST_PIECE_S = 0.001
+LONG_PIECE_S = 0.05
+SMOOTHING = 0.1
+
+
+class Stage(enum.Enum):
+    """Where a stream is in its life."""
+
+    AWAITING_PROGRAM = "awaiting program"
+    LOADING = "loading"
+    RUNNING = "running"
+    FAILED = "failed"
+
+
+class WorkerStage(enum.Enum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Worker:
+    """One worker process, the stream's `place`-th; `tasks` are under way in it, oldest first."""
+
+    number: int
+    stream: StreamState
+    place: int
+    stage: WorkerStage = WorkerStage.STARTING
+    tasks: dict[int, Piece] = dataclasses.field(default_factory=dict)
+    has_ring: bool = False
+    idle_since_s: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.tasks)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Consumer:
+    """One trainer process on the stream: its session, and the record of the segment that it writes."""
+
+    session: int
+    pid: int
+    record: int
+    departed: bool = False
+    waited_us: int = 0
+    yielded: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """What has happened on the stream since it began."""
+
+    batches: int = 0
+    samples: int = 0
+    payload_bytes: int = 0
+    fill_us: int = 0
+    consumed: int = 0
+    failed: int = 0
+    deviations: int = 0
+    worker_deaths: int = 0
+    discarded: int = 0
+
+
+class StreamState:
+    """Everything the engine keeps of one stream."""
+
+    def __init__(self, number: int, spec: StreamSpec, commands: list[Command]) -> None:
+        self.number = number
+        self.spec = spec
+        self.stage = Stage.AWAITING_PROGRAM
+        self.schedule = schedule_of(spec)
+        self.window = Window(
+            EpochLengths(self.schedule.steps),
+            lambda slot, record: self._write(slot, record),
+            spec.low_watermark,
+            spec.high_watermark,
+        )
+        self.filling = Filling(self.window, lambda position: self.schedule.rows(position[1]))
+        self.offering = Offering(self.window)
+        self.consumers: dict[int, Consumer] = {}
+        self.workers: dict[int, Worker] = {}
+        self.counters = Counters()
+        self.layout = b""
+        self.slot_bytes = 0
+        self.batch_bytes = 0
+        self.wanted_slots = 0
+        self.ring_shared = False
+        self.lingers_until_s: float | None = None
+        self.host_deaths = 0
+        self.failure: tuple[str, str, bytes] | None = None
+        self.row_s = 0.0
+        self._commands = commands
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def in_use(self) -> bool:
+        """True while a process consumes the stream; one that said Goodbye and still holds tensors does not."""
+        return any(not consumer.departed for consumer in self.consumers.values())
+
+    def serve_as(self, spec: StreamSpec) -> None:
+        """A new consumer's wishes that change no byte of any batch."""
+        self.spec = dataclasses.replace(spec, name=self.name)
+        self.window.set_watermarks(spec.low_watermark, spec.high_watermark)
+
+    def free_record(self) -> int | None:
+        """A consumer record of the segment that nobody writes, or None when all are taken."""
+        taken = {consumer.record for consumer in self.consumers.values()}
+        return next((record for record in range(CONSUMERS) if record not in taken), None)
+
+    def worker_limit(self, limit: int) -> int:
+        """Most workers for this stream when the daemon allows `limit` in all."""
+        return min(limit, self.spec.workers) if self.spec.workers else limit
+
+    def pieces_a_batch(self) -> int:
+        """In how many pieces to cut a batch: one a worker, but none shorter than SHORTEST_PIECE_S."""
+        ready = sum(worker.stage is WorkerStage.READY for worker in self.workers.values())
+        batch_s = self.row_s * self.schedule.rows_per_batch
+        by_time = int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready
+        return max(1, min(ready, by_time))
+
+    def tasks_a_worker(self) -> int:
+        """How many tasks a worker has at once: the next one waits in its socket, so that it never idles between
+        two; but a long task keeps no other one waiting behind it."""
+        piece_s = self.row_s * self.schedule.rows_per_batch / self.pieces_a_batch()
+        if piece_s > LONG_PIECE_S:
+            return 1
+        return 2 if piece_s > SHORTEST_PIECE_S / 2 else 4
+
+    def timed(self, rows: int, duration_s: float) -> None:
+        """A task of `rows` rows took `duration_s`."""
+        row_s = duration_s / rows
+        self.row_s = row_s if not self.row_s else self.row_s + SMOOTHING * (row_s - self.row_s)
+
+    def _write(self, slot: int, record: SlotRecord) -> None:
+        self._commands.append(WriteSlot(self.number, slot, record))

@@ -1,0 +1,168 @@
+"""What one stream keeps: its cursors, the batches it has claimed, and which of them anybody still wants. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from prefetchd.daemon.engine.batches import Batch
+from prefetchd.ring.cursors import Cursor, EpochLengths, forget_from
+from prefetchd.ring.policy import Ring, SlotState
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
+from prefetchd.wire.stream_spec import Position
+
+
+class Window:
+    """The stream's cursors over its ring.
+
+    `ring` is None until the first batch was measured. `batches` holds what is claimed and can still be offered
+    to anybody; an exclusively offered batch is not in it. `write` receives every change of a slot's record.
+    """
+
+    def __init__(
+        self,
+        lengths: EpochLengths,
+        write: Callable[[int, SlotRecord], None],
+        low_watermark: int = 0,
+        high_watermark: int = 0,
+    ) -> None:
+        self.lengths = lengths
+        self.ring: Ring | None = None
+        self.batches: dict[Position, Batch] = {}
+        self.cursors: dict[Hashable, Cursor] = {}
+        self._write = write
+        self.set_watermarks(low_watermark, high_watermark)
+        self._cursors_moved = False
+        self._filling = True
+
+    def set_watermarks(self, low: int, high: int) -> None:
+        """Ready batches at which filling resumes and stops; 0 means the ring's size."""
+        self._low = low
+        self._high = high
+
+    # --- how much each cursor may have ahead ---
+
+    @property
+    def capacity(self) -> int:
+        """Batches that may be ready at once."""
+        slots = int(self.ring.reserved / self.ring.mean_span) if self.ring is not None else 1
+        return max(1, min(self._high, slots) if self._high else slots)
+
+    def limit(self, cursor: Cursor) -> int:
+        """Batches that `cursor` may have ahead: living cursors share the ring, the waiting one gets the rest."""
+        living = [other for other in self.cursors.values() if not other.waiting]
+        if not cursor.waiting:
+            return max(1, self.capacity // max(1, len(living)))
+        ahead = sum(self.lengths.distance(other.next, other.fill) for other in living)
+        rest = (self.capacity - ahead) // (len(self.cursors) - len(living))
+        return max(0 if living else 1, rest)
+
+    def ready_ahead(self) -> int:
+        """Batches that are ready and not yet yielded."""
+        offered = sum(self.lengths.distance(each.next, each.offered) for each in self.cursors.values())
+        return offered + (int(self.ring.count(SlotState.READY) / self.ring.mean_span) if self.ring else 0)
+
+    def fill_ratio(self, cursor: Cursor) -> float:
+        """Batches ahead of the cursor relative to the low watermark: the neediest cursor has the least."""
+        low = min(self._low, self.capacity) if self._low else self.capacity
+        return self.lengths.distance(cursor.next, cursor.fill) / max(1, low)
+
+    def may_fill(self) -> bool:
+        """The watermarks' switch: off at the high one, on again below the low one."""
+        if self._low and self._high and self._low < self._high:
+            ready = self.ready_ahead()
+            if ready >= self.capacity:
+                self._filling = False
+            elif ready < self._low:
+                self._filling = True
+        return self._filling
+
+    # --- what is wanted ---
+
+    def is_wanted(self, position: Position) -> bool:
+        """True when some cursor will be offered the batch at `position` before the ring turns over."""
+        return any(
+            cursor.wants(position)
+            and cursor.walks(position)
+            and self.lengths.distance(cursor.next, position) < self.limit(cursor)
+            for cursor in self.cursors.values()
+        )
+
+    def cursors_moved(self) -> None:
+        """Cursors came, went or jumped: some batches may be unwanted now."""
+        self._cursors_moved = True
+
+    def make_room(self, batch: Batch) -> bool:
+        """Frees slots for `batch`, or is False when none may be freed: first what nobody wants any more (kept
+        until now, as somebody might have come back to it), then, for a living cursor that waits for this very
+        batch, the furthest batch of the cursor that has most ahead."""
+        if self._cursors_moved:
+            self._cursors_moved = False
+            unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
+            if sum(self.drop(each) for each in unwanted if each is not batch):
+                return True
+        if not self.is_awaited(batch):
+            return False
+        evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each)]
+        return bool(evictable) and self.drop(max(evictable, key=lambda each: self.lead(each.position)))
+
+    def is_awaited(self, batch: Batch) -> bool:
+        """True when a living cursor can yield nothing before this batch."""
+        return any(each.next == batch.position and not each.waiting for each in self.cursors.values())
+
+    def _may_evict(self, batch: Batch) -> bool:
+        assert batch.grant is not None
+        assert self.ring is not None
+        return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch)
+
+    def lead(self, position: Position) -> int:
+        """How many batches come before `position` for the cursor that gets there first."""
+        wanting = [each for each in self.cursors.values() if each.wants(position)]
+        return min((self.lengths.distance(each.next, position) for each in wanting), default=0)
+
+    def drop(self, batch: Batch) -> bool:
+        """Takes the batch out of the window. A batch that is being filled ends with its last task; one that is
+        leased, with its last lease: then this is False."""
+        batch.pending.clear()
+        batch.cancelled = True
+        if batch.under_way:
+            return False
+        grant = batch.grant
+        if grant is not None and self.ring is not None:
+            if self.ring.leases(grant.slot):
+                batch.cancelled = False
+                return False
+            if batch.filled:
+                self.ring.evict(grant)
+            else:
+                self.ring.abandon(grant)
+        self.remove(batch)
+        return True
+
+    def remove(self, batch: Batch) -> None:
+        """The batch is not to be had any more; cursors that counted on it begin again there."""
+        if self.batches.get(batch.position) is batch:
+            del self.batches[batch.position]
+            for cursor in self.cursors.values():
+                forget_from(cursor, batch.position)
+
+    # --- records, for recovery and status ---
+
+    def record_claim(self, batch: Batch) -> None:
+        assert batch.grant is not None
+        grant = batch.grant
+        following = (*grant.slots[1:], -1)
+        for slot, after in list(zip(grant.slots, following))[:0:-1]:
+            self._write(slot, SlotRecord(SLOT_CONTINUED, 1, grant.generation, *batch.position, next_slot=after))
+        self._write(
+            grant.slot,
+            SlotRecord(SLOT_FILLING, grant.span, grant.generation, *batch.position, next_slot=following[0]),
+        )
+
+    def record_filled(self, batch: Batch, payload_bytes: int) -> None:
+        assert batch.grant is not None
+        grant = batch.grant
+        after = grant.slots[1] if grant.span > 1 else -1
+        self._write(
+            grant.slot,
+            SlotRecord(SLOT_READY, grant.span, grant.generation, *batch.position, payload_bytes, next_slot=after),
+        )

@@ -1,0 +1,42 @@
+"""The daemon's log: one JSON object a line, in a rotated file or on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+import time
+from pathlib import Path
+
+ROTATE_BYTES = 8 << 20
+ROTATED_FILES = 3
+
+
+class JsonLines(logging.Formatter):
+    """time (ISO 8601, UTC), level, event, then the event's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z"
+        line = {"time": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+    converter = staticmethod(time.gmtime)
+
+
+def log_to(path: Path | None, level: str) -> None:
+    """Sends the "prefetchd" log to the file at `path`, or to stderr."""
+    handler: logging.Handler
+    if path is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handler = logging.handlers.RotatingFileHandler(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("prefetchd")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False

@@ -1,0 +1,151 @@
+"""The snapshot: what the daemon says of itself at one instant, as plain data, and the segment that it goes to."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from typing import Any
+
+import posix_ipc
+
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream import StreamState, WorkerStage
+from prefetchd.daemon.resources import StreamResources
+from prefetchd.ring.policy import SlotState
+from prefetchd.ring.segment import unlink
+from prefetchd.wire.segment_layout import decode_consumer_record
+from prefetchd.wire.status_layout import (
+    CURRENT_OFFSET,
+    HEARTBEAT,
+    HEARTBEAT_OFFSET,
+    SNAPSHOT_VERSION,
+    STATUS_BYTES,
+    StatusHead,
+    copy_offset,
+    encode_head,
+    encode_snapshot,
+)
+
+
+def snapshot(engine: Engine, resources: dict[int, StreamResources], about: dict[str, Any]) -> dict[str, Any]:
+    """The daemon at this instant. Field names carry their units."""
+    return {
+        "snapshot_version": SNAPSHOT_VERSION,
+        "taken_unix_s": time.time(),
+        "daemon": about,
+        "workers": {
+            "limit": engine.pool.limit,
+            "running": len(engine.pool.workers),
+            "busy": sum(worker.busy for worker in engine.pool.workers.values()),
+        },
+        "streams": [_stream(each, resources.get(each.number)) for each in engine.streams.values()],
+    }
+
+
+def _stream(stream: StreamState, resources: StreamResources | None) -> dict[str, Any]:
+    spec, counters = stream.spec, stream.counters
+    return {
+        "name": stream.name,
+        "stage": stream.stage.value,
+        "failure": stream.failure[1] if stream.failure is not None else None,
+        "fingerprint": spec.fingerprint,
+        "seed": spec.seed,
+        "seed_source": spec.seed_source,
+        "samples": spec.length,
+        "batch_size": spec.batch_size,
+        "steps": stream.schedule.steps,
+        "order": spec.order,
+        "rank": spec.rank,
+        "world_size": spec.world_size,
+        "by_rows": bool(stream.layout),
+        "lingering": stream.lingers_until_s is not None,
+        "ring": _ring(stream, resources),
+        "consumers": _consumers(stream, resources),
+        "workers": [
+            {"number": worker.number, "stage": worker.stage.value, "busy": worker.busy}
+            for worker in stream.workers.values()
+            if worker.stage is not WorkerStage.STOPPING
+        ],
+        "produced_batches": counters.batches,
+        "produced_samples": counters.samples,
+        "produced_bytes": counters.payload_bytes,
+        "consumed_batches": counters.consumed,
+        "fill_s": counters.fill_us / 1e6,
+        "failed_batches": counters.failed,
+        "deviating_batches": counters.deviations,
+        "worker_deaths": counters.worker_deaths,
+    }
+
+
+def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, Any] | None:
+    ring = stream.window.ring
+    if ring is None or resources is None or resources.ring is None:
+        return None
+    header = resources.ring.header
+    offered = sum(stream.offering.held(session) for session in stream.consumers)
+    ahead = stream.window.ready_ahead()
+    return {
+        "segment": resources.ring.name,
+        "segment_bytes": header.slot_payload_offset(ring.reserved),
+        "slots": ring.reserved,
+        "slot_bytes": header.slot_bytes,
+        "free": ring.count(SlotState.FREE),
+        "filling": ring.count(SlotState.FILLING),
+        "ready": min(ahead, ring.count(SlotState.READY) + ring.count(SlotState.LEASED)),
+        "leased": max(0, offered + ring.count(SlotState.READY) - ahead),
+        "quarantined": ring.count(SlotState.QUARANTINED),
+    }
+
+
+def _consumers(stream: StreamState, resources: StreamResources | None) -> list[dict[str, Any]]:
+    ring = resources.ring if resources is not None else None
+    found = []
+    for consumer in stream.consumers.values():
+        about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}
+        if ring is not None:
+            offset = ring.header.consumer_record_offset(consumer.record)
+            record = decode_consumer_record(memoryview(ring.memory.memory), offset)
+            about |= {
+                "epoch": record.epoch,
+                "step": record.step,
+                "yielded": record.yielded,
+                "waited_s": record.waited_us / 1e6,
+                "longest_wait_s": record.longest_wait_us / 1e6,
+                "private_copies": record.private_copies,
+                "held": record.held,
+            }
+        found.append(about)
+    return found
+
+
+class StatusSegment:
+    """The status segment, written by the daemon alone."""
+
+    def __init__(self, name: str, generation: int) -> None:
+        """Replaces what a former daemon of the same socket left."""
+        self.name = name
+        unlink(name)
+        shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=STATUS_BYTES)
+        self._memory = mmap.mmap(shared.fd, STATUS_BYTES)
+        os.close(shared.fd)
+        self._current = 0
+        head = encode_head(StatusHead(os.getpid(), generation, time.monotonic_ns()))
+        self._memory[: len(head)] = head
+
+    def beat(self) -> None:
+        """The loop has come round."""
+        HEARTBEAT.pack_into(self._memory, HEARTBEAT_OFFSET, time.monotonic_ns())
+
+    def write(self, found: dict[str, Any]) -> None:
+        """Makes `found` the current snapshot."""
+        self._current ^= 1
+        data = encode_snapshot(found)
+        begin = copy_offset(self._current)
+        self._memory[begin : begin + len(data)] = data
+        self._memory[CURRENT_OFFSET : CURRENT_OFFSET + 4] = self._current.to_bytes(4, "little")
+        self.beat()
+
+    def close(self) -> None:
+        unlink(self.name)
+        self._memory.close()

@@ -1,0 +1,351 @@
+"""The daemon put together: sessions and workers tell the engine, and its commands are carried out here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from typing import Any
+
+from prefetchd import __version__
+from prefetchd.daemon.engine import commands as c
+from prefetchd.daemon.engine.engine import Engine, Limits
+from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.metrics import StatusSegment, snapshot
+from prefetchd.daemon.resources import SegmentNames, StreamResources
+from prefetchd.daemon.sessions import Listener, Session
+from prefetchd.ring.segment import RingSegment
+from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.messages import (
+    PROTOCOL_VERSION,
+    Farewell,
+    Hello,
+    Message,
+    Output,
+    Program,
+    RingOpened,
+    Stop,
+    Welcome,
+)
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.workers.process_backend import ProcessBackend
+
+STATUS_INTERVAL_S = 0.25
+OUTPUT_LINES_A_SECOND = 20
+OUTPUT_LINE_CHARACTERS = 2000
+
+log = logging.getLogger("prefetchd")
+
+
+class Service:
+    """One daemon. Implements SessionEvents and BackendEvents; `listener` is set by whoever opened the socket."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        paths: RuntimePaths,
+        limits: Limits,
+        *,
+        generation: int,
+        nice: int = 0,
+        memory_bytes: int | None = None,
+        idle_exit_s: float | None = None,
+    ) -> None:
+        self.loop = loop
+        self.engine = Engine(limits, software=__version__, pid=os.getpid(), generation=generation)
+        self.listener: Listener | None = None
+        self._paths = paths
+        self._generation = generation
+        self._memory_bytes = memory_bytes
+        self._idle_exit_s = idle_exit_s
+        self._idle_since_s = time.monotonic()
+        self._started_s = time.time()
+        self._backend = ProcessBackend(loop, self, nice=nice)
+        self._names = SegmentNames(paths)
+        self._resources: dict[int, StreamResources] = {}
+        self._wanting: set[int] = set()
+        self._output = _OutputRate()
+        self._status = StatusSegment(paths.status_segment, generation)
+        loop.after_each(self._settle)
+        self._tick()
+
+    # --- SessionEvents ---
+
+    def trainer_hello(self, session: Session, hello: Hello) -> None:
+        if hello.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"this daemon (prefetchd {__version__}) speaks protocol {PROTOCOL_VERSION}, the client "
+                f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
+            )
+        self.engine.hello(session.number, hello, time.monotonic())
+
+    def trainer_program(self, session: Session, program: Program, fd: int) -> None:
+        stream = self.engine.stream_of(session.number)
+        if stream is None:
+            os.close(fd)
+            raise ProtocolError("a program before Hello")
+        resources = StreamResources(stream.spec)
+        resources.take_program(program.name, fd, self._paths)
+        if stream.number in self._resources:
+            resources.close()
+            raise ProtocolError("a second program")
+        self._resources[stream.number] = resources
+        self.engine.program_arrived(session.number)
+
+    def trainer_message(self, session: Session, message: Message) -> None:
+        self.engine.message(session.number, message, time.monotonic())
+
+    def control_message(self, session: Session, message: Message) -> None:
+        if isinstance(message, Hello):
+            session.send(Welcome(PROTOCOL_VERSION, __version__, os.getpid(), self._generation))
+        elif isinstance(message, Stop):
+            session.send(Farewell("stopping"))
+            self.stop("asked to stop")
+        else:
+            raise ProtocolError(f"a control connection does not send {type(message).__name__}")
+
+    def session_ready(self, session: Session) -> None:
+        if session.number in self._wanting:
+            self._publish(session)
+
+    def session_ended(self, session: Session) -> None:
+        assert self.listener is not None
+        self.listener.sessions.pop(session.number, None)
+        self._wanting.discard(session.number)
+        stream = self.engine.stream_of(session.number)
+        marks: tuple[int, ...] = ()
+        if stream is not None and session.number in stream.consumers:
+            resources = self._resources.get(stream.number)
+            if resources is not None and resources.ring is not None:
+                marks = resources.ring.marks(stream.consumers[session.number].record)
+        self.engine.session_closed(session.number, marks, time.monotonic())
+
+    # --- BackendEvents ---
+
+    def stream_loaded(self, stream: int, note: str) -> None:
+        if note:
+            log.warning("workers", extra={"fields": {"stream": self._name(stream), "note": note}})
+        self.engine.stream_loaded(stream, time.monotonic())
+
+    def load_failed(self, stream: int, message: str, error: bytes) -> None:
+        self.engine.load_failed(stream, message, error)
+
+    def host_died(self, stream: int, how: str) -> None:
+        self.engine.host_died(stream, how)
+
+    def worker_ready(self, worker: int) -> None:
+        self.engine.worker_ready(worker, time.monotonic())
+
+    def worker_message(self, worker: int, message: Message) -> None:
+        try:
+            self.engine.worker_message(worker, message, time.monotonic())
+        except ProtocolError as error:
+            log.error("worker", extra={"fields": {"worker": worker, "error": str(error)}})
+            self._backend.stop_worker(worker, kill=True)
+
+    def worker_died(self, worker: int, how: str) -> None:
+        self.engine.worker_died(worker, how, time.monotonic())
+
+    def output(self, stream: int, worker: int, text: str) -> None:
+        for line in text.split("\n"):
+            log.info("output", extra={"fields": {"stream": self._name(stream), "worker": worker, "line": line}})
+        found = self.engine.streams.get(stream)
+        kept, dropped = self._output.admit(stream, text)
+        if found is None or not kept or self.listener is None:
+            return
+        for number in found.consumers:
+            session = self.listener.sessions.get(number)
+            if session is not None and session.is_clear:
+                session.send(Output(worker, kept, dropped))
+
+    # --- life ---
+
+    def stop(self, reason: str) -> None:
+        """Ends in order: sessions are told, streams dropped, then the loop stops."""
+        if self.engine.stopping:
+            return
+        log.info("stopping", extra={"fields": {"reason": reason}})
+        self.engine.stop(reason)
+        if self.listener is not None:
+            self.listener.close()
+        self.loop.call_later(0.0, self.loop.stop)
+
+    def close(self) -> None:
+        """Leaves nothing behind. After the loop has ended."""
+        if self.listener is not None:
+            self.listener.close()
+            for session in list(self.listener.sessions.values()):
+                session.close()
+        self._backend.close()
+        for resources in self._resources.values():
+            resources.close()
+        self._resources.clear()
+        self._status.close()
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        self.engine.tick(now_s)
+        self._backend.retire_idle(now_s)
+        self._settle()
+        self._status.write(snapshot(self.engine, self._resources, self._about()))
+        sessions = self.listener.sessions if self.listener is not None else {}
+        if sessions or self.engine.streams:
+            self._idle_since_s = now_s
+        elif self._idle_exit_s is not None and now_s - self._idle_since_s > self._idle_exit_s:
+            self.stop(f"idle for {self._idle_exit_s:.0f} s")
+        self.loop.call_later(STATUS_INTERVAL_S, self._tick)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "software": __version__,
+            "protocol": PROTOCOL_VERSION,
+            "generation": self._generation,
+            "socket": str(self._paths.socket),
+            "log": str(self._paths.log),
+            "started_unix_s": self._started_s,
+            "sessions": len(self.listener.sessions) if self.listener is not None else 0,
+        }
+
+    def _name(self, stream: int) -> str:
+        found = self.engine.streams.get(stream)
+        return found.name if found is not None else str(stream)
+
+    # --- commands ---
+
+    def _settle(self) -> None:
+        """Carries out all commands, and those that follow from them."""
+        pending = deque(self.engine.take_commands())
+        while pending:
+            self._carry_out(pending.popleft())
+            if not pending:
+                pending.extend(self.engine.take_commands())
+
+    def _carry_out(self, command: c.Command) -> None:
+        match command:
+            case c.Assign(worker, message):
+                self._backend.assign(worker, message)
+            case c.WriteSlot(stream, slot, record):
+                ring = self._resources[stream].ring
+                assert ring is not None
+                ring.write_slot(slot, record)
+            case c.Wake(number):
+                session = self._session(number)
+                if session is not None:
+                    self._publish(session)
+            case c.Send(number, message):
+                session = self._session(number)
+                if session is not None:
+                    session.send(message)
+            case c.ShareRing(number, stream):
+                session = self._session(number)
+                ring = self._resources[stream].ring
+                if session is not None and ring is not None:
+                    session.send(RingOpened(ring.header.segment_bytes), [ring.shared_fd])
+            case c.CloseSession(number):
+                session = self._session(number)
+                if session is not None:
+                    session.close_when_sent()
+            case c.StartStream(stream):
+                resources = self._resources[stream]
+                try:
+                    self._backend.start_stream(stream, resources.program_fd, resources.spec)
+                except (OSError, PrefetchdError) as error:
+                    self.engine.load_failed(stream, f"the trainer's interpreter cannot be started: {error}", b"")
+            case c.StartWorker(stream, worker, place, workers):
+                self._backend.start_worker(stream, worker, place, workers)
+            case c.StopWorker(worker, kill):
+                self._backend.stop_worker(worker, kill=kill)
+            case c.LendRing(worker, stream):
+                ring = self._resources[stream].ring
+                assert ring is not None
+                self._backend.lend_ring(worker, ring.shared_fd, self.engine.streams[stream].layout)
+            case c.CreateRing():
+                self._create_ring(command)
+            case c.GrowRing(stream, slots):
+                resources = self._resources[stream]
+                ring = resources.ring
+                if ring is not None:
+                    ring.grow(slots)
+                    self.loop.in_between(lambda: self._prepare(stream, resources, ring))
+            case c.DropStream(stream):
+                self._backend.drop_stream(stream)
+                dropped = self._resources.pop(stream, None)
+                if dropped is not None:
+                    dropped.close()
+            case c.Log(level, event, fields):
+                log.log(getattr(logging, level.upper()), event, extra={"fields": dict(fields)})
+
+    def _session(self, number: int) -> Session | None:
+        return self.listener.sessions.get(number) if self.listener is not None else None
+
+    def _publish(self, session: Session) -> None:
+        self._wanting.discard(session.number)
+        while session.is_clear and self.engine.has_news(session.number):
+            for message in self.engine.publications(session.number):
+                session.send(message)
+        if self.engine.has_news(session.number):
+            self._wanting.add(session.number)
+
+    def _create_ring(self, command: c.CreateRing) -> None:
+        stream, resources = command.stream, self._resources[command.stream]
+        try:
+            ring = resources.create_ring(
+                self._names.next_ring(),
+                command.batch_bytes,
+                command.slot_bytes,
+                command.layout,
+                self._generation,
+                self._budget_bytes(),
+            )
+        except PrefetchdError as error:
+            self.engine.ring_failed(stream, error.code, str(error))
+            return
+        header = ring.header
+        self.engine.ring_created(stream, header.slots, ring.wanted_slots, header.slot_bytes, time.monotonic())
+        self.loop.in_between(lambda: self._prepare(stream, resources, ring))
+
+    def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
+        """One step of reserving, then of prefaulting; True when nothing is left to do."""
+        if resources.ring is not ring:
+            return True
+        if ring.is_reserved:
+            return ring.prefault_step()
+        try:
+            slots = ring.reserve_step()
+        except PrefetchdError as error:
+            self.engine.ring_failed(stream, error.code, str(error))
+            return True
+        self.engine.ring_reserved(stream, slots, time.monotonic())
+        return False
+
+    def _budget_bytes(self) -> int | None:
+        if self._memory_bytes is None:
+            return None
+        rings = [each.ring.header.segment_bytes for each in self._resources.values() if each.ring is not None]
+        return max(0, self._memory_bytes - sum(rings))
+
+
+class _OutputRate:
+    """Keeps what a stream prints to its trainer down to a few lines a second."""
+
+    def __init__(self) -> None:
+        self._windows: dict[int, tuple[float, int, int]] = {}
+
+    def admit(self, stream: int, text: str) -> tuple[str, int]:
+        """What of `text` may go on now, and how many lines were dropped since the last that did."""
+        now_s = time.monotonic()
+        began_s, lines, dropped = self._windows.get(stream, (now_s, 0, 0))
+        if now_s - began_s >= 1.0:
+            began_s, lines = now_s, 0
+        kept = []
+        for line in text.split("\n"):
+            if lines < OUTPUT_LINES_A_SECOND:
+                kept.append(line[:OUTPUT_LINE_CHARACTERS])
+                lines += 1
+            else:
+                dropped += 1
+        told = dropped if kept else 0
+        self._windows[stream] = (began_s, lines, dropped - told)
+        return "\n".join(kept), told

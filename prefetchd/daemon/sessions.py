@@ -1,0 +1,230 @@
+"""Connections: who may talk to the daemon, what each may say when, and what waits to be sent.
+
+A session sends nothing before Hello. A packet that the protocol does not allow ends the session and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from prefetchd.daemon.loop import Loop
+from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.framing import close_all, encode, receive_with_fds
+from prefetchd.wire.messages import Hello, Message, Program, Refused
+
+MESSAGES_A_TURN = 64
+OUTBOX_LIMIT = 256
+_UCRED = struct.Struct("iII")
+_SO_PEERPIDFD = 77
+
+
+class SessionEvents(Protocol):
+    """What the sessions tell the daemon."""
+
+    def trainer_hello(self, session: Session, hello: Hello) -> None: ...
+
+    def trainer_program(self, session: Session, program: Program, fd: int) -> None:
+        """The receiver owns `fd`."""
+
+    def trainer_message(self, session: Session, message: Message) -> None: ...
+
+    def control_message(self, session: Session, message: Message) -> None: ...
+
+    def session_ready(self, session: Session) -> None:
+        """All that was to be sent has left."""
+
+    def session_ended(self, session: Session) -> None: ...
+
+
+class Session:
+    """One connection. Messages leave in order; what the peer does not take now waits here, up to a limit."""
+
+    def __init__(self, number: int, sock: socket.socket, loop: Loop, events: SessionEvents, pidfd: int) -> None:
+        self.number = number
+        self.role = ""
+        self._sock = sock
+        self._pidfd = pidfd
+        self._loop = loop
+        self._events = events
+        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._closing = False
+        self._open = True
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), self._readable)
+        if pidfd >= 0:
+            # A forked child of the trainer may keep the connection open after the trainer's death.
+            loop.watch(pidfd, self.close)
+
+    @property
+    def is_clear(self) -> bool:
+        """True when nothing waits to be sent."""
+        return self._open and not self._outbox
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
+        if not self._open:
+            return
+        kept = tuple(os.dup(fd) for fd in fds)
+        self._outbox.append((encode(message), kept))
+        if len(self._outbox) > OUTBOX_LIMIT:
+            # The peer does not read. Its leases end with it.
+            self.close()
+            return
+        self._flush()
+
+    def close_when_sent(self) -> None:
+        self._closing = True
+        if not self._outbox:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the session now. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.unwatch(self._sock.fileno())
+        if self._pidfd >= 0:
+            self._loop.unwatch(self._pidfd)
+            os.close(self._pidfd)
+        self._sock.close()
+        for _, fds in self._outbox:
+            close_all(fds)
+        self._outbox.clear()
+        self._events.session_ended(self)
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                packet, fds = self._outbox[0]
+                if fds:
+                    socket.send_fds(self._sock, [packet], list(fds))
+                else:
+                    self._sock.send(packet)
+                self._outbox.popleft()
+                close_all(fds)
+        except BlockingIOError:
+            self._loop.watch_writes(self._sock.fileno(), self._writable)
+            return
+        except OSError:
+            self.close()
+            return
+        if self._closing:
+            self.close()
+
+    def _writable(self) -> None:
+        self._loop.watch_writes(self._sock.fileno(), None)
+        self._flush()
+        if self.is_clear:
+            self._events.session_ready(self)
+
+    def _readable(self) -> None:
+        for _ in range(MESSAGES_A_TURN):
+            if not self._open:
+                return
+            try:
+                message, fds = receive_with_fds(self._sock)
+            except BlockingIOError:
+                return
+            except ProtocolError as error:
+                self.refuse(error)
+                return
+            except OSError:
+                self.close()
+                return
+            if message is None:
+                self.close()
+                return
+            try:
+                self._handle(message, fds)
+            except PrefetchdError as error:
+                self.refuse(error)
+                return
+
+    def refuse(self, error: PrefetchdError) -> None:
+        """Tells the peer why and ends the session."""
+        self.send(Refused(error.code, str(error)[:4000]))
+        self.close_when_sent()
+
+    def _handle(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Program) and self.role == "trainer" and len(fds) == 1:
+            self._events.trainer_program(self, message, fds[0])
+            return
+        close_all(fds)
+        if isinstance(message, Hello):
+            if self.role:
+                raise ProtocolError("a second Hello")
+            if message.role not in ("trainer", "control"):
+                raise ProtocolError(f"role {message.role[:20]!r}; allowed: 'trainer', 'control'")
+            self.role = message.role
+            if message.role == "trainer":
+                self._events.trainer_hello(self, message)
+            else:
+                self._events.control_message(self, message)
+        elif self.role == "trainer":
+            self._events.trainer_message(self, message)
+        elif self.role == "control":
+            self._events.control_message(self, message)
+        else:
+            raise ProtocolError("a message before Hello")
+
+
+class Listener:
+    """Accepts connections of the daemon's own uid on a listening socket."""
+
+    def __init__(
+        self, sock: socket.socket, loop: Loop, events: SessionEvents, log: Callable[[str, str, int], None]
+    ) -> None:
+        self.sessions: dict[int, Session] = {}
+        self._sock = sock
+        self._loop = loop
+        self._events = events
+        self._log = log
+        self._next = 1
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), self._acceptable)
+
+    def close(self) -> None:
+        """Stops accepting; sessions go on. Idempotent."""
+        if self._sock.fileno() >= 0:
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()
+
+    def _acceptable(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except OSError:
+            return
+        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if not self.admits(uid):
+            self._log("warning", "refused a connection of another uid", uid)
+            with contextlib.suppress(OSError):
+                sock.send(
+                    encode(Refused("daemon_refused", f"this daemon serves uid {os.geteuid()}; you are uid {uid}"))
+                )
+            sock.close()
+            return
+        session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock))
+        self._next += 1
+        self.sessions[session.number] = session
+
+    def admits(self, uid: int) -> bool:
+        """Only the daemon's own user: anybody else could read its data and run its code."""
+        return uid == os.geteuid()
+
+
+def _peer_pidfd(sock: socket.socket) -> int:
+    """A pidfd of the process that connected, or -1 when it is gone or the kernel cannot tell."""
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1

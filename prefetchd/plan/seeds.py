@@ -1,0 +1,78 @@
+"""Every seed of a stream, as documented formulas (docs/formats.md repeats them for other implementations).
+
+All arithmetic is on unsigned 64-bit words. `finalise` is the output function of SplitMix64 (Steele, Lea, Flood,
+"Fast splittable pseudorandom number generators", OOPSLA 2014; constants by David Stafford, variant 13).
+
+    f(x) = finalise(x + GAMMA)
+    finalise(x): x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31
+    GAMMA = 0x9E3779B97F4A7C15
+    derive(seed, purpose, a, b) = f(f(f(f(seed) ^ purpose) ^ a) ^ b)
+
+    sample seed = derive(seed, 1, epoch, ordinal) >> 1
+    batch seed  = f(derive(seed, 2, epoch, step) ^ rank) >> 1
+    order key   = derive(seed, 3, epoch, 0)
+
+A sample's seed depends on the stream's seed, the epoch and the sample's ordinal and on nothing else: not on the
+batch size, the rank, the number of workers or their order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+MASK = (1 << 64) - 1
+GAMMA = 0x9E3779B97F4A7C15
+
+# Purposes keep families of seeds apart.
+SAMPLE, BATCH, ORDER, DEVICE = 1, 2, 3, 4
+
+
+def finalise(word: int) -> int:
+    """A bijection on 64-bit words whose output bits each depend on all input bits."""
+    word &= MASK
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK
+    return word ^ (word >> 31)
+
+
+def finalise_array(words: U64) -> U64:
+    """`finalise` of each word."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: U64 = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def derive(seed: int, purpose: int, first: int, second: int) -> int:
+    """One 64-bit word for (seed, purpose, first, second)."""
+    word = finalise(seed + GAMMA)
+    for part in (purpose, first, second):
+        word = finalise((word ^ part) + GAMMA)
+    return word
+
+
+def sample_seed(seed: int, epoch: int, ordinal: int) -> int:
+    """The seed of one sample: 0 <= seed < 2**63."""
+    return derive(seed, SAMPLE, epoch, ordinal) >> 1
+
+
+def sample_seeds(seed: int, epoch: int, ordinals: U64) -> U64:
+    """`sample_seed` of each ordinal."""
+    word = finalise(seed + GAMMA)
+    for part in (SAMPLE, epoch):
+        word = finalise((word ^ part) + GAMMA)
+    seeds: U64 = finalise_array((ordinals ^ np.uint64(word)) + np.uint64(GAMMA)) >> np.uint64(1)
+    return seeds
+
+
+def batch_seed(seed: int, epoch: int, step: int, rank: int) -> int:
+    """The seed for collate_fn, __getitems__ and other work on a batch as a whole: 0 <= seed < 2**63."""
+    return finalise((derive(seed, BATCH, epoch, step) ^ rank) + GAMMA) >> 1
+
+
+def order_key(seed: int, epoch: int) -> int:
+    """The key of an epoch's permutation (plan.order)."""
+    return derive(seed, ORDER, epoch, 0)

@@ -1,0 +1,1 @@
+"""The fixed set of places for batches: who may use which slot (policy, cursors) and the memory behind it (segment)."""

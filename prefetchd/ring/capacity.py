@@ -1,0 +1,94 @@
+"""How many slots a ring gets: arithmetic on what was asked and what there is. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.wire.errors import BufferTooSmallError, NoSpaceError
+from prefetchd.wire.segment_layout import PAGE_BYTES, SLOTS_LIMIT, SegmentHeader
+from prefetchd.wire.stream_spec import StreamSpec
+
+DEFAULT_BUFFER_BYTES = 1 << 30
+DEFAULT_SHARE = 4
+GROWTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """What a new ring may take, in bytes. `store` names the file system, `memory` what the cgroup has left (None
+    without a limit), `budget` what the daemon's own `memory` setting has left (None without one)."""
+
+    store_bytes: int
+    store: str = "/dev/shm"
+    memory_bytes: int | None = None
+    budget_bytes: int | None = None
+
+
+def default_buffer_bytes(room: Room) -> int:
+    """The least of 1 GiB, a quarter of the free store and a quarter of the cgroup's headroom."""
+    shares = [DEFAULT_BUFFER_BYTES, room.store_bytes // DEFAULT_SHARE]
+    if room.memory_bytes is not None:
+        shares.append(room.memory_bytes // DEFAULT_SHARE)
+    if room.budget_bytes is not None:
+        shares.append(room.budget_bytes)
+    return min(shares)
+
+
+def aligned_slot_bytes(slot_bytes: int) -> int:
+    """Slots are whole pages: a batch of several is mapped page by page."""
+    return -(-slot_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def most_slots(spec: StreamSpec, slots: int, *, varying: bool) -> int:
+    """Slots that a ring of `slots` may come to have. When the buffer was asked for in batches and these vary in size,
+    it grows with them: what it was measured by may have been a small one."""
+    return min(slots * GROWTH, SLOTS_LIMIT) if spec.buffer_batches and varying else slots
+
+
+def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -> int:
+    """The slots of the stream's ring. Raises BufferTooSmallError or NoSpaceError, naming sizes and knob."""
+    if spec.buffer_batches:
+        slots = spec.buffer_batches
+        asked = f"buffer={slots} batches"
+    else:
+        buffer_bytes = spec.buffer_bytes or default_buffer_bytes(room)
+        slots = _slots_within(buffer_bytes, slot_bytes)
+        asked = f"buffer={_mib(buffer_bytes)}" + ("" if spec.buffer_bytes else " (the default here)")
+    if slots < spec.minimum_slots:
+        needed = ring_bytes(spec.minimum_slots, slot_bytes)
+        raise BufferTooSmallError(
+            f"{asked} holds {slots} batches of {_mib(batch_bytes)} ({_mib(slot_bytes)} a slot); allowed: at least "
+            f"{spec.minimum_slots}. Set buffer= to {_mib(needed)} or more, or use smaller batches"
+        )
+    slots = min(slots, SLOTS_LIMIT)
+    needed = ring_bytes(slots, slot_bytes)
+    for what, limit, remedy in (
+        (f"{room.store} has", room.store_bytes, f"lower buffer=, or enlarge {room.store} (docker: --shm-size)"),
+        ("the cgroup has", room.memory_bytes, "lower buffer=, or raise the memory limit of the daemon's cgroup"),
+        ("the daemon's memory setting leaves", room.budget_bytes, "lower buffer=, or raise memory in its config"),
+    ):
+        if limit is not None and needed > limit:
+            raise NoSpaceError(f"{asked} needs {_mib(needed)}; {what} {_mib(limit)} left: {remedy}")
+    return slots
+
+
+def ring_bytes(slots: int, slot_bytes: int) -> int:
+    """The whole segment of a ring: records, marks and payloads."""
+    return _header(slots, slot_bytes).segment_bytes
+
+
+def _slots_within(buffer_bytes: int, slot_bytes: int) -> int:
+    slots = min(buffer_bytes // slot_bytes, SLOTS_LIMIT)
+    # Records and marks take well under a thousandth of a slot of a page and more; a few steps suffice.
+    while slots > 0 and ring_bytes(slots, slot_bytes) > buffer_bytes:
+        excess = ring_bytes(slots, slot_bytes) - buffer_bytes
+        slots -= max(1, excess // (slot_bytes + 1024))
+    return slots
+
+
+def _header(slots: int, slot_bytes: int) -> SegmentHeader:
+    return SegmentHeader(slots, slot_bytes, 0, 0, "0" * 32, 0, 0, "")
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"

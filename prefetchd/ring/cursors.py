@@ -1,0 +1,123 @@
+"""Cursors: where each living iterator stands, what has been offered to it, and how far ahead it is filled. Pure.
+
+    next      the next batch to be yielded          offered   the first one that was not offered yet
+    fill      the first one that was not claimed    next <= offered <= fill, in the order of the walk
+
+A cursor walks its epoch and ends with it; a waiting cursor (the next iterator's) walks on through the epochs
+that follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable
+
+from prefetchd.wire.stream_spec import Position
+
+
+class EpochLengths:
+    """How many steps an epoch has: the same for all (`steps`), or learnt epoch by epoch (`steps` is None)."""
+
+    def __init__(self, steps: int | None) -> None:
+        self._steps = steps
+        self._learnt: dict[int, int] = {}
+
+    def steps(self, epoch: int) -> int | None:
+        """The epoch's steps, or None when nobody knows yet."""
+        return self._steps if self._steps is not None else self._learnt.get(epoch)
+
+    def learn(self, epoch: int, steps: int) -> None:
+        """An epoch of unknown length has ended."""
+        self._learnt[epoch] = steps
+
+    def after(self, position: Position) -> Position:
+        """The position that follows; while the epoch's end is unknown, its next step."""
+        epoch, step = position
+        steps = self.steps(epoch)
+        return (epoch + 1, 0) if steps is not None and step + 1 >= steps else (epoch, step + 1)
+
+    def distance(self, start: Position, end: Position) -> int:
+        """Steps from `start` to `end`, which is not before it."""
+        if start[0] == end[0]:
+            return end[1] - start[1]
+        if self._steps is not None:
+            return (end[0] - start[0]) * self._steps + end[1] - start[1]
+        between = sum(self._learnt.get(epoch, 0) for epoch in range(start[0], end[0]))
+        return between - start[1] + end[1]
+
+    def is_end(self, position: Position) -> bool:
+        """True when the epoch has no step there."""
+        steps = self.steps(position[0])
+        return steps is not None and position[1] >= steps
+
+
+MOST_EMPTY_EPOCHS = 8
+"""A waiting cursor looks no further for an epoch that has any step."""
+
+
+@dataclasses.dataclass(slots=True)
+class Cursor:
+    """One living iterator of one consumer; `key` tells it from all others of the stream."""
+
+    key: Hashable
+    consumer: Hashable
+    waiting: bool
+    next: Position
+    offered: Position
+    fill: Position
+    told_end: bool = False
+    recalled: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.next[0]
+
+    def wants(self, position: Position) -> bool:
+        """True while a batch at `position` is still to be offered to this cursor."""
+        if position < self.offered:
+            return False
+        return self.waiting or position[0] == self.offered[0]
+
+    def walks(self, position: Position) -> bool:
+        """True when `position` lies in the part of the walk that this cursor may fill."""
+        return self.waiting or position[0] == self.next[0]
+
+
+def place(key: Hashable, consumer: Hashable, position: Position, waiting: bool, lengths: EpochLengths) -> Cursor:
+    """A cursor that stands at `position` with nothing offered; at an epoch's very end it may stand too."""
+    fill = position
+    if waiting and lengths.is_end(position) and lengths.steps(position[0] + 1) != 0:
+        fill = (position[0] + 1, 0)
+    return Cursor(key, consumer, waiting, position, position, fill)
+
+
+def advance_fill(
+    cursor: Cursor, lengths: EpochLengths, limit: int, is_claimed: Callable[[Position], bool]
+) -> Position | None:
+    """The next batch to claim for `cursor`, or None: it has `limit` batches ahead, or its epoch is complete.
+
+    Passes by what is claimed already; amortised O(1) a batch.
+    """
+    empty_epochs = 0
+    while True:
+        position = cursor.fill
+        if not cursor.walks(position):
+            return None
+        if lengths.is_end(position):
+            # Reached before anybody knew that it was the end; or an empty epoch, of which there may be no end.
+            empty_epochs += position[1] == 0
+            if not cursor.waiting or empty_epochs > MOST_EMPTY_EPOCHS:
+                return None
+            cursor.fill = (position[0] + 1, 0)
+            continue
+        if lengths.distance(cursor.next, position) >= limit:
+            return None
+        if not is_claimed(position):
+            return position
+        cursor.fill = lengths.after(position)
+
+
+def forget_from(cursor: Cursor, position: Position) -> None:
+    """The batch at `position` is gone: the cursor's filling starts again there, if it was on its way."""
+    if cursor.offered <= position < cursor.fill:
+        cursor.fill = position

@@ -1,0 +1,215 @@
+"""The table of slot states, the free list, and leases. Pure: it decides, it touches no memory.
+
+A slot is FREE, FILLING while workers write its rows, READY when all are in, LEASED while a consumer may read it,
+and QUARANTINED while a writer of a dead daemon may still live. TABLE below is the whole of it; the picture in
+docs/architecture.md is drawn from it.
+
+A batch takes as many slots as it needs, any free ones, and is known by the first: a kept batch shrinks the ring
+and blocks nothing, and no run of adjacent slots is ever waited for. All slots of a batch share one state. A slot's
+generation grows with each claim, so that a release of an earlier use is told apart and harmless. An event that the
+table does not have raises InvariantError and changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Hashable
+
+from prefetchd.wire.errors import InvariantError
+
+
+class SlotState(enum.Enum):
+    FREE = "free"
+    FILLING = "filling"
+    READY = "ready"
+    LEASED = "leased"
+    QUARANTINED = "quarantined"
+
+
+class SlotEvent(enum.Enum):
+    CLAIM = "claim"
+    FILL = "fill"
+    LEASE = "lease"
+    KEEP = "keep"
+    EVICT = "evict"
+    ABANDON = "abandon"
+    QUARANTINE = "quarantine"
+    CLEAR = "clear"
+
+
+TABLE: dict[tuple[SlotState, SlotEvent], SlotState] = {
+    (SlotState.FREE, SlotEvent.CLAIM): SlotState.FILLING,
+    (SlotState.FILLING, SlotEvent.FILL): SlotState.READY,
+    (SlotState.FILLING, SlotEvent.ABANDON): SlotState.FREE,
+    (SlotState.FILLING, SlotEvent.QUARANTINE): SlotState.QUARANTINED,
+    (SlotState.QUARANTINED, SlotEvent.CLEAR): SlotState.FREE,
+    (SlotState.READY, SlotEvent.LEASE): SlotState.LEASED,
+    (SlotState.READY, SlotEvent.EVICT): SlotState.FREE,
+    (SlotState.LEASED, SlotEvent.LEASE): SlotState.LEASED,
+    (SlotState.LEASED, SlotEvent.KEEP): SlotState.READY,
+    (SlotState.LEASED, SlotEvent.EVICT): SlotState.FREE,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Grant:
+    """One use of some slots by one batch, in the order of its bytes."""
+
+    slots: tuple[int, ...]
+    generation: int
+
+    @property
+    def slot(self) -> int:
+        """The first slot, by which the batch is known."""
+        return self.slots[0]
+
+    @property
+    def span(self) -> int:
+        return len(self.slots)
+
+
+class Ring:
+    """Who uses which slot. `slots` is the full size; slots become usable as `reserve` says, first ones first.
+
+    `first_generation` must exceed every generation that was ever given out on the same memory.
+    """
+
+    def __init__(self, slots: int, *, first_generation: int = 1) -> None:
+        self.slots = slots
+        self.reserved = 0
+        self._claims = 0
+        self._claimed_slots = 0
+        self._states: list[SlotState] = []
+        self._grants: dict[int, Grant] = {}
+        self._leases: dict[int, set[Hashable]] = {}
+        self._next_generation = first_generation
+        self._free: list[int] = []
+        self._counts = dict.fromkeys(SlotState, 0)
+
+    def reserve(self, slots: int) -> None:
+        """Slots up to `slots` (exclusive) now have memory behind them."""
+        if not self.reserved <= slots <= self.slots:
+            raise InvariantError(f"reserve {slots} slots; {self.reserved} of {self.slots} are reserved")
+        self._states += [SlotState.FREE] * (slots - self.reserved)
+        self._counts[SlotState.FREE] += slots - self.reserved
+        # The lowest slot is on top: the first slots are prefaulted first, and reuse stays warm.
+        self._free = list(range(slots - 1, self.reserved - 1, -1)) + self._free
+        self.reserved = slots
+
+    def count(self, state: SlotState) -> int:
+        """Slots in `state`; a batch of span n counts n times."""
+        return self._counts[state]
+
+    def state(self, slot: int) -> SlotState:
+        return self._states[slot]
+
+    def leases(self, slot: int) -> frozenset[Hashable]:
+        return frozenset(self._leases.get(slot, ()))
+
+    def grant_of(self, slot: int, generation: int) -> Grant | None:
+        """The use that (slot, generation) names, or None when it is over."""
+        grant = self._grants.get(slot)
+        return grant if grant is not None and grant.generation == generation else None
+
+    @property
+    def mean_span(self) -> float:
+        """Slots that a batch takes on average."""
+        return self._claimed_slots / self._claims if self._claims else 1.0
+
+    def claim(self, span: int = 1) -> Grant | None:
+        """FREE -> FILLING for the first batch that comes, or None when fewer than `span` slots are free."""
+        if span < 1:
+            raise InvariantError(f"a claim of {span} slots")
+        if len(self._free) < span:
+            return None
+        slots = tuple(sorted(self._free.pop() for _ in range(span)))
+        grant = Grant(slots, self._next_generation)
+        self._next_generation += 1
+        self._claims += 1
+        self._claimed_slots += span
+        self._move(grant, SlotEvent.CLAIM)
+        self._grants[grant.slot] = grant
+        return grant
+
+    def fill(self, grant: Grant) -> None:
+        """FILLING -> READY: all rows are in."""
+        self._move(self._current(grant), SlotEvent.FILL)
+
+    def abandon(self, grant: Grant) -> None:
+        """FILLING -> FREE: nobody can write to it any more, and the batch will be made elsewhere or never."""
+        self._free_up(grant, SlotEvent.ABANDON)
+
+    def quarantine(self, grant: Grant) -> None:
+        """FILLING -> QUARANTINED: a writer may still live."""
+        self._move(self._current(grant), SlotEvent.QUARANTINE)
+
+    def clear(self, grant: Grant) -> None:
+        """QUARANTINED -> FREE: the writer's death is certain."""
+        self._free_up(grant, SlotEvent.CLEAR)
+
+    def lease(self, grant: Grant, holder: Hashable) -> None:
+        """READY or LEASED -> LEASED by one more holder."""
+        holders = self._leases.setdefault(grant.slot, set())
+        if holder in holders:
+            raise InvariantError(f"slot {grant.slot} is leased to {holder} already")
+        self._move(self._current(grant), SlotEvent.LEASE)
+        holders.add(holder)
+
+    def release(self, grant: Grant, holder: Hashable) -> bool:
+        """Ends one lease; True when it was the last: the caller then keeps or evicts. Late or unknown releases
+        change nothing and are False."""
+        if self._grants.get(grant.slot) != grant:
+            return False
+        holders = self._leases.get(grant.slot)
+        if not holders or holder not in holders:
+            return False
+        holders.remove(holder)
+        return not holders
+
+    def keep(self, grant: Grant) -> None:
+        """LEASED -> READY: no lease is left and somebody may still want the batch."""
+        self._unleased(grant)
+        self._move(self._current(grant), SlotEvent.KEEP)
+
+    def evict(self, grant: Grant) -> None:
+        """READY or LEASED -> FREE, when no lease is left."""
+        self._unleased(grant)
+        self._free_up(grant, SlotEvent.EVICT)
+
+    def adopt(self, grant: Grant, *, quarantined: bool) -> None:
+        """FREE -> READY (or QUARANTINED) with a grant that a former daemon gave."""
+        if grant.generation >= self._next_generation:
+            raise InvariantError(f"{grant} is of the future")
+        free = set(self._free)
+        if not grant.slots or len(set(grant.slots)) != grant.span or not free.issuperset(grant.slots):
+            raise InvariantError(f"{grant} takes slots that are not free")
+        self._move(grant, SlotEvent.CLAIM)
+        self._grants[grant.slot] = grant
+        self._free = [slot for slot in self._free if slot not in grant.slots]
+        self._move(grant, SlotEvent.QUARANTINE if quarantined else SlotEvent.FILL)
+
+    def _current(self, grant: Grant) -> Grant:
+        if self._grants.get(grant.slot) != grant:
+            raise InvariantError(f"{grant} is over; slot {grant.slot} has {self._grants.get(grant.slot)}")
+        return grant
+
+    def _unleased(self, grant: Grant) -> None:
+        if self._leases.get(grant.slot):
+            raise InvariantError(f"{grant} is still leased to {self._leases[grant.slot]}")
+
+    def _move(self, grant: Grant, event: SlotEvent) -> None:
+        before = self._states[grant.slot]
+        after = TABLE.get((before, event))
+        if after is None:
+            raise InvariantError(f"{event.value} of slot {grant.slot}, which is {before.value}")
+        for slot in grant.slots:
+            self._states[slot] = after
+        self._counts[before] -= grant.span
+        self._counts[after] += grant.span
+
+    def _free_up(self, grant: Grant, event: SlotEvent) -> None:
+        self._move(self._current(grant), event)
+        del self._grants[grant.slot]
+        self._leases.pop(grant.slot, None)
+        self._free += reversed(grant.slots)

@@ -1,0 +1,1 @@
+"""What daemon, workers and clients agree on: formats, messages, names and errors. No behaviour beyond that."""

@@ -1,0 +1,112 @@
+"""The one tree of errors. What happened, got against allowed, and the knob to turn.
+
+Three kinds that are never mixed: a caller's mistake (`CallerError`), something another process or the
+machine did (`RemoteError`), and a broken promise of our own (`InvariantError`).
+"""
+
+from __future__ import annotations
+
+
+class PrefetchdError(Exception):
+    """Base of every error that prefetchd raises on its own account."""
+
+    code = "error"
+
+
+class CallerError(PrefetchdError, ValueError):
+    """The caller asked for something that cannot be: wrong arguments, an unpicklable dataset."""
+
+    code = "caller"
+
+
+class BufferTooSmallError(CallerError):
+    """The ring would hold fewer batches than it must; names `buffer` and the sizes."""
+
+    code = "buffer_too_small"
+
+
+class BatchTooLargeError(CallerError):
+    """One batch needs more than half of the ring; names `buffer` and the sizes."""
+
+    code = "batch_too_large"
+
+
+class UnpicklableError(CallerError):
+    """The dataset, collate_fn or worker_init_fn cannot be handed to another process; names the attribute."""
+
+    code = "unpicklable"
+
+
+class ForkedError(CallerError):
+    """A handle was used in a forked child of the process that made it."""
+
+    code = "forked"
+
+
+class ClosedError(CallerError):
+    """A handle was used after close()."""
+
+    code = "closed"
+
+
+class RemoteError(PrefetchdError, RuntimeError):
+    """Another process or the machine failed us."""
+
+    code = "remote"
+
+
+class NoSpaceError(RemoteError):
+    """Shared memory or the memory limit cannot hold the ring; names the sizes and the knob."""
+
+    code = "no_space"
+
+
+class DaemonUnavailableError(RemoteError):
+    """No daemon answers and none could be started; names the socket and the log."""
+
+    code = "daemon_unavailable"
+
+
+class DaemonRefusedError(RemoteError):
+    """The daemon answered and refused; the message is the daemon's."""
+
+    code = "daemon_refused"
+
+
+class StreamFailedError(RemoteError):
+    """The stream cannot go on: its program did not load, its workers cannot start."""
+
+    code = "stream_failed"
+
+
+class WorkerDiedError(RemoteError):
+    """A worker died again and again on the same sample."""
+
+    code = "worker_died"
+
+
+class ProtocolError(RemoteError):
+    """Bytes on a socket or in a segment that the format does not allow."""
+
+    code = "protocol"
+
+
+class InvariantError(PrefetchdError):
+    """A promise of our own code was broken. Always a bug in prefetchd."""
+
+    code = "invariant"
+
+
+def _tree(root: type[PrefetchdError]) -> dict[str, type[PrefetchdError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+ERRORS_BY_CODE = _tree(PrefetchdError)
+
+
+def error_from_code(code: str, message: str) -> PrefetchdError:
+    """The error that a peer named by `code`; an unknown code (a newer peer) becomes RemoteError."""
+    return ERRORS_BY_CODE.get(code, RemoteError)(message)

@@ -1,0 +1,146 @@
+"""One message in one SOCK_SEQPACKET packet: a msgpack array of the message's number and its fields.
+
+A packet is at most MAX_PACKET_BYTES. What is longer, truncated, not msgpack, of an unknown number or with a
+field of another type is a ProtocolError; fields beyond those that we know are ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import MESSAGE_TYPES, Message
+
+MAX_PACKET_BYTES = 64 * 1024
+MAX_PACKET_FDS = 4
+
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_PACKET_FDS * 4)
+_RECEIVE_FLAGS = socket.MSG_CMSG_CLOEXEC
+
+
+def encode(message: Message) -> bytes:
+    """The packet of `message`. Raises ProtocolError when it would be too long."""
+    fields = _FIELDS[message.number].names
+    values = [message.number, *[getattr(message, name) for name in fields]]
+    try:
+        packet = bytes(msgpack.packb(values, unicode_errors="replace"))
+    except OverflowError as error:
+        raise ProtocolError(f"a {type(message).__name__} with a number that does not fit: {error}") from None
+    if len(packet) > MAX_PACKET_BYTES:
+        raise ProtocolError(
+            f"a {type(message).__name__} of {len(packet)} bytes; allowed: {MAX_PACKET_BYTES} bytes a packet"
+        )
+    return packet
+
+
+def decode(packet: bytes) -> Message:
+    """The message in `packet`. Raises ProtocolError and nothing else."""
+    if len(packet) > MAX_PACKET_BYTES:
+        raise ProtocolError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
+    try:
+        raw = msgpack.unpackb(packet, use_list=False, max_ext_len=0, strict_map_key=True)
+    except Exception as error:
+        raise ProtocolError(f"a packet of {len(packet)} bytes is not msgpack: {error}") from None
+    if type(raw) is not tuple or not raw or type(raw[0]) is not int:
+        raise ProtocolError("a packet that is not an array beginning with a message number")
+    schema = _FIELDS.get(raw[0])
+    if schema is None:
+        raise ProtocolError(f"message number {raw[0]} is unknown")
+    values = raw[1 : 1 + len(schema.names)]
+    if len(values) < schema.required:
+        raise ProtocolError(f"{schema.cls.__name__} has {len(values)} fields; it needs {schema.required}")
+    for value, check, name in zip(values, schema.checks, schema.names):
+        if not check(value):
+            raise ProtocolError(f"{schema.cls.__name__}.{name} has a value of the wrong type")
+    return schema.cls(*values)
+
+
+def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+    """Sends one packet; blocks only if `sock` does. OSError and BlockingIOError are the socket's."""
+    packet = encode(message)
+    if fds:
+        socket.send_fds(sock, [packet], list(fds))
+    else:
+        sock.send(packet)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """The next message, or None at end of file. Blocks only if `sock` does; descriptors are not accepted."""
+    packet = sock.recv(MAX_PACKET_BYTES + 1)
+    return decode(packet) if packet else None
+
+
+def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
+    """The next message and its descriptors, close-on-exec, which the caller owns; (None, []) at end of file."""
+    packet, ancillary, flags, _ = sock.recvmsg(MAX_PACKET_BYTES + 1, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
+    fds: list[int] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            whole = len(data) - len(data) % 4
+            fds += [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, whole, 4)]
+    try:
+        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            raise ProtocolError("a packet that was truncated")
+        if not packet and fds:
+            raise ProtocolError("an empty packet with descriptors")
+        return (decode(packet) if packet else None), fds
+    except ProtocolError:
+        close_all(fds)
+        raise
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Closes descriptors that came with a message and are not wanted."""
+    for fd in fds:
+        os.close(fd)
+
+
+def _is_ints(value: Any) -> bool:
+    return type(value) is tuple and all(type(item) is int for item in value)
+
+
+def _is_rows(value: Any) -> bool:
+    return type(value) is tuple and all(map(_is_ints, value))
+
+
+def _is_blobs(value: Any) -> bool:
+    return type(value) is tuple and all(type(item) is bytes for item in value)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: type(value) is int,
+    "str": lambda value: type(value) is str,
+    "bytes": lambda value: type(value) is bytes,
+    "bool": lambda value: type(value) is bool,
+    "Ints": _is_ints,
+    "Rows": _is_rows,
+    "Blobs": _is_blobs,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Schema:
+    cls: type[Message]
+    names: tuple[str, ...]
+    checks: tuple[Callable[[Any], bool], ...]
+    required: int
+
+
+def _schema(cls: type[Message]) -> _Schema:
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    return _Schema(
+        cls,
+        tuple(field.name for field in fields),
+        tuple(_CHECKS[str(field.type)] for field in fields),
+        sum(field.default is dataclasses.MISSING for field in fields),
+    )
+
+
+_FIELDS: dict[int, _Schema] = {number: _schema(cls) for number, cls in MESSAGE_TYPES.items()}

@@ -1,0 +1,65 @@
+"""A lock that is a file: whoever holds it is alive, and it leaves nothing behind when it is given up in order."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+_POLL_S = 0.02
+
+
+class LockFile:
+    """An exclusive flock(2) on `path`, held until release() or the process's end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def acquire(self, timeout_s: float = 0.0) -> bool:
+        """True once the lock is held; False when somebody else still has it after `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                if time.monotonic() >= deadline_s:
+                    return False
+                time.sleep(_POLL_S)
+                continue
+            if self._is_current(fd):
+                self._fd = fd
+                return True
+            # Its last holder removed the file between our open and our lock: it locks nothing any more.
+            os.close(fd)
+
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    def release(self) -> None:
+        """Removes the file and gives the lock up, in this order. Idempotent."""
+        if self._fd >= 0:
+            if self._is_current(self._fd):
+                os.unlink(self.path)
+            os.close(self._fd)
+            self._fd = -1
+
+    def read_number(self) -> int:
+        """The number kept in the file, 0 at first."""
+        text = os.pread(self._fd, 32, 0).strip(b"\0\n ")
+        return int(text) if text.isdigit() else 0
+
+    def write_number(self, number: int) -> None:
+        os.pwrite(self._fd, b"%-31d\n" % number, 0)
+
+    def _is_current(self, fd: int) -> bool:
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(fd)
+        return (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino)

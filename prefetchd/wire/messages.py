@@ -1,0 +1,378 @@
+"""Every message, as one frozen dataclass each, and the table that numbers them.
+
+On the wire a message is one msgpack array: its number, then its fields in order (framing.py). A number is never
+reused; new fields are appended with a default, so that either side may be older than the other. Descriptors
+travel beside a message as SCM_RIGHTS where its docstring says so.
+
+`(slot, generation)` pairs name one use of a slot; `cursor` is a number that the client chose, unique in its
+connection. Positions are (epoch, step).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+PROTOCOL_VERSION = 1
+
+Ints: TypeAlias = tuple[int, ...]
+Rows: TypeAlias = tuple[tuple[int, ...], ...]
+Blobs: TypeAlias = tuple[bytes, ...]
+
+MESSAGE_TYPES: dict[int, type[Message]] = {}
+
+
+class Message:
+    """Base of all messages; `number` is its place in the table."""
+
+    number = 0
+    __slots__ = ()
+
+
+_M = TypeVar("_M", bound=type[Message])
+
+
+def _numbered(number: int) -> Callable[[_M], _M]:
+    def register(cls: _M) -> _M:
+        assert number not in MESSAGE_TYPES
+        cls.number = number
+        MESSAGE_TYPES[number] = cls
+        return cls
+
+    return register
+
+
+# --- any peer -> daemon: the first message of every connection -------------------------------------------------
+
+
+@_numbered(1)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """Opens a connection. `role` is "trainer" or "control"; a control connection leaves the rest empty.
+
+    A trainer asks for one stream: by `fingerprint` and `spec` (stream_spec), or by name alone to attach. While a
+    live process holds the name, a stream that is not `shared` gets another one. After a daemon's death the
+    trainer says where it stands: `cursors` are (cursor, epoch, next step, waiting), `held` are (cursor, slot,
+    generation) whose tensors live.
+    """
+
+    protocol: int
+    role: str
+    software: str
+    pid: int
+    stream: str = ""
+    fingerprint: str = ""
+    spec: bytes = b""
+    shared: bool = False
+    cursors: Rows = ()
+    held: Rows = ()
+
+
+# --- daemon -> any peer ---------------------------------------------------------------------------------------
+
+
+@_numbered(2)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """The answer to Hello. `generation` counts the daemons of this socket; `consumer` is the record to write.
+
+    `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the
+    daemon does not have the stream and waits for Program.
+    """
+
+    protocol: int
+    software: str
+    pid: int
+    generation: int
+    stream: str = ""
+    consumer: int = 0
+    program_wanted: bool = False
+
+
+@_numbered(3)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused(Message):
+    """The daemon will not serve this connection and closes it. `code` is one of wire.errors."""
+
+    code: str
+    message: str
+
+
+# --- trainer -> daemon ----------------------------------------------------------------------------------------
+
+
+@_numbered(10)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program(Message):
+    """The program that makes the stream's batches, in a program segment (program_layout) whose descriptor comes
+    with this message. The daemon takes the segment over; the client closes its descriptor and forgets it."""
+
+    name: str
+    program_bytes: int
+
+
+@_numbered(11)
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlaceCursor(Message):
+    """Creates a cursor at a position, or moves it there; what was offered to it and not yielded is given back.
+
+    A `waiting` cursor is the next iterator's: it is filled ahead, over any number of epochs, once the living
+    cursors have all they need. A cursor that is not waiting ends with its epoch.
+    """
+
+    cursor: int
+    epoch: int
+    step: int
+    waiting: bool
+
+
+@_numbered(12)
+@dataclasses.dataclass(frozen=True, slots=True)
+class CloseCursor(Message):
+    """The iterator is gone; what was offered to it and not yielded is given back. Held slots stay leased."""
+
+    cursor: int
+
+
+@_numbered(13)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Consumed(Message):
+    """Progress and releases, at most one a next(): `step` is the cursor's next step to be yielded; `released` is
+    flat (cursor, slot, generation) triples; `waited_us` is what next() waited since the last Consumed.
+    A `cursor` of -1 carries releases only."""
+
+    cursor: int
+    step: int
+    released: Ints = ()
+    waited_us: int = 0
+
+
+@_numbered(14)
+@dataclasses.dataclass(frozen=True, slots=True)
+class GiveBack(Message):
+    """The cursor's offers from `step` on go back, as Recall asked; they are offered again when there is room."""
+
+    cursor: int
+    step: int
+
+
+@_numbered(15)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goodbye(Message):
+    """A clean close: the ring lingers for a short while, not as after a crash."""
+
+
+# --- daemon -> trainer ----------------------------------------------------------------------------------------
+
+
+@_numbered(20)
+@dataclasses.dataclass(frozen=True, slots=True)
+class RingOpened(Message):
+    """The stream's ring exists; its descriptor comes with this message (segment_layout)."""
+
+    segment_bytes: int
+
+
+@_numbered(21)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Published(Message):
+    """Batches that are ready, and this message is what makes them so: nobody polls memory for readiness.
+
+    batches      rows (cursor, epoch, first step, private, slot, generation, slot, generation, ...): consecutive
+                 steps. With private = 1 the slot is shared: the client hands out a copy and releases at once.
+    ends         rows (cursor, epoch, steps): the epoch has that many steps
+
+    The client may hold half of the ring's slots without a copy; what goes beyond it hands out as private copies.
+    """
+
+    batches: Rows = ()
+    ends: Rows = ()
+
+
+@_numbered(22)
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchFailed(Message):
+    """In place of the batch at (epoch, step): its error, encoded by remote_exception. The stream goes on."""
+
+    cursor: int
+    epoch: int
+    step: int
+    error: bytes
+
+
+@_numbered(23)
+@dataclasses.dataclass(frozen=True, slots=True)
+class StreamFailed(Message):
+    """No more batches will come: `code` and `message` (wire.errors), and the user's exception if there was one."""
+
+    code: str
+    message: str
+    error: bytes = b""
+
+
+@_numbered(24)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output(Message):
+    """What a worker printed; `dropped` lines were left out to keep the rate down."""
+
+    worker: int
+    text: str
+    dropped: int = 0
+
+
+@_numbered(26)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recall(Message):
+    """Another cursor waits for room: the client answers with GiveBack from `step` on, or from the cursor's next
+    step if that is later, and drops the offers."""
+
+    cursor: int
+    step: int
+
+
+@_numbered(25)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Farewell(Message):
+    """The daemon is going down in order; its rings go with it."""
+
+    reason: str
+
+
+# --- control --------------------------------------------------------------------------------------------------
+
+
+@_numbered(30)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Asks the daemon to end; it answers Farewell once it has begun. With `now`, workers are killed."""
+
+    now: bool = False
+
+
+# --- daemon <-> zygotes ---------------------------------------------------------------------------------------
+
+
+@_numbered(40)
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpawnStream(Message):
+    """To an environment zygote: fork a stream zygote that loads the program whose descriptor comes with this."""
+
+    stream: int
+    program_bytes: int
+    spec: bytes
+
+
+@_numbered(41)
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpawnWorker(Message):
+    """To a stream zygote: fork a worker. `place` of `workers` is what get_worker_info tells: 0 <= place < workers."""
+
+    worker: int
+    place: int
+    workers: int
+
+
+@_numbered(42)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spawned(Message):
+    """A zygote forked child `child` (a stream or worker number). With it: pidfd, control socket, output pipe."""
+
+    child: int
+    pid: int
+
+
+@_numbered(43)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ready(Message):
+    """A zygote or worker has loaded what it needs; `note` is a warning for the log, or empty."""
+
+    note: str = ""
+
+
+@_numbered(44)
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadFailed(Message):
+    """A stream zygote or worker could not load its program; it exits after this."""
+
+    message: str
+    error: bytes = b""
+
+
+@_numbered(45)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChildEnded(Message):
+    """A zygote has reaped child `child`; `how` says in words how it ended."""
+
+    child: int
+    how: str
+
+
+# --- daemon -> worker -----------------------------------------------------------------------------------------
+
+
+@_numbered(50)
+@dataclasses.dataclass(frozen=True, slots=True)
+class UseRing(Message):
+    """Map this ring; its descriptor comes with this message. `layout` is the stream's row layout, if it has one."""
+
+    layout: bytes = b""
+
+
+@_numbered(51)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fill(Message):
+    """Fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
+
+    kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch; a batch of several slots has them chained
+    in the segment's records. `keys` has, for planned orders, each
+    task's sample keys as opaque bytes; empty for orders that are arithmetic.
+    """
+
+    tasks: Rows
+    keys: Blobs = ()
+
+
+MEASURE, FILL_ROWS, FILL_WHOLE = 0, 1, 2
+
+
+# --- worker -> daemon -----------------------------------------------------------------------------------------
+
+
+@_numbered(60)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filled(Message):
+    """Finished tasks, in order: rows (task, payload bytes, duration in us, samples)."""
+
+    tasks: Rows
+
+
+@_numbered(61)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured(Message):
+    """A measuring task is done: with a `layout` the stream's batches are filled by rows, each `payload_bytes`
+    long; without one, they are filled whole and this batch has `payload_bytes`."""
+
+    task: int
+    payload_bytes: int
+    layout: bytes = b""
+
+
+@_numbered(62)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unfit(Message):
+    """The task cannot be done as asked. With payload_bytes > 0 the whole batch needs that much room; with 0 a row
+    deviates from the layout (`reason` says how) and the batch must be filled whole."""
+
+    task: int
+    payload_bytes: int
+    reason: str
+
+
+@_numbered(63)
+@dataclasses.dataclass(frozen=True, slots=True)
+class FillFailed(Message):
+    """The user's code raised; `error` is encoded by remote_exception."""
+
+    task: int
+    error: bytes

@@ -1,0 +1,57 @@
+"""An exception of the user's code on its way from a worker to the trainer, as opaque bytes for the daemon.
+
+The worker encodes; the trainer rebuilds the exception without calling its constructor, so that classes whose
+constructor takes other arguments survive. Nothing here unpickles: that is the trainer's part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgpack
+
+from prefetchd.wire.errors import ProtocolError
+
+TEXT_LIMIT = 16_000
+PICKLE_LIMIT_BYTES = 16_000
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteException:
+    """What happened in a worker.
+
+    `pickled` is a pickle of (class, args, attributes), or empty when that could not be made; `place` says in
+    words which sample or part of the program raised.
+    """
+
+    type_name: str
+    message: str
+    traceback: str
+    place: str
+    pickled: bytes = b""
+
+
+def encode_exception(exception: RemoteException) -> bytes:
+    """At most about 64 KB: long texts lose their middle, a long pickle is left out."""
+    pickled = exception.pickled if len(exception.pickled) <= PICKLE_LIMIT_BYTES else b""
+    texts = (exception.type_name, exception.message, exception.traceback, exception.place)
+    return bytes(msgpack.packb([*map(_shortened, texts), pickled], unicode_errors="replace"))
+
+
+def decode_exception(data: bytes) -> RemoteException:
+    """Raises ProtocolError."""
+    try:
+        fields = msgpack.unpackb(data)
+        if type(fields) is not list or [type(field) for field in fields] != [str, str, str, str, bytes]:
+            raise ValueError("not four texts and a pickle")
+        return RemoteException(*fields)
+    except Exception as error:
+        raise ProtocolError(f"a worker's exception is damaged: {error}") from None
+
+
+def _shortened(text: str) -> str:
+    # At most TEXT_LIMIT // 2 bytes: four such texts and the pickle stay within one packet.
+    if len(text.encode("utf-8", "replace")) <= TEXT_LIMIT // 2:
+        return text
+    limit = TEXT_LIMIT // 8 if not text.isascii() else TEXT_LIMIT // 2 - 100
+    return f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"

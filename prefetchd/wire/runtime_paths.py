@@ -1,0 +1,101 @@
+"""Where a daemon's socket, lock, log and shared memory are found, by daemon and client alike.
+
+The socket lives in a directory that only its owner can enter; large things never go there (it is a small tmpfs).
+A daemon is known by its socket: `instance` is derived from it and is part of every shared memory name, so that
+daemons on different sockets never touch each other's segments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from prefetchd.wire.errors import CallerError
+
+PROTOCOL_DIRECTORY = "v1"
+SOCKET_VARIABLE = "PREFETCHD_SOCKET"
+SEGMENT_PREFIX = "prefetchd-"
+SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes; some are kept for the lock beside it
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimePaths:
+    """All names of one daemon."""
+
+    socket: Path
+    log: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by the daemon while it lives, and by a client while it starts one."""
+        return self.socket.with_name(self.socket.name + ".lock")
+
+    @property
+    def start_lock(self) -> Path:
+        return self.socket.with_name(self.socket.name + ".start")
+
+    @property
+    def instance(self) -> str:
+        return hashlib.blake2s(os.fsencode(self.socket), digest_size=4).hexdigest()
+
+    @property
+    def status_segment(self) -> str:
+        return f"/{SEGMENT_PREFIX}{self.instance}-status"
+
+    def segment_name(self, kind: str, token: str) -> str:
+        """The name of a "ring" or "program" segment; `token` tells it from others of the kind."""
+        return f"/{SEGMENT_PREFIX}{self.instance}-{kind}-{token}"
+
+
+def runtime_paths(socket: str | os.PathLike[str] | None = None, env: Mapping[str, str] = os.environ) -> RuntimePaths:
+    """The paths of the daemon at `socket`, else at $PREFETCHD_SOCKET, else at the user's own place.
+
+    Creates nothing. Raises CallerError when the path is too long for a Unix socket.
+    """
+    chosen = os.fspath(socket) if socket is not None else env.get(SOCKET_VARIABLE, "")
+    state = Path(env.get("XDG_STATE_HOME") or Path(env.get("HOME") or "/tmp") / ".local" / "state") / "prefetchd"
+    own = _runtime_directory(env) / PROTOCOL_DIRECTORY / "daemon.sock"
+    path = Path(os.path.abspath(chosen)) if chosen else own
+    if path == own:
+        log = state / "daemon.log"
+    else:
+        log = state / f"daemon-{hashlib.blake2s(os.fsencode(path), digest_size=4).hexdigest()}.log"
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+        raise CallerError(
+            f"socket path of {len(os.fsencode(path))} bytes: {path}; allowed: {SOCKET_PATH_LIMIT}. "
+            f"Choose a shorter one with --socket or ${SOCKET_VARIABLE}"
+        )
+    return RuntimePaths(path, log)
+
+
+def make_private(directory: Path) -> None:
+    """Creates `directory` with mode 0700, or checks that nobody else can put anything in our socket's place there.
+
+    Raises CallerError, naming owner and mode, when another user could put a socket there.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise CallerError(f"{directory} is no directory. Choose another with --socket or ${SOCKET_VARIABLE}") from None
+    found = directory.lstat()
+    ours = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    # In root's sticky directories, such as /tmp, nobody can replace our socket either.
+    sticky = found.st_uid in (0, os.geteuid()) and bool(found.st_mode & stat.S_ISVTX)
+    if not stat.S_ISDIR(found.st_mode) or not (ours or sticky):
+        raise CallerError(
+            f"{directory} belongs to uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; "
+            f"allowed: a directory of uid {os.geteuid()} that nobody else may write to. "
+            f"Choose another with --socket or ${SOCKET_VARIABLE}"
+        )
+
+
+def _runtime_directory(env: Mapping[str, str]) -> Path:
+    given = env.get("XDG_RUNTIME_DIR")
+    if given and os.path.isdir(given):
+        return Path(given) / "prefetchd"
+    return Path(tempfile.gettempdir()) / f"prefetchd-{os.geteuid()}"

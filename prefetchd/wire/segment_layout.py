@@ -1,0 +1,274 @@
+"""The ring's segment: one shared mapping, little-endian, version 1.
+
+    offset 0        +--------------------------------------------------------------+
+                    | header, reserved slots                           4096 bytes  |  daemon writes
+    SPEC            +--------------------------------------------------------------+
+                    | stream spec, msgpack (stream_spec)               4096 bytes  |  daemon writes, once
+                    | row layout, msgpack (slot_layout)               12288 bytes  |  daemon writes, once
+    slot_records    +--------------------------------------------------------------+
+                    | record of slot 0 | slot 1 | ...               64 bytes each  |  daemon writes
+    consumer_records+--------------------------------------------------------------+
+                    | record of consumer 0 | 1 | ...               128 bytes each  |  that consumer writes
+    marks           +--------------------------------------------------------------+
+                    | consumer 0: one u64 a slot | consumer 1: ...                 |  that consumer writes
+    payloads        +--------------------------------------------------------------+  aligned to 4096
+                    | payload of slot 0 (slot_layout) | slot 1 | ...  slot_bytes   |  workers write their rows
+                    +--------------------------------------------------------------+
+
+One writer a record. Records serve recovery and status, never signalling: readiness travels in messages.
+
+A slot record is written state first and state last: SLOT_EMPTY, the fields, then the state that they describe,
+so that whoever reads it after a kill trusts only what was finished.
+
+A batch that is larger than a slot takes several, not necessarily adjacent ones, chained by their records; whoever
+writes or reads it maps their pages one after another.
+
+A mark is the generation of the slot's batch that this consumer was handed without a copy, written before the
+hand-out: a slot whose generation equals a mark may have been written to by its holder.
+
+Who lives is told by locks on the segment file, never by pids: open-file-description locks on single bytes, whose
+offsets (beyond any content) are below. A lock ends when the last descriptor of its description closes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+
+from prefetchd.wire.errors import ProtocolError
+
+MAGIC = b"PFDRING\0"
+LAYOUT_VERSION = 1
+PAGE_BYTES = 4096
+
+HEADER = struct.Struct("<8sIIQQQQIIQQQQII32s64s")
+HEADER_BYTES = PAGE_BYTES
+SPEC_OFFSET = HEADER_BYTES
+SPEC_LIMIT_BYTES = PAGE_BYTES
+# In the header's page: how many slots have memory behind them. It only grows.
+PROGRAM_NAME_LIMIT_BYTES = 64
+RESERVED_SLOTS = struct.Struct("<Q")
+RESERVED_SLOTS_OFFSET = 512
+ROW_LAYOUT_OFFSET = SPEC_OFFSET + SPEC_LIMIT_BYTES
+ROW_LAYOUT_LIMIT_BYTES = 3 * PAGE_BYTES
+SLOT_RECORDS_OFFSET = ROW_LAYOUT_OFFSET + ROW_LAYOUT_LIMIT_BYTES
+
+# state, span, generation, epoch, step, payload bytes, digest, next slot + 1 (0: none), flags
+SLOT_RECORD = struct.Struct("<IIQQQQQQQ")
+SLOT_RECORD_BYTES = 64
+SLOT_STATE = struct.Struct("<I")
+SLOT_EMPTY, SLOT_FILLING, SLOT_READY, SLOT_CONTINUED = 0, 1, 2, 3
+
+# pid, cursor, epoch, next step, yielded, waited us, private copies, longest wait us, last next (monotonic ns), held
+CONSUMER_RECORD = struct.Struct("<QqQQQQQQQQ")
+CONSUMER_RECORD_BYTES = 128
+CONSUMERS = 16
+
+MARK = struct.Struct("<Q")
+
+SLOTS_LIMIT = 65_536
+
+LOCK_BASE = 1 << 62
+DAEMON_LOCK_OFFSET = LOCK_BASE
+CONSUMER_LOCK_OFFSET = LOCK_BASE + 0x1000
+WRITERS_LOCK_OFFSET = LOCK_BASE + 0x10000
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentHeader:
+    """What the header says. Sizes and offsets in bytes; `created_ns` and `daemon_generation` for recovery."""
+
+    slots: int
+    slot_bytes: int
+    created_ns: int
+    daemon_generation: int
+    fingerprint: str
+    row_layout_bytes: int
+    spec_bytes: int
+    program_name: str
+    consumers: int = CONSUMERS
+
+    @property
+    def consumer_records_offset(self) -> int:
+        return SLOT_RECORDS_OFFSET + _aligned(self.slots * SLOT_RECORD_BYTES, PAGE_BYTES)
+
+    @property
+    def marks_offset(self) -> int:
+        return self.consumer_records_offset + _aligned(self.consumers * CONSUMER_RECORD_BYTES, PAGE_BYTES)
+
+    @property
+    def payload_offset(self) -> int:
+        return self.marks_offset + _aligned(self.consumers * self.slots * MARK.size, PAGE_BYTES)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self.payload_offset + self.slots * self.slot_bytes
+
+    def slot_record_offset(self, slot: int) -> int:
+        return SLOT_RECORDS_OFFSET + slot * SLOT_RECORD_BYTES
+
+    def consumer_record_offset(self, consumer: int) -> int:
+        return self.consumer_records_offset + consumer * CONSUMER_RECORD_BYTES
+
+    def mark_offset(self, consumer: int, slot: int) -> int:
+        return self.marks_offset + (consumer * self.slots + slot) * MARK.size
+
+    def slot_payload_offset(self, slot: int) -> int:
+        return self.payload_offset + slot * self.slot_bytes
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """Raises ProtocolError when the program's name is too long."""
+    program_name = header.program_name.encode("utf-8")
+    if len(program_name) > PROGRAM_NAME_LIMIT_BYTES:
+        raise ProtocolError(f"program name of {len(program_name)} bytes; allowed: {PROGRAM_NAME_LIMIT_BYTES}")
+    return HEADER.pack(
+        MAGIC,
+        LAYOUT_VERSION,
+        HEADER_BYTES,
+        header.slots,
+        header.slot_bytes,
+        header.created_ns,
+        header.daemon_generation,
+        header.consumers,
+        SLOT_RECORD_BYTES,
+        header.consumer_records_offset,
+        header.marks_offset,
+        header.payload_offset,
+        header.segment_bytes,
+        header.spec_bytes,
+        header.row_layout_bytes,
+        header.fingerprint.encode("ascii"),
+        program_name,
+    )
+
+
+def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader:
+    """The header of a segment that is `segment_bytes` long. Raises ProtocolError when it is not ours, of another
+    version, or disagrees with its own length."""
+    if len(data) < HEADER.size:
+        raise ProtocolError(f"a segment of {segment_bytes} bytes is too short for a header")
+    fields = HEADER.unpack_from(data)
+    magic, version = fields[0], fields[1]
+    if magic != MAGIC:
+        raise ProtocolError("not a prefetchd ring: wrong magic")
+    if version != LAYOUT_VERSION:
+        raise ProtocolError(f"ring layout version {version}; this prefetchd reads {LAYOUT_VERSION}")
+    try:
+        header = SegmentHeader(
+            slots=fields[3],
+            slot_bytes=fields[4],
+            created_ns=fields[5],
+            daemon_generation=fields[6],
+            consumers=fields[7],
+            spec_bytes=fields[13],
+            row_layout_bytes=fields[14],
+            fingerprint=fields[15].decode("ascii"),
+            program_name=fields[16].rstrip(b"\0").decode("utf-8"),
+        )
+    except UnicodeDecodeError:
+        raise ProtocolError("a ring's header is damaged: its names are not text") from None
+    if (fields[2], fields[8]) != (HEADER_BYTES, SLOT_RECORD_BYTES) or header.slot_bytes % PAGE_BYTES:
+        raise ProtocolError("a ring's header is damaged: its record sizes are not this version's")
+    told = (fields[9], fields[10], fields[11], fields[12])
+    computed = (
+        header.consumer_records_offset,
+        header.marks_offset,
+        header.payload_offset,
+        header.segment_bytes,
+    )
+    if (
+        told != computed
+        or header.segment_bytes > segment_bytes
+        or not 0 < header.slots <= SLOTS_LIMIT
+        or not header.slot_bytes
+    ):
+        raise ProtocolError(f"a ring's header is damaged: it tells {told}, its counts make {computed}")
+    if header.spec_bytes > SPEC_LIMIT_BYTES or header.row_layout_bytes > ROW_LAYOUT_LIMIT_BYTES:
+        raise ProtocolError("a ring's header is damaged: spec or row layout longer than their room")
+    return header
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotRecord:
+    """One slot as its record tells it; `state` is one of the SLOT_ constants.
+
+    A batch of `span` slots is told by its first slot's record; `next_slot` leads to the others, whose records are
+    SLOT_CONTINUED. It is -1 in the last one.
+    """
+
+    state: int
+    span: int = 1
+    generation: int = 0
+    epoch: int = 0
+    step: int = 0
+    payload_bytes: int = 0
+    digest: int = 0
+    next_slot: int = -1
+    flags: int = 0
+
+
+def encode_slot_record(record: SlotRecord) -> bytes:
+    return SLOT_RECORD.pack(
+        record.state,
+        record.span,
+        record.generation,
+        record.epoch,
+        record.step,
+        record.payload_bytes,
+        record.digest,
+        record.next_slot + 1,
+        record.flags,
+    )
+
+
+def decode_slot_record(data: bytes | memoryview, offset: int = 0) -> SlotRecord:
+    state, span, generation, epoch, step, payload_bytes, digest, following, flags = SLOT_RECORD.unpack_from(
+        data, offset
+    )
+    return SlotRecord(state, span, generation, epoch, step, payload_bytes, digest, following - 1, flags)
+
+
+def slots_of_batch(data: bytes | memoryview, header: SegmentHeader, slot: int) -> tuple[int, ...]:
+    """All slots of the batch whose first one is `slot`, in the order of its bytes. Raises ProtocolError."""
+    if not 0 <= slot < header.slots:
+        raise ProtocolError(f"slot {slot} of a ring of {header.slots}")
+    first = decode_slot_record(data, header.slot_record_offset(slot))
+    slots = [slot]
+    following = first.next_slot
+    while following >= 0:
+        if following >= header.slots or len(slots) >= min(first.span, header.slots):
+            raise ProtocolError(f"the slots of the batch in slot {slot} do not come to an end")
+        slots.append(following)
+        following = decode_slot_record(data, header.slot_record_offset(following)).next_slot
+    if len(slots) != first.span:
+        raise ProtocolError(f"the batch in slot {slot} takes {first.span} slots; its chain has {len(slots)}")
+    return tuple(slots)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConsumerRecord:
+    """One consumer as its record tells it; times in microseconds unless named otherwise."""
+
+    pid: int
+    cursor: int = -1
+    epoch: int = 0
+    step: int = 0
+    yielded: int = 0
+    waited_us: int = 0
+    private_copies: int = 0
+    longest_wait_us: int = 0
+    last_next_ns: int = 0
+    held: int = 0
+
+
+def encode_consumer_record(record: ConsumerRecord) -> bytes:
+    return CONSUMER_RECORD.pack(*dataclasses.astuple(record))
+
+
+def decode_consumer_record(data: bytes | memoryview, offset: int = 0) -> ConsumerRecord:
+    return ConsumerRecord(*CONSUMER_RECORD.unpack_from(data, offset))
+
+
+def _aligned(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment

@@ -1,0 +1,160 @@
+"""StreamSpec: everything that decides which batches a stream has and how the daemon keeps them ready.
+
+The first part is identity: with the program (dataset, collate_fn, ...) it decides every byte of every batch,
+and the client's fingerprint covers it. The second part is service: it may change between runs of a trainer
+without changing a byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import msgpack
+
+from prefetchd.wire.errors import CallerError, ProtocolError
+
+ORDERS = ("sequential", "shuffle", "sampler", "iterable")
+ORDER_VERSION = 1
+SEED_SOURCES = ("argument", "torch", "default")
+ON_ERROR = ("raise", "skip", "substitute")
+STORES = ("shm",)
+
+Position: TypeAlias = tuple[int, int]
+"""(epoch, step): a batch's identity within its stream."""
+
+SEED_LIMIT = 1 << 63
+LENGTH_LIMIT = 1 << 62
+MINIMUM_SLOTS = 4
+MINIMUM_SLOTS_DEVICE = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamSpec:
+    """A stream, as the client asks for it and as the segment keeps it.
+
+    Identity
+      fingerprint     hex digest of program and identity fields; equal means equal batches
+      seed            root of every seed in the stream, 0 <= seed < 2**63
+      order           "sequential" | "shuffle" (keyed bijection) | "sampler" (planner process) | "iterable"
+      order_version   version of the bijection and of the seed formulas (prefetchd.plan)
+      length          samples in the dataset; -1 when unknown (iterable)
+      batch_size      samples a batch; 0 means that samples come as they are, one a step
+      drop_last       a last, smaller batch is dropped
+      rank, world_size    this stream's share of each epoch, as in torch.distributed
+      drop_uneven     ranks are evened by dropping (True) or by padding with the epoch's first samples
+      logical_shards  iterable datasets: the number of shards; part of the identity
+      on_error        what becomes of a sample that raises
+
+    Service
+      name            the name in the daemon
+      seed_source     where the seed came from, for status
+      buffer_bytes    bound of the ring's segment; 0 means that buffer_batches decides
+      buffer_batches  slots of the ring; 0 means that buffer_bytes decides
+      minimum_slots   fewer is an error that names `buffer`
+      low_watermark, high_watermark   ready batches at which filling resumes and stops; 0 means the ring's size
+      lookback        batches kept behind the consumer
+      workers         most workers at once on this stream; 0 means that the daemon decides
+      timeout_s       a fill task that runs longer is killed; 0 means never
+      store           where the ring lives: "shm"
+    """
+
+    fingerprint: str
+    seed: int
+    order: str
+    length: int
+    batch_size: int
+    order_version: int = ORDER_VERSION
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    drop_uneven: bool = False
+    logical_shards: int = 0
+    on_error: str = "raise"
+    name: str = ""
+    seed_source: str = "default"
+    buffer_bytes: int = 0
+    buffer_batches: int = 0
+    minimum_slots: int = MINIMUM_SLOTS
+    low_watermark: int = 0
+    high_watermark: int = 0
+    lookback: int = 0
+    workers: int = 0
+    timeout_s: float = 0.0
+    store: str = "shm"
+
+    def __post_init__(self) -> None:
+        """Raises CallerError, naming the field, when a value is outside its range."""
+        _one_of("order", self.order, ORDERS)
+        _one_of("seed_source", self.seed_source, SEED_SOURCES)
+        _one_of("on_error", self.on_error, ON_ERROR)
+        _one_of("store", self.store, STORES)
+        _within("seed", self.seed, 0, SEED_LIMIT - 1)
+        _within("length", self.length, -1, LENGTH_LIMIT)
+        _within("batch_size", self.batch_size, 0, LENGTH_LIMIT)
+        _within("world_size", self.world_size, 1, 1 << 31)
+        _within("rank", self.rank, 0, self.world_size - 1)
+        for field in ("logical_shards", "low_watermark", "high_watermark", "lookback", "workers"):
+            _within(field, getattr(self, field), 0, 1 << 31)
+        for field in ("buffer_bytes", "buffer_batches"):
+            _within(field, getattr(self, field), 0, 1 << 62)
+        _within("minimum_slots", self.minimum_slots, 1, 1 << 16)
+        if not 0 <= self.timeout_s < float("inf"):
+            raise CallerError(f"timeout_s is {self.timeout_s}; allowed: 0 (never) or more")
+        if self.length < 0 and self.order in ("sequential", "shuffle"):
+            raise CallerError(f"length is {self.length}; allowed for order {self.order!r}: 0 or more")
+        if self.order_version != ORDER_VERSION:
+            raise CallerError(f"order_version is {self.order_version}; this prefetchd knows {ORDER_VERSION}")
+        if self.high_watermark and self.low_watermark > self.high_watermark:
+            raise CallerError(
+                f"low_watermark is {self.low_watermark}; allowed: up to high_watermark, {self.high_watermark}"
+            )
+        if len(self.name) > 200 or not self.name.isprintable():
+            raise CallerError(f"stream name {self.name[:40]!r}...: allowed: up to 200 printable characters")
+        if len(self.fingerprint) != 32 or set(self.fingerprint) - set("0123456789abcdef"):
+            raise CallerError(f"fingerprint {self.fingerprint!r}: allowed: 32 hexadecimal digits")
+
+
+def encode_spec(spec: StreamSpec) -> bytes:
+    """The spec as a msgpack map: field name to value."""
+    return bytes(msgpack.packb(dataclasses.asdict(spec)))
+
+
+def decode_spec(data: bytes) -> StreamSpec:
+    """The spec in `data`; fields of a newer writer are ignored. Raises ProtocolError."""
+    try:
+        raw = msgpack.unpackb(data)
+    except Exception as error:
+        raise ProtocolError(f"a stream spec of {len(data)} bytes is not msgpack: {error}") from None
+    if not isinstance(raw, dict):
+        raise ProtocolError(f"a stream spec is a {type(raw).__name__}; allowed: a map")
+    known: dict[str, Any] = {}
+    for field in dataclasses.fields(StreamSpec):
+        if field.name in raw:
+            value = raw[field.name]
+            wanted = _FIELD_TYPES[field.name]
+            if wanted is float and type(value) is int:
+                value = float(value)
+            if type(value) is not wanted:
+                raise ProtocolError(f"stream spec: {field.name} is a {type(value).__name__}, not a {wanted.__name__}")
+            known[field.name] = value
+    try:
+        return StreamSpec(**known)
+    except (TypeError, CallerError) as error:
+        raise ProtocolError(f"stream spec: {error}") from None
+
+
+_FIELD_TYPES: dict[str, type] = {
+    field.name: {"int": int, "str": str, "bool": bool, "float": float}[str(field.type)]
+    for field in dataclasses.fields(StreamSpec)
+}
+
+
+def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise CallerError(f"{field} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
+
+
+def _within(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise CallerError(f"{field} is {value}; allowed: {low} to {high}")

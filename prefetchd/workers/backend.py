@@ -1,0 +1,67 @@
+"""The small interface between the daemon and whatever runs workers: processes, or the daemon's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from prefetchd.wire.messages import Fill, Message
+from prefetchd.wire.stream_spec import StreamSpec
+
+
+class Watcher(Protocol):
+    """Calls back when a descriptor can be read; the daemon's loop, or a test's."""
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
+
+    def unwatch(self, fd: int) -> None: ...
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None: ...
+
+
+class BackendEvents(Protocol):
+    """What a backend tells. Called from the loop's thread, never from within a call of the backend."""
+
+    def stream_loaded(self, stream: int, note: str) -> None: ...
+
+    def load_failed(self, stream: int, message: str, error: bytes) -> None: ...
+
+    def host_died(self, stream: int, how: str) -> None: ...
+
+    def worker_ready(self, worker: int) -> None: ...
+
+    def worker_message(self, worker: int, message: Message) -> None: ...
+
+    def worker_died(self, worker: int, how: str) -> None:
+        """The death is certain: nothing of this worker can write to a slot any more."""
+
+    def output(self, stream: int, worker: int, text: str) -> None:
+        """Whole lines that the user's code printed; worker 0 is the zygote."""
+
+
+class Backend(Protocol):
+    """Starts streams and workers and carries messages to them. Nothing here blocks."""
+
+    def start_stream(self, stream: int, program_fd: int, spec: StreamSpec) -> None:
+        """Loads the program; answered by stream_loaded, load_failed or host_died. Keeps no hold of program_fd."""
+
+    def start_worker(self, stream: int, worker: int, place: int, workers: int) -> None:
+        """Answered by worker_ready or worker_died."""
+
+    def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
+        """The worker maps the ring; keeps no hold of ring_fd."""
+
+    def assign(self, worker: int, tasks: Fill) -> None:
+        """Answered, task by task, through worker_message."""
+
+    def stop_worker(self, worker: int, *, kill: bool) -> None:
+        """Ends the worker after its task, or at once; answered by worker_died."""
+
+    def drop_stream(self, stream: int) -> None:
+        """Kills the stream's zygote and workers; no event about them follows."""
+
+    def retire_idle(self, now_s: float) -> None:
+        """Gives up what no stream has used for long."""
+
+    def close(self) -> None:
+        """Kills all that is left and waits, briefly, until it is gone."""

@@ -1,0 +1,72 @@
+"""The trainer's environment, as the workers get it: what an interpreter must be started with, and what it can be given
+after it has imported torch. Values are never logged."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sys
+
+from prefetchd.wire.program_layout import Environment, encode_environment
+
+# Never handed to the user's code.
+DENIED = (b"NOTIFY_SOCKET", b"LISTEN_FDS", b"LISTEN_PID", b"LISTEN_FDNAMES", b"WATCHDOG_USEC", b"WATCHDOG_PID")
+
+# What the dynamic loader, the interpreter or a library reads when it starts. Everything else can be set later.
+READ_AT_START = (
+    b"LD_",
+    b"PYTHON",
+    b"MALLOC_",
+    b"GLIBC_",
+    b"OMP_",
+    b"GOMP_",
+    b"KMP_",
+    b"MKL_",
+    b"OPENBLAS_",
+    b"NUMEXPR_",
+    b"NPY_",
+    b"ATEN_",
+    b"DNNL_",
+    b"ONEDNN_",
+    b"TORCH",
+    b"PYTORCH_",
+    b"CUDA_",
+    b"NVIDIA_",
+    b"VIRTUAL_ENV",
+    b"HOME",
+    b"PATH",
+    b"TZ",
+    b"LANG",
+    b"LC_",
+)
+THREADS = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"NUMEXPR_NUM_THREADS")
+
+
+def variables_for_workers(environment: Environment) -> dict[bytes, bytes]:
+    """All variables that the user's code sees in a worker: the trainer's, no GPU, one thread a library, and the same
+    string hashes in every run."""
+    kept = {name: value for name, value in environment.variables.items() if name not in DENIED}
+    kept[b"CUDA_VISIBLE_DEVICES"] = b""
+    kept.update(dict.fromkeys(THREADS, b"1"))
+    kept.setdefault(b"PYTHONHASHSEED", b"0")
+    return kept
+
+
+def variables_at_start(environment: Environment) -> dict[bytes, bytes]:
+    """Those of them that an interpreter must be started with."""
+    return {name: value for name, value in variables_for_workers(environment).items() if name.startswith(READ_AT_START)}
+
+
+def digest_at_start(environment: Environment) -> bytes:
+    """Equal for trainers that one environment zygote can serve."""
+    shared = dataclasses.replace(environment, directory=b"", variables=variables_at_start(environment))
+    return hashlib.blake2b(encode_environment(shared), digest_size=16).digest()
+
+
+def enter(environment: Environment) -> None:
+    """Makes this process the place that the trainer's code expects: module path, directory, variables."""
+    sys.path[:] = list(environment.sys_path)
+    os.environb.clear()
+    os.environb.update(variables_for_workers(environment))
+    os.chdir(environment.directory)

@@ -1,0 +1,218 @@
+"""Filling: load, transform, collate, into the slot. Runs in a worker, one task at a time.
+
+Errors of the user's code come out as UserCodeError, which says where it happened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import default_collate, default_convert
+
+from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException
+from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
+from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
+from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.workers.batch_codec import EncodedBatch, MainAwarePickler, encode_batch
+from prefetchd.workers.program import Program
+from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
+from prefetchd.workers.seeding import SampleSeeder
+
+
+class UserCodeError(Exception):
+    """The user's code raised; `place` says where, `__cause__` is what it raised."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """What the first look at a stream tells: how long a batch is, and its row layout if rows will do."""
+
+    payload_bytes: int
+    layout: bytes
+
+
+class Filler:
+    """Makes batches of one stream."""
+
+    def __init__(self, spec: StreamSpec, program: Program) -> None:
+        self.plan = BatchPlan(spec)
+        self._spec = spec
+        self._dataset = program.dataset
+        self._collate: Callable[[Any], Any] = program.collate_fn or (
+            default_collate if spec.batch_size else default_convert
+        )
+        self._default_collation = program.collate_fn is None or program.collate_fn is default_collate
+        self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size > 0
+        self._seeder = SampleSeeder()
+        self._layout: RowLayout | None = None
+        self._rows: RowPlan | None = None
+        self._kept: tuple[Position, EncodedBatch] | None = None
+        self._kept_sample: tuple[Position, Any] | None = None
+
+    def use_layout(self, layout: bytes) -> None:
+        """The stream's row layout, from whoever measured."""
+        self._layout = decode_row_layout(layout)
+
+    def measure(self, position: Position, rows: int) -> Measure:
+        """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
+        kept for the task that writes it. Raises UserCodeError."""
+        if self._default_collation and not self._gathers and self._spec.batch_size:
+            sample = self._load(position, 0, 1)[0]
+            self._kept_sample = (position, sample)
+            measured = self._measure_rows(sample)
+            if measured is not None:
+                return measured
+        encoded = self._encode(position, rows)
+        self._kept = (position, encoded)
+        return Measure(encoded.payload_bytes, b"")
+
+    def _measure_rows(self, sample: Any) -> Measure | None:
+        try:
+            plan, layout = plan_rows(sample, self._spec.batch_size)
+        except Exception:
+            # Deviation, or default_collate refuses: the whole batch will tell the user why.
+            return None
+        text = encode_row_layout(layout)
+        if len(text) > ROW_LAYOUT_LIMIT_BYTES:
+            return None
+        self._rows = plan
+        return Measure(layout.meta.payload_bytes, text)
+
+    def fill_rows(self, position: Position, first: int, end: int, target: Any) -> int:
+        """Writes rows [first, end) to the payload at `target`, a ctypes array; whoever has row 0 writes the meta.
+        Returns the payload's bytes. Raises Deviation and UserCodeError."""
+        layout = self._layout
+        assert layout is not None
+        meta = layout.meta_for(self.plan.schedule.rows(position[1]))
+        writers = None
+        for row, sample in zip(range(first, end), self._samples(position, first, end)):
+            plan = self._row_plan(sample, layout)
+            if writers is None:
+                writers = plan.writers(layout, target)
+            for write, leaf in zip(writers, plan.take(sample)):
+                write(row, leaf)
+        if first == 0:
+            text = encode_meta(meta)
+            target[: len(text)] = text
+        return meta.payload_bytes
+
+    def fill_whole(self, position: Position, rows: int, room: int, target: Callable[[], Any]) -> int:
+        """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that
+        exceeds `room`, nothing was written and the batch is kept for the next try. Raises UserCodeError."""
+        if self._kept is not None and self._kept[0] == position:
+            encoded = self._kept[1]
+        else:
+            encoded = self._encode(position, rows)
+        if encoded.payload_bytes > room:
+            self._kept = (position, encoded)
+        else:
+            encoded.write(target())
+            self._kept = None
+        return encoded.payload_bytes
+
+    def batch(self, position: Position) -> Any:
+        """The batch as collate_fn made it: what a trainer without a daemon gets. Raises UserCodeError."""
+        return self._collated(position, self.plan.schedule.rows(position[1]))
+
+    # --- inside ---
+
+    def _row_plan(self, sample: Any, layout: RowLayout) -> RowPlan:
+        if self._rows is None:
+            try:
+                plan, _ = plan_rows(sample, self._spec.batch_size)
+            except Deviation:
+                raise
+            except Exception as error:
+                raise Deviation(f"default_collate refuses: {error}") from None
+            if plan.signature != layout.signature:
+                raise Deviation("the sample's signature is not the layout's")
+            self._rows = plan
+        return self._rows
+
+    def _samples(self, position: Position, first: int, end: int) -> Any:
+        if self._kept_sample is not None and self._kept_sample[0] == position and first == 0:
+            yield self._kept_sample[1]
+            first = 1
+        self._kept_sample = None
+        epoch, step = position
+        planned = self.plan.rows(epoch, step, first, end)
+        run, dataset = self._seeder.run, self._dataset
+
+        def get(index: int) -> Any:
+            return dataset[index]
+
+        for index, seed in zip(planned.indices.tolist(), planned.seeds.tolist()):
+            try:
+                sample = run(seed, get, index)
+            except Exception as error:
+                raise UserCodeError(f"dataset[{index}], epoch {epoch}, step {step}") from error
+            yield sample
+
+    def _load(self, position: Position, first: int, end: int) -> list[Any]:
+        return list(self._samples(position, first, end))
+
+    def _collated(self, position: Position, rows: int) -> Any:
+        epoch, step = position
+        if self._gathers:
+            planned = self.plan.rows(epoch, step, 0, rows)
+            self._seeder.seed(self.plan.batch_seed(epoch, step))
+            with user_code(f"dataset.__getitems__, epoch {epoch}, step {step}"):
+                samples = self._dataset.__getitems__(planned.indices.tolist())
+        else:
+            samples = self._load(position, 0, rows)
+        self._seeder.seed(self.plan.batch_seed(epoch, step))
+        with user_code(f"collate_fn, epoch {epoch}, step {step}"):
+            return self._collate(samples if self._spec.batch_size else samples[0])
+
+    def _encode(self, position: Position, rows: int) -> EncodedBatch:
+        batch = self._collated(position, rows)
+        with user_code(f"pickling the batch, epoch {position[0]}, step {position[1]}"):
+            return encode_batch(batch)
+
+
+class user_code:  # noqa: N801 - reads as a statement
+    """Turns what the block raises into UserCodeError at `place`."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, PrefetchdError):
+            raise UserCodeError(self._place) from error
+
+
+def remote_exception(error: UserCodeError) -> RemoteException:
+    """The user's exception as it travels to the trainer."""
+    cause = error.__cause__
+    assert cause is not None
+    trace = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
+    return RemoteException(
+        type_name=type(cause).__qualname__,
+        message=str(cause),
+        traceback=trace,
+        place=error.place,
+        pickled=_pickled_exception(cause),
+    )
+
+
+def _pickled_exception(error: BaseException) -> bytes:
+    target = io.BytesIO()
+    try:
+        MainAwarePickler(target, 5).dump((type(error), error.args, error.__dict__))
+    except Exception:
+        return b""
+    pickled = target.getvalue()
+    return pickled if len(pickled) <= PICKLE_LIMIT_BYTES else b""

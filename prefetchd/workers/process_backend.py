@@ -1,0 +1,440 @@
+"""Workers as processes: environment zygotes by environment, stream zygotes by stream, workers by number.
+
+Runs in the daemon. Every child has a control socket (end of file ends it), a pidfd (its death is certain only when
+this says so) and an output pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.messages import (
+    ChildEnded,
+    Fill,
+    LoadFailed,
+    Message,
+    Ready,
+    Spawned,
+    SpawnStream,
+    SpawnWorker,
+    UseRing,
+)
+from prefetchd.wire.program_layout import Environment
+from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.workers.backend import BackendEvents, Watcher
+from prefetchd.workers.environment import digest_at_start, variables_at_start
+from prefetchd.workers.program import read_environment
+from prefetchd.workers.zygote import BOOTSTRAP, ENVIRONMENT
+
+KEEP_ENVIRONMENT_S = 600.0
+REASON_DEADLINE_S = 0.2
+CLOSE_DEADLINE_S = 5.0
+OUTPUT_CHUNK_BYTES = 65536
+
+
+class _Child:
+    """One child process: its socket, pidfd and output pipe, watched from here until close()."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        sock: socket.socket,
+        pidfd: int,
+        output: int,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+    ) -> None:
+        self.sock = sock
+        self.how = ""
+        self._watcher = watcher
+        self._pidfd = pidfd
+        self._output = output
+        self._on_message = on_message
+        self._on_end = on_end
+        self._on_output = on_output
+        self._partial = b""
+        self._open = True
+        self._reading = True
+        sock.setblocking(False)
+        os.set_blocking(output, False)
+        watcher.watch(sock.fileno(), self._readable)
+        watcher.watch(pidfd, self._ended)
+        watcher.watch(output, self._printed)
+
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
+        try:
+            send(self.sock, message, fds)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            pass
+
+    def end_input(self) -> None:
+        """The child sees end of file and ends when it has done what it is at."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def is_dead(self, wait_s: float) -> bool:
+        """Waits up to `wait_s` for the death."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, wait_s) * 1000))
+
+    def ended_as(self, how: str) -> None:
+        """Its zygote has reaped it."""
+        self.how = how
+
+    def forsake(self, then: Callable[[], None]) -> None:
+        """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
+        self._on_message = lambda _, fds: close_all(fds)
+        self._on_output = lambda _: None
+        self.how = "forsaken"
+
+        def bury(_: str) -> None:
+            self.close()
+            then()
+
+        self._on_end = bury
+
+    def close(self) -> None:
+        """Forgets the child. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        for fd in (self.sock.fileno(), self._pidfd, self._output):
+            with contextlib.suppress(KeyError):
+                self._watcher.unwatch(fd)
+        self.sock.close()
+        os.close(self._pidfd)
+        os.close(self._output)
+
+    def _readable(self) -> None:
+        while self._open and self._reading:
+            try:
+                message, fds = receive_with_fds(self.sock)
+            except BlockingIOError:
+                return
+            except (OSError, ProtocolError):
+                message, fds = None, []
+            if message is None:
+                self._reading = False
+                self._watcher.unwatch(self.sock.fileno())
+                return
+            self._on_message(message, fds)
+
+    def _ended(self) -> None:
+        # What it said and printed before it died comes first.
+        self._readable()
+        self._printed()
+        if not self._open:
+            return
+        self._watcher.unwatch(self._pidfd)
+        if self.how:
+            self._on_end(self.how)
+        else:
+            # Its zygote is about to tell how; if that is dead too, nobody will.
+            self._watcher.call_later(REASON_DEADLINE_S, self._reason_is_due)
+
+    def _reason_is_due(self) -> None:
+        if self._open:
+            self._on_end(self.how or "died")
+
+    def _printed(self) -> None:
+        while self._open:
+            try:
+                chunk = os.read(self._output, OUTPUT_CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not chunk:
+                with contextlib.suppress(KeyError):
+                    self._watcher.unwatch(self._output)
+                chunk, self._partial = self._partial, b""
+                if chunk:
+                    self._on_output(chunk.decode("utf-8", "replace"))
+                return
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            if len(self._partial) > OUTPUT_CHUNK_BYTES:
+                lines.append(self._partial)
+                self._partial = b""
+            if lines:
+                self._on_output(b"\n".join(lines).decode("utf-8", "replace"))
+
+
+class _Zygote:
+    """An environment zygote, and the streams whose zygotes it has forked or will fork."""
+
+    def __init__(self) -> None:
+        self.child: _Child | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.streams: set[int] = set()
+        self.unused_since_s: float | None = None
+
+
+class _Host:
+    """A stream's zygote; `child` is None until it was forked."""
+
+    def __init__(self, environment: bytes) -> None:
+        self.environment = environment
+        self.child: _Child | None = None
+        self.workers: set[int] = set()
+
+
+class ProcessBackend:
+    """A Backend of processes (see workers.backend)."""
+
+    def __init__(self, watcher: Watcher, events: BackendEvents, *, nice: int = 0) -> None:
+        self._watcher = watcher
+        self._events = events
+        self._nice = nice
+        self._zygotes: dict[bytes, _Zygote] = {}
+        self._hosts: dict[int, _Host] = {}
+        self._workers: dict[int, _Child | None] = {}
+        self._stream_of: dict[int, int] = {}
+        self._dying: set[_Child] = set()
+
+    # --- Backend ---
+
+    def start_stream(self, stream: int, program_fd: int, spec: StreamSpec) -> None:
+        environment = read_environment(program_fd)
+        digest = digest_at_start(environment)
+        zygote = self._zygotes.get(digest)
+        if zygote is None or zygote.child is None:
+            zygote = self._zygotes[digest] = self._start_zygote(digest, environment)
+        zygote.streams.add(stream)
+        zygote.unused_since_s = None
+        self._hosts[stream] = _Host(digest)
+        assert zygote.child is not None
+        zygote.child.send(SpawnStream(stream, os.fstat(program_fd).st_size, encode_spec(spec)), (program_fd,))
+
+    def start_worker(self, stream: int, worker: int, place: int, workers: int) -> None:
+        host = self._hosts.get(stream)
+        if host is None or host.child is None:
+            self._watcher.call_later(0.0, lambda: self._events.worker_died(worker, "its zygote is gone"))
+            return
+        host.workers.add(worker)
+        self._workers[worker] = None
+        self._stream_of[worker] = stream
+        host.child.send(SpawnWorker(worker, place, workers))
+
+    def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
+        child = self._workers.get(worker)
+        if child is not None:
+            child.send(UseRing(layout), (ring_fd,))
+
+    def assign(self, worker: int, tasks: Fill) -> None:
+        child = self._workers.get(worker)
+        if child is not None:
+            child.send(tasks)
+
+    def stop_worker(self, worker: int, *, kill: bool) -> None:
+        child = self._workers.get(worker)
+        if child is not None:
+            child.kill() if kill else child.end_input()
+
+    def drop_stream(self, stream: int) -> None:
+        host = self._hosts.pop(stream, None)
+        if host is None:
+            return
+        for worker in host.workers:
+            self._stream_of.pop(worker, None)
+            self._bury(self._workers.pop(worker, None))
+        self._bury(host.child)
+        zygote = self._zygotes.get(host.environment)
+        if zygote is not None:
+            zygote.streams.discard(stream)
+            if not zygote.streams:
+                zygote.unused_since_s = time.monotonic()
+
+    def retire_idle(self, now_s: float) -> None:
+        for digest, zygote in list(self._zygotes.items()):
+            if zygote.unused_since_s is not None and zygote.unused_since_s + KEEP_ENVIRONMENT_S <= now_s:
+                del self._zygotes[digest]
+                self._bury(zygote.child)
+                self._reap(zygote)
+
+    def close(self) -> None:
+        for stream in list(self._hosts):
+            self.drop_stream(stream)
+        for zygote in self._zygotes.values():
+            self._bury(zygote.child)
+        deadline_s = time.monotonic() + CLOSE_DEADLINE_S
+        for child in list(self._dying):
+            child.is_dead(deadline_s - time.monotonic())
+            child.close()
+        for zygote in self._zygotes.values():
+            self._reap(zygote)
+        self._zygotes.clear()
+        self._dying.clear()
+
+    # --- zygotes ---
+
+    def _start_zygote(self, digest: bytes, environment: Environment) -> _Zygote:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, into = os.pipe()
+        command = [environment.executable, b"-c", BOOTSTRAP.encode(), json.dumps(list(environment.sys_path)).encode()]
+        command += [ENVIRONMENT.encode(), str(os.getpid()).encode(), str(theirs.fileno()).encode()]
+        zygote = _Zygote()
+        try:
+            zygote.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=into,
+                stderr=into,
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+                env=variables_at_start(environment),
+            )
+        except OSError:
+            ours.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(into)
+        if self._nice:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, zygote.process.pid, self._nice)
+        zygote.child = _Child(
+            self._watcher,
+            ours,
+            os.pidfd_open(zygote.process.pid),
+            output,
+            lambda message, fds: self._environment_says(digest, message, fds),
+            lambda how: self._environment_ended(digest, how),
+            lambda text: self._zygote_printed(digest, text),
+        )
+        return zygote
+
+    def _environment_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Spawned):
+            stream = message.child
+            host = self._hosts.get(stream)
+            if host is None or len(fds) != 3:
+                # The stream was dropped meanwhile: closing its socket ends the new zygote.
+                close_all(fds)
+                return
+            host.child = self._adopt(
+                fds,
+                lambda message, fds: self._host_says(stream, message, fds),
+                lambda how: self._host_ended(stream, how),
+                lambda text: self._events.output(stream, 0, text),
+            )
+        elif isinstance(message, ChildEnded):
+            host = self._hosts.get(message.child)
+            if host is not None and host.child is not None:
+                host.child.ended_as(message.how)
+        else:
+            close_all(fds)
+
+    def _environment_ended(self, digest: bytes, how: str) -> None:
+        zygote = self._zygotes.pop(digest, None)
+        if zygote is None:
+            return
+        self._reap(zygote)
+        if zygote.child is not None:
+            zygote.child.close()
+        for stream in list(zygote.streams):
+            host = self._hosts.get(stream)
+            if host is not None and host.child is None:
+                del self._hosts[stream]
+                self._events.host_died(stream, how)
+
+    def _zygote_printed(self, digest: bytes, text: str) -> None:
+        zygote = self._zygotes.get(digest)
+        for stream in sorted(zygote.streams)[:1] if zygote is not None else ():
+            self._events.output(stream, 0, text)
+
+    def _host_says(self, stream: int, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Ready):
+            self._events.stream_loaded(stream, message.note)
+        elif isinstance(message, LoadFailed):
+            self._events.load_failed(stream, message.message, message.error)
+        elif isinstance(message, Spawned) and message.child in self._workers and len(fds) == 3:
+            worker = message.child
+            self._workers[worker] = self._adopt(
+                fds,
+                lambda message, fds: self._worker_says(stream, worker, message, fds),
+                lambda how: self._worker_ended(worker, how),
+                lambda text: self._events.output(stream, worker, text),
+            )
+        elif isinstance(message, ChildEnded):
+            child = self._workers.get(message.child)
+            if child is not None:
+                child.ended_as(message.how)
+        else:
+            close_all(fds)
+
+    def _host_ended(self, stream: int, how: str) -> None:
+        host = self._hosts.pop(stream, None)
+        if host is None:
+            return
+        if host.child is not None:
+            host.child.close()
+        self._zygotes[host.environment].streams.discard(stream) if host.environment in self._zygotes else None
+        for worker in list(host.workers):
+            if self._workers.get(worker) is None:
+                # It was never forked, or we were never told: then it has died with its zygote, unheard.
+                self._workers.pop(worker, None)
+                self._stream_of.pop(worker, None)
+                self._events.worker_died(worker, "its zygote died")
+        self._events.host_died(stream, how)
+
+    # --- workers ---
+
+    def _worker_says(self, stream: int, worker: int, message: Message, fds: list[int]) -> None:
+        close_all(fds)
+        if isinstance(message, Ready):
+            self._events.worker_ready(worker)
+        elif isinstance(message, LoadFailed):
+            self._events.load_failed(stream, message.message, message.error)
+        else:
+            self._events.worker_message(worker, message)
+
+    def _worker_ended(self, worker: int, how: str) -> None:
+        child = self._workers.pop(worker, None)
+        stream = self._stream_of.pop(worker, None)
+        if stream in self._hosts:
+            self._hosts[stream].workers.discard(worker)
+        if child is not None:
+            child.close()
+            self._events.worker_died(worker, how)
+
+    def _adopt(
+        self,
+        fds: list[int],
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+    ) -> _Child:
+        pidfd, sock, output = fds
+        return _Child(self._watcher, socket.socket(fileno=sock), pidfd, output, on_message, on_end, on_output)
+
+    # --- endings ---
+
+    def _bury(self, child: _Child | None) -> None:
+        if child is not None:
+            child.kill()
+            self._dying.add(child)
+            child.forsake(lambda: self._dying.discard(child))
+
+    @staticmethod
+    def _reap(zygote: _Zygote) -> None:
+        if zygote.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                zygote.process.wait(CLOSE_DEADLINE_S)

@@ -1,0 +1,43 @@
+"""The user's program in a process of its own: dataset, collate_fn and the rest, out of a program segment."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from prefetchd.wire.program_layout import Environment, decode_environment, decode_program
+
+
+@dataclasses.dataclass
+class Program:
+    """What makes a stream's batches. `collate_fn` None stands for torch's default of the batch size."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any] | None = None
+    worker_init_fn: Callable[[int], None] | None = None
+
+
+def read_environment(fd: int) -> Environment:
+    """The environment in the program segment behind `fd`. Raises ProtocolError."""
+    with mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ) as mapping, memoryview(mapping) as view:
+        layout = decode_program(view)
+        end = layout.environment_offset + layout.environment_bytes
+        return decode_environment(bytes(view[layout.environment_offset : end]))
+
+
+def load_program(fd: int) -> Program:
+    """Unpickles the program behind `fd`; imports the user's modules. Raises whatever that raises.
+
+    Buffers are mapped privately: all processes that fork from this one share them until they write. The mapping
+    lives as long as what was built on it.
+    """
+    mapping = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    view = memoryview(mapping)
+    layout = decode_program(view)
+    pickled = view[layout.pickle_offset : layout.pickle_offset + layout.pickle_bytes]
+    buffers = [view[at : at + size] for at, size in zip(layout.buffer_offsets, layout.buffer_sizes)]
+    return Program(**pickle.loads(pickled, buffers=buffers))

@@ -1,0 +1,271 @@
+"""Zygotes: processes that import once and fork often. Nothing here runs in the daemon.
+
+    daemon --exec--> environment zygote    imports torch and what the trainer had imported of its kin
+                       |--fork--> stream zygote    imports the user's modules, unpickles the dataset, freezes the gc
+                                    |--fork--> worker, worker, ...
+
+A zygote forks only while it is single-threaded. When imports have started threads, its children are executed anew
+instead and load for themselves, with a warning. Each zygote reaps its children and tells the daemon how they ended;
+that they have ended, the daemon knows from their pidfds.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.messages import ChildEnded, LoadFailed, Message, Ready, Spawned, SpawnStream, SpawnWorker
+from prefetchd.wire.program_layout import Environment
+from prefetchd.wire.remote_exception import RemoteException, encode_exception
+from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
+from prefetchd.workers.environment import enter
+from prefetchd.workers.process_setup import (
+    die_with_parent,
+    leave_signals_to_daemon,
+    name_process,
+    send_output_to,
+    thread_count,
+)
+from prefetchd.workers.program import Program, load_program, read_environment
+
+# Run as -c BOOTSTRAP, with sys.path as JSON, then main()'s arguments: this very prefetchd must be found first.
+BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from prefetchd.workers.zygote import main; main(*sys.argv[2:])"
+)
+ENVIRONMENT, STREAM, WORKER = "environment", "stream", "worker"
+
+
+def main(role: str, parent: str, *arguments: str) -> None:
+    """Entry point of an executed child: `role`, the expected parent's pid, then descriptors and numbers."""
+    die_with_parent(int(parent))
+    leave_signals_to_daemon()
+    numbers = [int(each) for each in arguments]
+    sock = socket.socket(fileno=numbers[0])
+    if role == ENVIRONMENT:
+        _serve_environment(sock)
+    elif role == STREAM:
+        _, program_fd, spec_fd = numbers
+        enter(read_environment(program_fd))
+        _serve_stream(sock, program_fd, _read_spec(spec_fd))
+    else:
+        _, program_fd, spec_fd, place, workers = numbers
+        enter(read_environment(program_fd))
+        _serve_worker(sock, load_program(program_fd), _read_spec(spec_fd), place, workers)
+
+
+# --- the three roles ------------------------------------------------------------------------------------------
+
+
+def _serve_environment(sock: socket.socket) -> None:
+    name_process("prefetchd-env")
+    children = _Children(sock)
+    preloaded = False
+    for message, fds in children.requests():
+        if not isinstance(message, SpawnStream):
+            close_all(fds)
+            continue
+        program_fd = fds[0]
+        environment = read_environment(program_fd)
+        if not preloaded:
+            _preload(environment.preload)
+            preloaded = True
+        spec = message.spec
+
+        def serve(
+            child: socket.socket,
+            environment: Environment = environment,
+            program_fd: int = program_fd,
+            spec: bytes = spec,
+        ) -> None:
+            enter(environment)
+            _serve_stream(child, program_fd, decode_spec(spec))
+
+        def descriptors(program_fd: int = program_fd, spec: bytes = spec) -> list[int]:
+            return [program_fd, _write_spec(spec)]
+
+        children.start(message.stream, serve, STREAM, descriptors)
+        os.close(program_fd)
+
+
+def _serve_stream(sock: socket.socket, program_fd: int, spec: StreamSpec) -> None:
+    name_process("prefetchd-zyg")
+    try:
+        program = load_program(program_fd)
+    except BaseException as error:
+        trace = traceback.format_exc()
+        remote = RemoteException(type(error).__qualname__, str(error), trace, "loading the program")
+        send(sock, LoadFailed(f"{type(error).__name__}: {error}"[:2000], encode_exception(remote)))
+        return
+    # Frozen objects are never moved between generations, so that forked workers leave their pages shared.
+    gc.collect()
+    gc.freeze()
+    threads = thread_count()
+    note = ""
+    if threads > 1:
+        note = f"imports started {threads - 1} threads: workers are executed anew instead of forked"
+    send(sock, Ready(note))
+    children = _Children(sock)
+    for message, fds in children.requests():
+        close_all(fds)
+        if isinstance(message, SpawnWorker):
+            place, workers = message.place, message.workers
+
+            def serve(child: socket.socket, place: int = place, workers: int = workers) -> None:
+                _serve_worker(child, program, spec, place, workers)
+
+            children.start(
+                message.worker,
+                serve,
+                WORKER,
+                lambda: [program_fd, _write_spec(encode_spec(spec))],
+                (place, workers),
+            )
+
+
+def _serve_worker(sock: socket.socket, program: Program, spec: StreamSpec, place: int, workers: int) -> None:
+    from prefetchd.workers.worker import run_worker
+
+    name_process(f"prefetchd-w{place}")
+    run_worker(sock, spec, program, place, workers)
+
+
+# --- children -------------------------------------------------------------------------------------------------
+
+
+class _Children:
+    """Starts children, reaps them, and hands requests of the daemon out in between."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pidfds: dict[int, tuple[int, int]] = {}
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def requests(self) -> Iterator[tuple[Message, list[int]]]:
+        """(message, descriptors) until the daemon closes the socket. Blocks."""
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd in self._pidfds:
+                    self._reap(fd)
+                    continue
+                message, fds = receive_with_fds(self._sock)
+                if message is None:
+                    return
+                yield message, fds
+
+    def start(
+        self,
+        number: int,
+        serve: Callable[[socket.socket], None],
+        role: str,
+        descriptors: Callable[[], list[int]],
+        numbers: tuple[int, ...] = (),
+    ) -> None:
+        """Forks a child that runs serve(socket); executes one of `role` anew when forking would not be safe."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, into = os.pipe()
+        if thread_count() == 1:
+            pid = self._fork(serve, ours, theirs, output, into)
+        else:
+            pid = _execute(role, theirs, into, descriptors(), numbers)
+        pidfd = os.pidfd_open(pid)
+        self._pidfds[pidfd] = (pid, number)
+        self._poll.register(pidfd, select.POLLIN)
+        send(self._sock, Spawned(number, pid), [pidfd, ours.fileno(), output])
+        ours.close()
+        theirs.close()
+        os.close(output)
+        os.close(into)
+
+    def _fork(
+        self, serve: Callable[[socket.socket], None], ours: socket.socket, theirs: socket.socket, output: int, into: int
+    ) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            die_with_parent(parent)
+            leave_signals_to_daemon()
+            self._forget()
+            ours.close()
+            os.close(output)
+            send_output_to(into)
+            os.close(into)
+            serve(theirs)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # The interpreter's teardown would run the parent's exit hooks.
+            os._exit(code)
+
+    def _forget(self) -> None:
+        """In a forked child: the parent's descriptors are not ours."""
+        self._sock.close()
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+
+    def _reap(self, pidfd: int) -> None:
+        pid, number = self._pidfds.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        send(self._sock, ChildEnded(number, _ending(status)))
+
+
+def _execute(role: str, sock: socket.socket, output: int, fds: list[int], numbers: tuple[int, ...]) -> int:
+    command = [sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path), role, str(os.getpid()), str(sock.fileno())]
+    command += [*map(str, fds), *map(str, numbers)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[sock.fileno(), *fds],
+        cwd="/",
+    )
+    # It is reaped by its pidfd; Popen must not do it when it is collected.
+    process.returncode = 0
+    return process.pid
+
+
+def _ending(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"killed by {signal.Signals(number).name}"
+    return f"exited with {os.WEXITSTATUS(status)}"
+
+
+def _preload(modules: tuple[str, ...]) -> None:
+    importlib.import_module("prefetchd.workers.worker")
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:
+            # It is only a head start: the program itself will import it, or say why it cannot.
+            traceback.print_exc()
+
+
+def _write_spec(spec: bytes) -> int:
+    fd = os.memfd_create("spec", 0)
+    os.write(fd, spec)
+    return fd
+
+
+def _read_spec(fd: int) -> StreamSpec:
+    return decode_spec(os.pread(fd, 1 << 16, 0))

@@ -1,0 +1,172 @@
+"""The engine under any order of events: one owner a slot, nothing lost, repeated, reordered or torn, no deadlock."""
+
+from __future__ import annotations
+
+import itertools
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from prefetchd.wire.stream_spec import StreamSpec
+from tests.property.world import World
+
+SPEC = StreamSpec("0" * 32, 0, "shuffle", 13, 3)  # 5 steps an epoch, the last of one row
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """One shared stream, up to two trainers with up to three cursors each, workers that die."""
+
+    @initialize(
+        workers=st.integers(1, 3),
+        slots=st.integers(4, 9),
+        by_rows=st.booleans(),
+        odd=st.dictionaries(
+            st.tuples(st.integers(0, 3), st.integers(0, 4)), st.sampled_from(["deviates", "fails", "large"]), max_size=4
+        ),
+    )
+    def begin(self, workers, slots, by_rows, odd):
+        self.world = World(workers, slots, by_rows)
+        for position, how in odd.items():
+            if how == "large":
+                self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
+            (self.world.failing if how == "fails" else self.world.deviating).add(position)
+            if how == "large":
+                self.world.deviating.discard(position)
+        self.trainers = []
+        self.next_cursor = 0
+        self.kills = 0
+        self.join()
+
+    def join(self):
+        trainer = self.world.join(SPEC, shared=True)
+        self.trainers.append(trainer)
+        self.next_cursor += 1
+        trainer.place(self.next_cursor, 0, 0, True)
+
+    # --- the world moves ---
+
+    @precondition(lambda self: self.world.pending)
+    @rule(index=st.integers(0, 9))
+    def deliver(self, index):
+        self.world.deliver(index)
+
+    @precondition(lambda self: any(w.tasks for w in self.world.workers.values()))
+    @rule(index=st.integers(0, 9))
+    def work(self, index):
+        self.world.work(index)
+
+    @precondition(lambda self: self.kills < 3 and any(w.ready for w in self.world.workers.values()))
+    @rule(index=st.integers(0, 9))
+    def kill_worker(self, index):
+        self.kills += 1
+        self.world.kill_worker(index)
+
+    # --- trainers move ---
+
+    @precondition(lambda self: len(self.trainers) < 2)
+    @rule()
+    def another_trainer(self):
+        self.join()
+
+    @precondition(lambda self: len(self.trainers) > 1)
+    @rule(index=st.integers(0, 1))
+    def kill_trainer(self, index):
+        self.world.kill(self.trainers.pop(index % len(self.trainers)))
+
+    @precondition(lambda self: len(self.trainers) > 1)
+    @rule()
+    def goodbye(self):
+        trainer = self.trainers.pop(0)
+        self.world.goodbye(trainer)
+        while trainer.held:
+            trainer.let_go(0)
+        trainer.flush()
+        self.world.kill(trainer)
+
+    @rule(which=st.integers(0, 1), begin=st.booleans())
+    def next_iterator(self, which, begin):
+        trainer = self.trainers[which % len(self.trainers)]
+        waiting = next((each for each in trainer.cursors.values() if each.waiting), None)
+        living = [each for each in trainer.cursors.values() if not each.waiting]
+        if waiting is not None and len(living) < 2:
+            trainer.activate(waiting.number)
+            self.next_cursor += 1
+            trainer.place(self.next_cursor, waiting.epoch + 1, 0, True)
+
+    @rule(which=st.integers(0, 1), index=st.integers(0, 2), hold=st.booleans())
+    def next_batch(self, which, index, hold):
+        trainer = self.trainers[which % len(self.trainers)]
+        living = [each for each in trainer.cursors.values() if not each.waiting]
+        if living:
+            cursor = living[index % len(living)]
+            if trainer.can_next(cursor.number):
+                trainer.next(cursor.number, hold)
+            elif cursor.ended_at == cursor.step:
+                trainer.close(cursor.number)
+
+    @rule(which=st.integers(0, 1), index=st.integers(0, 9))
+    def let_go(self, which, index):
+        trainer = self.trainers[which % len(self.trainers)]
+        if trainer.held:
+            trainer.let_go(index % len(trainer.held))
+
+    @rule(which=st.integers(0, 1), index=st.integers(0, 2))
+    def break_off(self, which, index):
+        trainer = self.trainers[which % len(self.trainers)]
+        living = [each for each in trainer.cursors.values() if not each.waiting]
+        if living:
+            trainer.close(living[index % len(living)].number)
+
+    @rule(which=st.integers(0, 1), epoch=st.integers(0, 3), step=st.integers(0, 5))
+    def jump(self, which, epoch, step):
+        trainer = self.trainers[which % len(self.trainers)]
+        waiting = next((each for each in trainer.cursors.values() if each.waiting), None)
+        if waiting is not None:
+            trainer.place(waiting.number, epoch, step, True)
+
+    @invariant()
+    def every_yield_is_in_order(self):
+        if not hasattr(self, "world"):
+            return
+        for positions in self.world.yields.values():
+            for before, after in itertools.pairwise(positions):
+                assert after == (before[0], before[1] + 1)
+
+    def teardown(self):
+        """Nobody waits for ever: with the kept batches kept, every living cursor still comes to its epoch's end."""
+        if not hasattr(self, "world"):
+            return
+        for trainer in self.trainers:
+            assert trainer.failed is None, trainer.failed
+        for _ in range(200):
+            self.world.settle()
+            left = [
+                (trainer, cursor)
+                for trainer in self.trainers
+                for cursor in trainer.cursors.values()
+                if not cursor.waiting and cursor.ended_at != cursor.step
+            ]
+            if not left:
+                break
+            moved = False
+            for trainer, cursor in left:
+                trainer.flush()
+                if trainer.can_next(cursor.number):
+                    trainer.next(cursor.number, hold=True)
+                    moved = True
+            self.world.settle()
+            ready = any(trainer.can_next(c.number) or c.ended_at == c.step for trainer, c in left)
+            assert moved or ready, f"stuck: {[c for _, c in left]}"
+        else:
+            raise AssertionError("an epoch does not end")
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,447 @@
+"""A world for the pure engine: workers, trainers and memory as plain data, every step chosen by the test.
+
+Memory is a dict that workers write row by row. A trainer checks each batch that it is handed, row by row, and again
+when it lets it go: a torn batch, a slot that is used twice, a lost, repeated or reordered step shows at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.daemon.engine import commands as c
+from prefetchd.daemon.engine.engine import Engine, Limits
+from prefetchd.wire.messages import (
+    FILL_ROWS,
+    MEASURE,
+    BatchFailed,
+    CloseCursor,
+    Consumed,
+    Farewell,
+    Filled,
+    FillFailed,
+    GiveBack,
+    Goodbye,
+    Hello,
+    Measured,
+    PlaceCursor,
+    Published,
+    Recall,
+    Refused,
+    StreamFailed,
+    Unfit,
+    Welcome,
+)
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING
+from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+
+SLOT_BYTES = 100
+
+
+@dataclasses.dataclass
+class SimWorker:
+    number: int
+    stream: int
+    ready: bool = False
+    tasks: list = dataclasses.field(default_factory=list)
+    kept: tuple | None = None  # the batch that it retains
+
+
+@dataclasses.dataclass
+class SimCursor:
+    number: int
+    epoch: int
+    step: int
+    waiting: bool
+    offers: dict = dataclasses.field(default_factory=dict)  # step -> (slot, generation, private) | error
+    ended_at: int | None = None
+
+
+@dataclasses.dataclass
+class Held:
+    cursor: int
+    slot: int
+    generation: int
+    span: int
+    slots: list
+    content: dict
+
+
+class SimTrainer:
+    """A client that follows the protocol: next(), hold, release, close."""
+
+    def __init__(self, world: World, session: int) -> None:
+        self.world = world
+        self.session = session
+        self.cursors: dict[int, SimCursor] = {}
+        self.held: list[Held] = []
+        self.to_release: list[int] = []
+        self.marks: dict[int, int] = {}
+        self.record = -1
+        self.open = True
+        self.stream_name = ""
+        self.failed: str | None = None
+        self.deaf = False
+
+    def place(self, number: int, epoch: int, step: int, waiting: bool) -> None:
+        self.cursors[number] = SimCursor(number, epoch, step, waiting)
+        self.world.send(self, PlaceCursor(number, epoch, step, waiting))
+
+    def activate(self, number: int) -> None:
+        """The waiting cursor becomes a living one."""
+        cursor = self.cursors[number]
+        cursor.waiting = False
+        self.world.send(self, PlaceCursor(number, cursor.epoch, cursor.step, False))
+
+    def close(self, number: int) -> None:
+        del self.cursors[number]
+        self.world.send(self, CloseCursor(number))
+
+    def published(self, message: Published) -> None:
+        for number, epoch, first, private, *pairs in message.batches:
+            cursor = self.cursors.get(number)
+            if cursor is None:
+                continue
+            assert epoch == cursor.epoch, "a cursor is offered its own epoch only"
+            for i in range(0, len(pairs), 2):
+                step = first + i // 2
+                if step < cursor.step:
+                    continue  # in flight when the cursor was moved
+                assert step not in cursor.offers, "offered twice"
+                cursor.offers[step] = (pairs[i], pairs[i + 1], bool(private))
+        for number, epoch, steps in message.ends:
+            cursor = self.cursors.get(number)
+            if cursor is not None and epoch == cursor.epoch:
+                cursor.ended_at = steps
+
+    def can_next(self, number: int) -> bool:
+        cursor = self.cursors[number]
+        return cursor.step in cursor.offers
+
+    def next(self, number: int, hold: bool) -> None:
+        cursor = self.cursors[number]
+        offer = cursor.offers.pop(cursor.step)
+        position = (cursor.epoch, cursor.step)
+        cursor.step += 1
+        released = self.take_released()
+        if isinstance(offer, bytes):
+            self.world.send(self, Consumed(number, cursor.step, released))
+            self.world.note(self, number, position, None)
+            return
+        slot, generation, private = offer
+        content = self.world.read(self.stream, slot, generation, position)
+        self.world.note(self, number, position, content)
+        span = self.world.memory[self.stream][slot]["span"]
+        reserved = self.world.engine.streams[self.stream].window.ring.reserved
+        if private or sum(held.span for held in self.held) + span > reserved // 2:
+            released += (number, slot, generation)
+        else:
+            self.marks[slot] = generation
+            self.held.append(Held(number, slot, generation, span, self.world.chain(self.stream, slot), content))
+            # The holder writes into its batch: it must reach nobody else.
+            self.world.memory[self.stream][slot]["scribbled"] = True
+        self.world.send(self, Consumed(number, cursor.step, released))
+        if not hold and self.held:
+            self.let_go(0)
+
+    def let_go(self, index: int) -> None:
+        held = self.held.pop(index)
+        slot = self.world.memory[self.stream][held.slot]
+        assert slot["generation"] == held.generation, "a slot was reused under its holder"
+        self.to_release += (held.cursor, held.slot, held.generation)
+
+    def take_released(self) -> tuple:
+        released = tuple(self.to_release)
+        self.to_release = []
+        return released
+
+    def flush(self) -> None:
+        if self.to_release:
+            self.world.send(self, Consumed(-1, 0, self.take_released()))
+
+    @property
+    def stream(self) -> int:
+        return self.world.stream_of[self.stream_name]
+
+
+class World:
+    """Carries out commands at once where order cannot matter, and keeps the rest for the test to pick."""
+
+    def __init__(self, workers: int = 2, slots: int = 4, by_rows: bool = True) -> None:
+        self.engine = Engine(Limits(workers=workers))
+        self.slots = slots
+        self.most_slots = slots * (1 if by_rows else 4)
+        self.by_rows = by_rows
+        self.now = 0.0
+        self.trainers: dict[int, SimTrainer] = {}
+        self.workers: dict[int, SimWorker] = {}
+        self.pending: list[tuple] = []
+        self.memory: dict[int, dict[int, dict]] = {}
+        self.stream_of: dict[str, int] = {}
+        self.yields: dict[tuple, list] = {}
+        self.specs: dict[int, StreamSpec] = {}
+        self.refused: list[str] = []
+        self.sizes: dict[tuple, int] = {}  # position -> payload bytes of odd batches
+        self.failing: set = set()
+        self.deviating: set = set()
+        self.answers: list[tuple] = []
+        self._next_session = 1
+
+    # --- trainers ---
+
+    def join(self, spec: StreamSpec, name: str = "s", shared: bool = False) -> SimTrainer:
+        session = self._next_session
+        self._next_session += 1
+        trainer = SimTrainer(self, session)
+        self.trainers[session] = trainer
+        self.engine.hello(
+            session,
+            Hello(1, "trainer", "test", 1, name, spec.fingerprint, encode_spec(spec), shared),
+            self.now,
+        )
+        self.run()
+        return trainer
+
+    def send(self, trainer: SimTrainer, message) -> None:
+        self.engine.message(trainer.session, message, self.now)
+        self.run()
+
+    def goodbye(self, trainer: SimTrainer) -> None:
+        self.send(trainer, Goodbye())
+        trainer.cursors.clear()
+
+    def kill(self, trainer: SimTrainer) -> None:
+        if self.trainers.pop(trainer.session, None) is None:
+            return
+        trainer.open = False
+        slots = max([*trainer.marks, -1]) + 1
+        self.engine.session_closed(trainer.session, tuple(trainer.marks.get(i, 0) for i in range(slots)), self.now)
+        self.run()
+
+    def note(self, trainer: SimTrainer, cursor: int, position, content) -> None:
+        self.yields.setdefault((trainer.session, cursor), []).append(position)
+
+    # --- memory ---
+
+    def read(self, stream: int, slot: int, generation: int, position) -> dict:
+        found = self.memory[stream][slot]
+        assert found["generation"] == generation, f"slot {slot} was reused before it was read"
+        assert found["position"] == position, f"slot {slot} holds {found['position']}, not {position}"
+        assert not found["scribbled"], "served what another holder may have written to"
+        rows = self.rows(stream, position)
+        assert found["rows"] == dict.fromkeys(range(rows), position), f"torn batch in slot {slot}: {found}"
+        return dict(found["rows"])
+
+    def chain(self, stream: int, slot: int) -> list:
+        """All slots of the batch that begins in `slot`."""
+        memory = self.memory[stream]
+        slots = [slot]
+        while (following := memory[slots[-1]]["next"]) >= 0:
+            slots.append(following)
+            assert memory[following]["generation"] == memory[slot]["generation"]
+        assert len(slots) == memory[slot]["span"]
+        return slots
+
+    def rows(self, stream: int, position) -> int:
+        return self.engine.streams[stream].schedule.rows(position[1])
+
+    # --- commands ---
+
+    def run(self) -> None:
+        while True:
+            while commands := self.engine.take_commands():
+                for command in commands:
+                    self._run(command)
+            if not self.answers:
+                break
+            trainer, message = self.answers.pop(0)
+            if trainer.open:
+                self.engine.message(trainer.session, message, self.now)
+        self.check()
+
+    def _run(self, command) -> None:
+        match command:
+            case c.Send(session, message):
+                self._told(session, message)
+            case c.Wake(session):
+                for message in self.engine.publications(session):
+                    self._told(session, message)
+            case c.StartStream(stream):
+                self.pending.append(("loaded", stream))
+            case c.StartWorker(stream, worker, _, _):
+                self.workers[worker] = SimWorker(worker, stream)
+                self.pending.append(("started", worker))
+            case c.StopWorker(worker, _):
+                self.pending.append(("stopped", worker))
+            case c.Assign(worker, message):
+                self.workers[worker].tasks += message.tasks
+            case c.CreateRing(stream, _, _, _):
+                self.pending.append(("ring", stream))
+            case c.WriteSlot(stream, slot, record):
+                if record.state in (SLOT_FILLING, SLOT_CONTINUED):
+                    held = [h for t in self.trainers.values() if t.stream_name for h in t.held if t.stream == stream]
+                    assert slot not in [s for h in held for s in h.slots], "a slot was reused under its holder"
+                    self.memory[stream][slot] = {
+                        "generation": record.generation,
+                        "position": (record.epoch, record.step),
+                        "rows": {},
+                        "span": record.span,
+                        "next": record.next_slot,
+                        "scribbled": False,
+                    }
+            case c.DropStream(stream):
+                self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
+                self.memory.pop(stream, None)
+            case c.CloseSession(session):
+                trainer = self.trainers.pop(session, None)
+                if trainer is not None:
+                    trainer.open = False
+            case c.GrowRing(stream, slots):
+                self.pending.append(("grown", stream, slots))
+            case c.ShareRing() | c.LendRing() | c.Log():
+                pass
+            case _:
+                raise AssertionError(command)
+
+    def _told(self, session: int, message) -> None:
+        trainer = self.trainers.get(session)
+        if trainer is None:
+            return
+        match message:
+            case Welcome():
+                trainer.stream_name = message.stream
+                trainer.record = message.consumer
+                numbers = {s.name: s.number for s in self.engine.streams.values()}
+                self.stream_of[message.stream] = numbers[message.stream]
+                if message.program_wanted:
+                    self.engine.program_arrived(session)
+            case Published():
+                trainer.published(message)
+            case BatchFailed(cursor, epoch, step, error):
+                found = trainer.cursors.get(cursor)
+                if found is not None and epoch == found.epoch and step >= found.step:
+                    assert step not in found.offers
+                    found.offers[step] = error
+            case StreamFailed(code, text, _):
+                trainer.failed = f"{code}: {text}"
+            case Refused(code, text):
+                self.refused.append(f"{code}: {text}")
+            case Recall(number, step):
+                cursor = trainer.cursors.get(number)
+                if cursor is not None and not trainer.deaf:
+                    step = max(step, cursor.step)
+                    cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
+                    self.answers.append((trainer, GiveBack(number, step)))
+            case Farewell():
+                pass
+            case _:
+                raise AssertionError(message)
+
+    # --- what the test lets happen ---
+
+    def deliver(self, index: int) -> None:
+        """One of the pending events happens."""
+        kind, subject, *more = self.pending.pop(index % len(self.pending))
+        if kind == "loaded":
+            self.engine.stream_loaded(subject, self.now)
+        elif kind == "started" and subject in self.workers:
+            self.workers[subject].ready = True
+            self.engine.worker_ready(subject, self.now)
+        elif kind == "stopped" and subject in self.workers:
+            del self.workers[subject]
+            self.engine.worker_died(subject, "stopped", self.now)
+        elif kind == "ring" and subject in self.engine.streams:
+            self.memory[subject] = {}
+            self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self.now)
+            self.pending.append(("reserved", subject))
+            self.pending.append(("reserved", subject))
+        elif kind == "grown":
+            stream = self.engine.streams.get(subject)
+            if stream is not None and stream.window.ring.reserved < more[0]:
+                self.engine.ring_reserved(subject, more[0], self.now)
+        elif kind == "reserved":
+            stream = self.engine.streams.get(subject)
+            if stream is not None:
+                reserved = stream.window.ring.reserved
+                self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2), self.now)
+        self.run()
+
+    def work(self, index: int) -> None:
+        """One of the busy workers does its next task."""
+        busy = [worker for worker in self.workers.values() if worker.tasks]
+        worker = busy[index % len(busy)]
+        task, kind, epoch, step, first, end, slot = worker.tasks.pop(0)
+        position = (epoch, step)
+        rows = self.rows(worker.stream, position)
+        size = self.sizes.get(position, SLOT_BYTES)
+        if position in self.failing:
+            answer = FillFailed(task, b"bad sample")
+        elif kind == MEASURE:
+            worker.kept = None if self.by_rows else position
+            answer = Measured(task, SLOT_BYTES, b"layout" if self.by_rows else b"")
+        elif kind == FILL_ROWS and position in self.deviating:
+            self._fill(worker.stream, slot, position, range(first, end))
+            answer = Unfit(task, 0, "dtype")
+        elif (
+            kind != FILL_ROWS
+            and size > self.memory[worker.stream][slot]["span"] * self.engine.streams[worker.stream].slot_bytes
+        ):
+            worker.kept = position
+            answer = Unfit(task, size, "too large")
+        else:
+            whole = kind != FILL_ROWS
+            self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end))
+            answer = Filled(((task, size, 1000, end - first),))
+        self.engine.worker_message(worker.number, answer, self.now)
+        self.run()
+
+    def kill_worker(self, index: int) -> None:
+        numbers = sorted(number for number, worker in self.workers.items() if worker.ready)
+        number = numbers[index % len(numbers)]
+        worker = self.workers.pop(number)
+        if worker.tasks:  # it died in the middle of its rows
+            _, kind, epoch, step, first, end, slot = worker.tasks[0]
+            if kind == FILL_ROWS:
+                self._fill(worker.stream, slot, (epoch, step), range(first, (first + end) // 2))
+        self.engine.worker_died(number, "killed", self.now)
+        self.run()
+
+    def _fill(self, stream: int, slot: int, position, rows) -> None:
+        found = self.memory[stream][slot]
+        assert found["position"] == position, f"a worker writes {position} into a slot of {found['position']}"
+        found["rows"].update(dict.fromkeys(rows, position))
+
+    def settle(self, limit: int = 10_000) -> None:
+        """Lets everything happen that can happen without the trainers."""
+        for _ in range(limit):
+            if self.pending:
+                self.deliver(0)
+            elif any(worker.tasks for worker in self.workers.values()):
+                self.work(0)
+            else:
+                return
+        raise AssertionError("the world does not come to rest")
+
+    # --- laws that hold at all times ---
+
+    def check(self) -> None:
+        for stream in self.engine.streams.values():
+            ring = stream.window.ring
+            if ring is None:
+                continue
+            owners: dict[int, object] = {}
+            for grant in list(ring._grants.values()):
+                for slot in grant.slots:
+                    assert slot not in owners, f"slot {slot} has two owners"
+                    owners[slot] = grant
+            free = sum(ring.state(slot).value == "free" for slot in range(ring.reserved))
+            assert free == ring.reserved - len(owners)
+            counted = {}
+            for slot in range(ring.reserved):
+                counted[ring.state(slot)] = counted.get(ring.state(slot), 0) + 1
+            for state, count in counted.items():
+                assert ring.count(state) == count
+            for batch in stream.window.batches.values():
+                if batch.filled:
+                    assert ring.state(batch.grant.slot).value in ("ready", "leased")
+            for cursor in stream.window.cursors.values():
+                assert cursor.next <= cursor.offered

@@ -1,0 +1,155 @@
+"""One fixed value of every format: what the golden files hold, and a first example for other tests.
+
+Every field has a value of its own that is not its default, so that two fields that change places show.
+"""
+
+from __future__ import annotations
+
+from prefetchd.wire import messages as m
+from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment
+from prefetchd.wire.remote_exception import RemoteException
+from prefetchd.wire.segment_layout import (
+    SLOT_CONTINUED,
+    SLOT_EMPTY,
+    SLOT_FILLING,
+    SLOT_READY,
+    ConsumerRecord,
+    SegmentHeader,
+    SlotRecord,
+)
+from prefetchd.wire.slot_layout import BUFFER, DTYPES, TENSOR, PayloadMeta, RowLayout, ViewEntry, place
+from prefetchd.wire.stream_spec import StreamSpec
+
+FINGERPRINT = "0123456789abcdef0123456789abcdef"
+
+MESSAGES: tuple[m.Message, ...] = (
+    m.Hello(
+        protocol=1,
+        role="trainer",
+        software="prefetchd 0.1",
+        pid=4321,
+        stream="train.py:0:0",
+        fingerprint=FINGERPRINT,
+        spec=b"\x81\xa4seed\x07",
+        shared=True,
+        cursors=((1, 2, 3, 0), (4, 3, 0, 1)),
+        held=((1, 0, 17), (1, 5, 18)),
+    ),
+    m.Welcome(
+        protocol=1, software="prefetchd 0.2", pid=99, generation=6, stream="train", consumer=3, program_wanted=True
+    ),
+    m.Refused(code="buffer_too_small", message="the ring would hold 2 batches; allowed: 4 or more. Raise buffer="),
+    m.Program(name="/prefetchd-0a1b2c3d-program-1", program_bytes=1 << 33),
+    m.PlaceCursor(cursor=7, epoch=2, step=300, waiting=True),
+    m.CloseCursor(cursor=8),
+    m.Consumed(cursor=-1, step=70_000, released=(7, 2, 19, 8, 3, 1 << 40), waited_us=151),
+    m.GiveBack(cursor=7, step=302),
+    m.Goodbye(),
+    m.RingOpened(segment_bytes=1 << 32),
+    m.Published(batches=((7, 2, 300, 0, 4, 20, 5, 21), (8, 0, 0, 1, 6, 22)), ends=((7, 2, 302),)),
+    m.BatchFailed(cursor=7, epoch=2, step=301, error=b"\x95\xa0"),
+    m.StreamFailed(code="stream_failed", message="the program does not load", error=b"\x00\xff"),
+    m.Output(worker=2, text="Läuft…\n", dropped=12),
+    m.Farewell(reason="asked to stop"),
+    m.Recall(cursor=7, step=299),
+    m.Stop(now=True),
+    m.SpawnStream(stream=3, program_bytes=4096, spec=b"\x80"),
+    m.SpawnWorker(worker=11, place=2, workers=4),
+    m.Spawned(child=11, pid=31337),
+    m.Ready(note="importing foo started a thread"),
+    m.LoadFailed(message="No module named 'foo'", error=b"\x01"),
+    m.ChildEnded(child=11, how="signal 9"),
+    m.UseRing(layout=b"\x94"),
+    m.Fill(tasks=((1, m.FILL_ROWS, 2, 300, 0, 128, 4), (2, m.FILL_WHOLE, 2, 301, 0, 256, 5)), keys=(b"", b"\x05")),
+    m.Filled(tasks=((1, 65_536, 1500, 128),)),
+    m.Measured(task=1, payload_bytes=65_536, layout=b"\x94\x01"),
+    m.Unfit(task=2, payload_bytes=0, reason="row 3: dtype float64, not float32"),
+    m.FillFailed(task=2, error=b"\x95"),
+)
+
+BARE_MESSAGES: tuple[m.Message, ...] = (m.Hello(1, "control", "prefetchd 0.1", 4322), m.Published())
+
+SPEC = StreamSpec(
+    fingerprint=FINGERPRINT,
+    seed=(1 << 63) - 1,
+    order="shuffle",
+    length=1_281_167,
+    batch_size=256,
+    order_version=1,
+    drop_last=True,
+    rank=3,
+    world_size=8,
+    drop_uneven=True,
+    logical_shards=5,
+    on_error="substitute",
+    name="imagenet/träin",
+    seed_source="torch",
+    buffer_bytes=1 << 32,
+    buffer_batches=12,
+    minimum_slots=6,
+    low_watermark=2,
+    high_watermark=10,
+    lookback=1,
+    workers=7,
+    timeout_s=1.5,
+    store="shm",
+)
+BARE_SPEC = StreamSpec(FINGERPRINT, 0, "sequential", 10, 4)
+
+HEADER = SegmentHeader(
+    slots=5,
+    slot_bytes=8192,
+    created_ns=1_700_000_000_123_456_789,
+    daemon_generation=6,
+    fingerprint=FINGERPRINT,
+    row_layout_bytes=123,
+    spec_bytes=345,
+    program_name="/prefetchd-0a1b2c3d-program-1",
+    consumers=3,
+)
+SLOT_RECORDS = (
+    SlotRecord(SLOT_READY, 3, 17, 2, 300, 20_000, 0x1122334455667788, 3, 1),
+    SlotRecord(SLOT_EMPTY),
+    SlotRecord(SLOT_CONTINUED, 1, 17, 2, 300),
+    SlotRecord(SLOT_CONTINUED, 1, 17, 2, 300, next_slot=2),
+    SlotRecord(SLOT_FILLING, 1, (1 << 64) - 1, 3, 0),
+)
+CONSUMER_RECORD = ConsumerRecord(4321, 7, 2, 301, 100_301, 151, 9, 75, 1_234_567_890_123, 2)
+MARKS = (17, 0, 0, 0, 16)
+RESERVED_SLOTS = 3
+
+PAYLOAD_META: PayloadMeta = place(
+    [(4 * 3 * 5, TENSOR), (16, TENSOR), (1000, BUFFER)],
+    (
+        ViewEntry(0, DTYPES.index("uint8"), 0, (4, 3, 5), (15, 5, 1)),
+        ViewEntry(0, DTYPES.index("uint8"), 2, (2, 3), (15, 5)),
+        ViewEntry(1, DTYPES.index("int64"), 0, (2,), (1,)),
+        ViewEntry(1, DTYPES.index("bfloat16"), 7, (), ()),
+    ),
+    b"\x80\x05]\x94(K\x00K\x01e.",
+)
+ROW_LAYOUT = RowLayout(
+    rows=4,
+    signature=b"(uint8(3, 5), int64())",
+    meta=place(
+        [(60, TENSOR), (32, TENSOR)],
+        (
+            ViewEntry(0, DTYPES.index("uint8"), 0, (4, 3, 5), (15, 5, 1)),
+            ViewEntry(1, DTYPES.index("int64"), 0, (4,), (1,)),
+        ),
+        b"\x80\x05K\x00K\x01\x86.",
+    ),
+)
+
+ENVIRONMENT = Environment(
+    executable=b"/usr/bin/python3",
+    sys_path=("", "/home/u/tr\udce4in", "/usr/lib/python3"),
+    directory=b"/home/u/\xff",
+    variables={b"PATH": b"/usr/bin", b"HOME": b"/home/u", b"\xfe": b"\xff"},
+    preload=("torch", "PIL"),
+)
+PROGRAM = ProgramLayout(len(encode_environment(ENVIRONMENT)), 5000, (1, 4096, 0, 10_000))
+
+EXCEPTION = RemoteException(
+    "builtins.KeyError", "'größe'", "Traceback (most recent call last):\n  ...\n", "sample 17", b"\x80\x05N."
+)
