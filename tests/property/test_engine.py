@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -123,7 +124,9 @@ class EngineMachine(RuleBasedStateMachine):
         trainer = self.trainers[which % len(self.trainers)]
         waiting = next((each for each in trainer.cursors.values() if each.waiting), None)
         if waiting is not None:
-            trainer.place(waiting.number, epoch, step, True)
+            trainer.close(waiting.number)
+            self.next_cursor += 1
+            trainer.place(self.next_cursor, epoch, step, True)
 
     @invariant()
     def every_yield_is_in_order(self):
@@ -164,9 +167,67 @@ class EngineMachine(RuleBasedStateMachine):
 
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = settings(
-    max_examples=150,
+    max_examples=300,
     stateful_step_count=60,
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def found_orders():
+    """Orders of events that have broken the engine once."""
+    yield (
+        "a recalled batch that its holder gives back is filled again",
+        {"workers": 3, "slots": 4, "by_rows": False},
+        "deliver:9 deliver:6 work deliver:2 next_iterator deliver:1 deliver deliver:9 deliver:5 another_trainer "
+        "work:1 work:4 kill_trainer:1 next_batch another_trainer work:6 kill_trainer next_iterator work next_iterator",
+    )
+    yield (
+        "two iterators of one trainer on one batch, the later one behind the earlier one's offers",
+        {"workers": 1, "slots": 8, "by_rows": True},
+        "deliver deliver next_iterator break_off next_iterator break_off next_iterator jump:2:1 next_iterator",
+    )
+    yield (
+        "a recall that cannot help",
+        {"workers": 1, "slots": 4, "by_rows": False},
+        "another_trainer deliver deliver work next_iterator deliver deliver work next_iterator",
+    )
+    yield (
+        "offers of waiting iterators in the way of living ones",
+        {"workers": 1, "slots": 4, "by_rows": False},
+        "another_trainer next_iterator next_iterator next_iterator:1 jump:0:0",
+    )
+
+
+ARGUMENTS = {
+    "deliver": ["index"],
+    "work": ["index"],
+    "kill_trainer": ["index"],
+    "next_iterator": ["which"],
+    "break_off": ["which"],
+    "jump": ["epoch", "step"],
+    "next_batch": ["which"],
+}
+DEFAULTS = {
+    "deliver": {"index": 0},
+    "work": {"index": 0},
+    "kill_trainer": {"index": 0},
+    "next_iterator": {"which": 0, "begin": False},
+    "break_off": {"which": 0, "index": 0},
+    "jump": {"which": 0},
+    "next_batch": {"which": 0, "index": 0, "hold": True},
+    "another_trainer": {},
+}
+
+
+@pytest.mark.parametrize(("begin", "events"), [pytest.param(b, e, id=name) for name, b, e in found_orders()])
+def test_an_order_that_broke_the_engine_once(begin, events):
+    machine = EngineMachine()
+    machine.begin(**begin, odd={})
+    for event in events.split():
+        name, *values = event.split(":")
+        given = dict(zip(ARGUMENTS.get(name, []), map(int, values)))
+        getattr(machine, name)(**(DEFAULTS[name] | given))
+        machine.every_yield_is_in_order()
+    machine.teardown()

@@ -35,6 +35,7 @@ from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 
 SLOT_BYTES = 100
+MOST_ANSWERS = 100
 
 
 @dataclasses.dataclass
@@ -247,7 +248,7 @@ class World:
     # --- commands ---
 
     def run(self) -> None:
-        while True:
+        for _ in range(MOST_ANSWERS):
             while commands := self.engine.take_commands():
                 for command in commands:
                     self._run(command)
@@ -256,6 +257,8 @@ class World:
             trainer, message = self.answers.pop(0)
             if trainer.open:
                 self.engine.message(trainer.session, message, self.now)
+        else:
+            raise AssertionError("offers and recalls go on for ever")
         self.check()
 
     def _run(self, command) -> None:

@@ -22,6 +22,7 @@ class Batch:
     pending     rows that no worker has been given yet
     under_way   tasks that workers have
     cancelled   nobody wants it any more: it ends with its last task
+    recalled    whoever was offered it gives it back, and it is evicted then
     retainer    the worker that keeps the finished batch in its own memory until there is room
     error       what the trainer gets in its place
     """
@@ -35,6 +36,7 @@ class Batch:
     under_way: int = 0
     cancelled: bool = False
     filled: bool = False
+    recalled: bool = False
     retainer: int | None = None
     error: bytes | None = None
     deaths: int = 0

@@ -32,19 +32,18 @@ class Offering:
     # --- cursors ---
 
     def place_cursor(self, key: Key, position: Position, *, waiting: bool) -> None:
-        """Creates the cursor or moves it; what it was offered and did not yield goes back."""
+        """Creates the cursor, or turns a waiting one into a living one where it stands: what it was offered stays
+        offered. A cursor does not move; whoever wants another place closes it and places another."""
         window = self.window
         cursor = window.cursors.get(key)
-        if cursor is not None and cursor.next == position:
-            # An iterator begins where its waiting cursor stood: what was offered stays offered.
-            cursor.waiting = waiting
-            if not waiting and cursor.fill[0] != position[0]:
+        if cursor is None:
+            window.cursors[key] = place(key, key[0], position, waiting, window.lengths)
+        elif waiting or not cursor.waiting or cursor.next != position:
+            raise ProtocolError(f"cursor {key[1]} at {cursor.next} cannot be placed at {position}")
+        else:
+            cursor.waiting = False
+            if cursor.fill[0] != position[0]:
                 cursor.fill = (position[0], window.lengths.steps(position[0]) or 0)
-            window.cursors_moved()
-            return
-        if cursor is not None:
-            self._give_back(key, cursor.next)
-        window.cursors[key] = place(key, key[0], position, waiting, window.lengths)
         window.cursors_moved()
 
     def close_cursor(self, key: Key) -> None:
@@ -62,24 +61,45 @@ class Offering:
         position = (cursor.epoch, step)
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} gives back from {position}; it was offered up to {cursor.offered}")
-        self._give_back(key, position)
+        # First the cursor, then the leases: an evicted batch takes back the filling of cursors that still want it.
         cursor.offered = position
         cursor.recalled = False
+        self._give_back(key, position)
         self.window.cursors_moved()
 
     def recalls(self) -> list[tuple[Hashable, Recall]]:
-        """(consumer, Recall) for the cursor that has the most offers, when a living cursor waits for a batch that
-        finds no room otherwise."""
-        offers = {
-            each.key: self.window.lengths.distance(each.next, each.offered)
-            for each in self.window.cursors.values()
-            if not each.recalled and each.next < each.offered
-        }
-        if not offers or any(each.recalled for each in self.window.cursors.values()):
+        """(consumer, Recall) for all who were offered the one batch that is to go, when a living cursor waits for room
+        and only offers stand in its way. Empty when taking offers back would not help, or one is being taken back."""
+        window = self.window
+        assert window.ring is not None
+        if any(cursor.recalled for cursor in window.cursors.values()):
             return []
-        cursor = self.window.cursors[max(offers, key=offers.__getitem__)]
-        cursor.recalled = True
-        return [(cursor.consumer, Recall(cursor.key[1], cursor.next[1]))]  # type: ignore[index]
+        found = max(self._recallable(), key=lambda each: window.lead(each.position), default=None)
+        if found is None:
+            return []
+        assert found.grant is not None
+        found.recalled = True
+        told: list[tuple[Hashable, Recall]] = []
+        for key in window.ring.leases(found.grant.slot):
+            cursor = window.cursors[key]
+            cursor.recalled = True
+            told.append((cursor.consumer, Recall(cursor.key[1], found.position[1])))  # type: ignore[index]
+        return told
+
+    def _recallable(self) -> list[Batch]:
+        """Batches that could be evicted if those who were offered them gave them back: nobody has yielded them, and no
+        living cursor waits for them."""
+        cursors = self.window.cursors
+        ring = self.window.ring
+        assert ring is not None
+        offered = {id(lease.batch): lease.batch for leases in self._leases.values() for lease in leases.values()}
+        return [
+            batch
+            for batch in offered.values()
+            if batch.grant is not None
+            and not self.window.is_awaited(batch)
+            and all(key in cursors and cursors[key].next <= batch.position for key in ring.leases(batch.grant.slot))
+        ]
 
     def yielded_up_to(self, key: Key, step: int) -> None:
         """The consumer's next() has come to `step` of the cursor's epoch."""
@@ -159,7 +179,7 @@ class Offering:
         return [Published(tuple(rows), tuple(ends)), *failures]
 
     def _offer_run(self, cursor: Cursor, first: Batch, room: int) -> tuple[int, ...]:
-        private = self._is_shared(cursor, first.position)
+        private = self._is_shared(cursor, first)
         run = [cursor.key[1], *first.position, int(private)]  # type: ignore[index]
         batch = first
         while room:
@@ -172,7 +192,7 @@ class Offering:
             if not self._can_offer(cursor) or self.window.lengths.is_end(position):
                 break
             batch = self.window.batches[position]
-            if batch.error is not None or self._is_shared(cursor, position) != private:
+            if batch.error is not None or self._is_shared(cursor, batch) != private:
                 break
         return tuple(run)
 
@@ -185,6 +205,11 @@ class Offering:
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or cursor.recalled:
             return False
+        if batch.recalled:
+            # It is to go, unless somebody has come to need it meanwhile.
+            if not self.window.is_awaited(batch):
+                return False
+            batch.recalled = False
         # What is offered cannot be taken back without its consumer: on a shared stream half stays here.
         share = self.window.limit(cursor) // (2 if self.shareable else 1)
         return position[1] - cursor.next[1] < max(1, share)
@@ -195,9 +220,13 @@ class Offering:
         if cursor.fill < cursor.offered:
             cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
 
-    def _is_shared(self, cursor: Cursor, position: Position) -> bool:
-        others = (each for each in self.window.cursors.values() if each is not cursor)
-        return any(other.consumer != cursor.consumer or other.wants(position) for other in others)
+    def _is_shared(self, cursor: Cursor, batch: Batch) -> bool:
+        """True when somebody else was offered the batch or may be: then all get copies, for each may write to its."""
+        window = self.window
+        if batch.grant is not None and window.ring is not None and window.ring.leases(batch.grant.slot):
+            return True
+        others = (each for each in window.cursors.values() if each is not cursor)
+        return any(other.consumer != cursor.consumer or other.wants(batch.position) for other in others)
 
     def _cursors_of(self, consumer: Hashable) -> list[Cursor]:
         return [cursor for cursor in self.window.cursors.values() if cursor.consumer == consumer]
@@ -230,7 +259,11 @@ class Offering:
         if not ring.release(lease.grant, key):
             return
         batch = lease.batch
-        if lease.exclusive:
+        if batch.recalled and returned:
+            ring.evict(lease.grant)
+            window.batches.setdefault(batch.position, batch)
+            window.remove(batch)
+        elif lease.exclusive:
             if returned and batch.position not in window.batches:
                 ring.keep(lease.grant)
                 window.batches[batch.position] = batch

@@ -116,8 +116,8 @@ class Window:
 
     def lead(self, position: Position) -> int:
         """How many batches come before `position` for the cursor that gets there first."""
-        wanting = [each for each in self.cursors.values() if each.wants(position)]
-        return min((self.lengths.distance(each.next, position) for each in wanting), default=0)
+        coming = (each for each in self.cursors.values() if each.next <= position and each.walks(position))
+        return min((self.lengths.distance(each.next, position) for each in coming), default=0)
 
     def drop(self, batch: Batch) -> bool:
         """Takes the batch out of the window. A batch that is being filled ends with its last task; one that is
