@@ -16,7 +16,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import interleave, own_daemon, report, stopwatch
+from benchmarks.harness import endless, interleave, own_daemon, report, stopwatch
 
 BATCH = 256
 SAMPLE = (3, 224, 224)
@@ -38,11 +38,6 @@ class Source(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return self.data[index]
-
-
-def endless(loader: DataLoader[Any]) -> Iterator[torch.Tensor]:
-    while True:
-        yield from loader
 
 
 def batches_a_second(batches: Iterator[torch.Tensor]) -> float:

@@ -10,9 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from prefetchd import __version__
 
@@ -47,6 +49,12 @@ def own_daemon(*, workers: int | None = None) -> Iterator[Path]:
             yield Path(directory)
         finally:
             subprocess.run([*command, "stop"], check=False, stdout=subprocess.DEVNULL)
+
+
+def endless(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from loader
 
 
 def interleave(rounds: int, contestants: dict[str, Callable[[], float]]) -> dict[str, list[float]]:

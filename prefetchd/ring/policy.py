@@ -26,6 +26,9 @@ class SlotState(enum.Enum):
     LEASED = "leased"
     QUARANTINED = "quarantined"
 
+    # Members are singletons; Enum's own hash is Python code, and TABLE is asked for every move.
+    __hash__ = object.__hash__
+
 
 class SlotEvent(enum.Enum):
     CLAIM = "claim"
@@ -36,6 +39,8 @@ class SlotEvent(enum.Enum):
     ABANDON = "abandon"
     QUARANTINE = "quarantine"
     CLEAR = "clear"
+
+    __hash__ = object.__hash__
 
 
 TABLE: dict[tuple[SlotState, SlotEvent], SlotState] = {
@@ -116,6 +121,11 @@ class Ring:
     def mean_span(self) -> float:
         """Slots that a batch takes on average."""
         return self._claimed_slots / self._claims if self._claims else 1.0
+
+    @property
+    def capacity(self) -> int:
+        """Batches of average span that the reserved slots take."""
+        return self.reserved * self._claims // self._claimed_slots if self._claims else self.reserved
 
     def claim(self, span: int = 1) -> Grant | None:
         """FREE -> FILLING for the first batch that comes, or None when fewer than `span` slots are free."""

@@ -53,9 +53,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.deliver(index)
 
     @precondition(lambda self: any(w.tasks for w in self.world.workers.values()))
-    @rule(index=st.integers(0, 9))
-    def work(self, index):
-        self.world.work(index)
+    @rule(index=st.integers(0, 9), tasks=st.integers(1, 3))
+    def work(self, index, tasks):
+        self.world.work(index, tasks)
 
     @precondition(lambda self: self.kills < 3 and any(w.ready for w in self.world.workers.values()))
     @rule(index=st.integers(0, 9))
@@ -211,7 +211,7 @@ ARGUMENTS = {
 }
 DEFAULTS = {
     "deliver": {"index": 0},
-    "work": {"index": 0},
+    "work": {"index": 0, "tasks": 1},
     "kill_trainer": {"index": 0},
     "next_iterator": {"which": 0, "begin": False},
     "break_off": {"which": 0, "index": 0},

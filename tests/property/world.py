@@ -368,8 +368,15 @@ class World:
                 self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2), self.now)
         self.run()
 
-    def work(self, index: int) -> None:
-        """One of the busy workers does its next task."""
+    def work(self, index: int, tasks: int = 1) -> None:
+        """One of the busy workers does its next task; of `tasks` tasks the daemon hears all at once."""
+        self._work(index)
+        for _ in range(tasks - 1):
+            if any(worker.tasks for worker in self.workers.values()):
+                self._work(index)
+        self.run()
+
+    def _work(self, index: int) -> None:
         busy = [worker for worker in self.workers.values() if worker.tasks]
         worker = busy[index % len(busy)]
         task, kind, epoch, step, first, end, slot = worker.tasks.pop(0)
@@ -395,7 +402,6 @@ class World:
             self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end))
             answer = Filled(((task, size, 1000, end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
-        self.run()
 
     def kill_worker(self, index: int) -> None:
         numbers = sorted(number for number, worker in self.workers.items() if worker.ready)

@@ -68,10 +68,15 @@ class Engine:
         self._sessions: dict[int, StreamState] = {}
         self._next_stream = 1
         self._commands: list[Command] = []
+        self._moved = False
         self.pool = Pool(limits.workers, limits.retire_after_s, self.streams, self._commands, self._fail_stream)
 
     def take_commands(self) -> list[Command]:
-        """What is to be done since the last call, in order."""
+        """What is to be done since the last call, in order. Tasks are handed out and consumers told here, once for
+        all events since."""
+        if self._moved and not self.stopping:
+            self._moved = False
+            self._decide()
         commands = self._commands[:]
         self._commands.clear()
         return commands
@@ -131,8 +136,7 @@ class Engine:
             self._goodbye(stream, session, now_s)
         else:
             raise ProtocolError(f"a trainer does not send {type(message).__name__}")
-        self._dispatch(now_s)
-        self._wake_consumers(stream)
+        self._moved = True
 
     def session_closed(self, session: int, marks: tuple[int, ...], now_s: float) -> None:
         """The connection has ended; `marks` are those of its consumer record."""
@@ -145,7 +149,7 @@ class Engine:
             self._drop(stream)
         elif not consumer.departed:
             self._linger(stream, position, now_s + self.limits.linger_crash_s)
-        self._dispatch(now_s)
+        self._moved = True
 
     def publications(self, session: int) -> list[Message]:
         """What to tell the session now; its batches are leased with this. Empty when there is nothing."""
@@ -166,7 +170,7 @@ class Engine:
         stream = self.streams.get(number)
         if stream is not None and stream.stage is Stage.LOADING:
             stream.stage = Stage.RUNNING
-            self._dispatch(now_s)
+            self._moved = True
 
     def load_failed(self, number: int, message: str, error: bytes) -> None:
         """The program cannot be loaded."""
@@ -211,7 +215,7 @@ class Engine:
         stream = self.streams.get(number)
         if stream is not None and stream.window.ring is not None:
             stream.window.ring.reserve(slots)
-            self._dispatch(now_s)
+            self._moved = True
 
     def ring_failed(self, number: int, code: str, message: str) -> None:
         """The segment cannot be made."""
@@ -223,7 +227,7 @@ class Engine:
 
     def worker_ready(self, worker: int, now_s: float) -> None:
         self.pool.worker_ready(worker, now_s)
-        self._dispatch(now_s)
+        self._moved = True
 
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
         """A worker's answer to its tasks."""
@@ -233,15 +237,12 @@ class Engine:
         if stream.window.ring is None and stream.batch_bytes and not stream.slot_bytes:
             stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
             self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))
-        self._dispatch(now_s)
-        self._wake_consumers(stream)
+        self._moved = True
 
     def worker_died(self, worker: int, how: str, now_s: float) -> None:
         """The worker's death is certain: nobody writes its rows any more."""
-        stream = self.pool.worker_died(worker, how, now_s)
-        self._dispatch(now_s)
-        if stream is not None:
-            self._wake_consumers(stream)
+        self.pool.worker_died(worker, how)
+        self._moved = True
 
     # --- time ---
 
@@ -369,20 +370,18 @@ class Engine:
         del self.streams[stream.number]
         self._commands.append(DropStream(stream.number))
 
-    def _dispatch(self, now_s: float) -> None:
-        if self.stopping:
-            return
-        self.pool.dispatch(now_s)
+    def _decide(self) -> None:
+        """Workers get what they can take; consumers are told what is ready, or asked for what stands in the way."""
+        self.pool.dispatch()
         for stream in self.streams.values():
+            offering = stream.offering
             if stream.filling.cramped:
                 stream.filling.cramped = False
-                for session, recall in stream.offering.recalls():
+                for session, recall in offering.recalls():
                     self._commands.append(Send(session, recall))  # type: ignore[arg-type]
-
-    def _wake_consumers(self, stream: StreamState) -> None:
-        for session in stream.consumers:
-            if stream.offering.has_news(session):
-                self._commands.append(Wake(session))
+            for session in stream.consumers:
+                if offering.has_news(session):
+                    self._commands.append(Wake(session))
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._commands.append(Log(level, event, tuple(fields.items())))

@@ -32,15 +32,20 @@ class Filling:
     def neediest(self) -> tuple[float, Cursor] | None:
         """The cursor with the fewest batches ahead that may have more, living ones before waiting ones."""
         window = self.window
-        best: tuple[bool, float, Cursor] | None = None
-        for cursor in window.cursors.values():
-            limit = window.limit(cursor)
-            if advance_fill(cursor, window.lengths, limit, window.batches.__contains__) is None:
-                continue
-            ratio = window.fill_ratio(cursor)
-            if best is None or (cursor.waiting, ratio) < best[:2]:
-                best = (cursor.waiting, ratio, cursor)
-        return None if best is None else (best[1], best[2])
+        for waiting in (False, True):
+            best: tuple[float, Cursor] | None = None
+            for cursor in window.cursors.values():
+                if cursor.waiting is not waiting:
+                    continue
+                limit = window.limit(cursor)
+                if advance_fill(cursor, window.lengths, limit, window.batches.__contains__) is None:
+                    continue
+                ratio = window.fill_ratio(cursor)
+                if best is None or ratio < best[0]:
+                    best = (ratio, cursor)
+            if best is not None:
+                return best
+        return None
 
     def need(self) -> float | None:
         """How needy the stream is (less is needier), or None when it has nothing to fill."""

@@ -43,12 +43,12 @@ class Pool:
 
     # --- giving tasks ---
 
-    def dispatch(self, now_s: float) -> None:
+    def dispatch(self) -> None:
         """Gives every worker what it can take, the neediest stream first."""
         assigned: dict[Worker, list[tuple[int, ...]]] = {}
-        exhausted: set[int] = set()
-        while True:
-            stream = self._neediest(exhausted)
+        running = [stream for stream in self._streams.values() if stream.stage is Stage.RUNNING]
+        while running:
+            stream = _neediest(running)
             if stream is None:
                 break
             worker = self._worker_for(stream)
@@ -56,39 +56,28 @@ class Pool:
                 if self._busy() >= self.limit and len(self._streams) > 1:
                     # The others must not keep their workers' queues full while the neediest waits for one to end.
                     break
-                exhausted.add(stream.number)
+                running.remove(stream)
                 continue
-            piece = stream.filling.next_piece(worker.number, stream.pieces_a_batch())
-            if piece is None:
-                # It may have found room for a batch that another worker keeps: then that one is next.
-                if self._worker_for(stream) in (worker, None):
-                    exhausted.add(stream.number)
-                continue
-            assigned.setdefault(worker, []).append(self._task(worker, piece))
+            piece = stream.filling.next_piece(worker.number, stream.pieces)
+            if piece is not None:
+                assigned.setdefault(worker, []).append(self._task(worker, piece))
+            elif self._worker_for(stream) in (worker, None):
+                # Else it has found room for a batch that another worker keeps: then that one is next.
+                running.remove(stream)
         for worker, tasks in assigned.items():
             self._commands.append(Assign(worker.number, Fill(tuple(tasks))))
         self._start_workers()
 
-    def _neediest(self, exhausted: set[int]) -> StreamState | None:
-        best: StreamState | None = None
-        least = 0.0
-        for stream in self._streams.values():
-            if stream.stage is not Stage.RUNNING or stream.number in exhausted:
-                continue
-            need = stream.filling.need()
-            if need is not None and (best is None or need < least):
-                best, least = stream, need
-        return best
-
     def _worker_for(self, stream: StreamState) -> Worker | None:
         """The worker that keeps a waiting batch, else an idle one if the limit allows one more busy one, else the one
         with the shortest queue."""
-        most = stream.tasks_a_worker()
+        most = stream.tasks_a_worker
+        free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
+        if not free:
+            return None
         retainers = stream.filling.retainers()
         best: Worker | None = None
-        for worker in stream.workers.values():
-            if worker.stage is not WorkerStage.READY or len(worker.tasks) >= most:
-                continue
+        for worker in free:
             if worker.number in retainers:
                 best = worker
                 break
@@ -111,9 +100,9 @@ class Pool:
 
     def _start_workers(self) -> None:
         for stream in self._streams.values():
-            if stream.stage is not Stage.RUNNING or stream.filling.need() is None:
-                continue
             wanted = stream.worker_limit(self.limit)
+            if stream.stage is not Stage.RUNNING or len(stream.workers) >= wanted or stream.filling.need() is None:
+                continue
             while len(stream.workers) < wanted:
                 places = {each.place for each in stream.workers.values()}
                 place = next(each for each in range(wanted) if each not in places)
@@ -129,6 +118,7 @@ class Pool:
         if worker is None or worker.stage is not WorkerStage.STARTING:
             return
         worker.stage = WorkerStage.READY
+        worker.stream.cut_anew()
         worker.idle_since_s = now_s
         if worker.stream.window.ring is not None and not worker.has_ring:
             self._commands.append(LendRing(number, worker.stream.number))
@@ -155,16 +145,17 @@ class Pool:
             worker.idle_since_s = now_s
         return worker.stream
 
-    def worker_died(self, number: int, how: str, now_s: float) -> StreamState | None:
-        """The worker's rows go to others. Returns its stream, or None when it was not expected to live."""
+    def worker_died(self, number: int, how: str) -> None:
+        """The worker's rows go to others."""
         worker = self.workers.pop(number, None)
         if worker is None:
-            return None
+            return
         stream = worker.stream
         stream.workers.pop(number, None)
+        stream.cut_anew()
         stream.filling.release_retainer(number)
         if worker.stage is WorkerStage.STOPPING and not worker.tasks:
-            return None
+            return
         stream.counters.worker_deaths += 1
         self._log("warning", "worker died", stream=stream.name, worker=number, how=how, tasks=len(worker.tasks))
         # The task at hand is the oldest; the others only waited behind it.
@@ -175,7 +166,6 @@ class Pool:
                 stream.filling.failed(piece, _died_too_often(piece, how, batch.deaths))
             else:
                 stream.filling.lost(piece)
-        return stream
 
     def _take(self, worker: Worker, task: int) -> Piece:
         piece = worker.tasks.pop(task, None)
@@ -187,6 +177,7 @@ class Pool:
         stream = worker.stream
         counters = stream.counters
         stream.timed(max(1, piece.rows), duration_us / 1e6)
+        counters.tasks += 1
         counters.fill_us += duration_us
         counters.samples += samples
         if stream.filling.filled(piece, payload_bytes):
@@ -197,7 +188,7 @@ class Pool:
         stream = worker.stream
         stream.batch_bytes = message.payload_bytes
         stream.layout = message.layout
-        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.pieces_a_batch())
+        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.pieces)
 
     def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
         stream = worker.stream
@@ -258,10 +249,19 @@ class Pool:
 
     def _stop(self, worker: Worker) -> None:
         worker.stage = WorkerStage.STOPPING
+        worker.stream.cut_anew()
         self._commands.append(StopWorker(worker.number))
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _neediest(running: list[StreamState]) -> StreamState | None:
+    """The stream that has something to fill and the fewest batches ahead of its consumers."""
+    if len(running) == 1:
+        return running[0]
+    needs = [(need, stream.number, stream) for stream in running if (need := stream.filling.need()) is not None]
+    return min(needs)[2] if needs else None
 
 
 def _died_too_often(piece: Piece, how: str, deaths: int) -> bytes:

@@ -71,12 +71,12 @@ class Counters:
     batches: int = 0
     samples: int = 0
     payload_bytes: int = 0
+    tasks: int = 0
     fill_us: int = 0
     consumed: int = 0
     failed: int = 0
     deviations: int = 0
     worker_deaths: int = 0
-    discarded: int = 0
 
 
 class StreamState:
@@ -107,6 +107,8 @@ class StreamState:
         self.host_deaths = 0
         self.failure: tuple[str, str, bytes] | None = None
         self.row_s = 0.0
+        self.pieces = 1
+        self.tasks_a_worker = 2
         self._commands = commands
 
     @property
@@ -132,25 +134,24 @@ class StreamState:
         """Most workers for this stream when the daemon allows `limit` in all."""
         return min(limit, self.spec.workers) if self.spec.workers else limit
 
-    def pieces_a_batch(self) -> int:
-        """In how many pieces to cut a batch: one a worker, but none shorter than SHORTEST_PIECE_S."""
-        ready = sum(worker.stage is WorkerStage.READY for worker in self.workers.values())
-        batch_s = self.row_s * self.schedule.rows_per_batch
-        by_time = int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready
-        return max(1, min(ready, by_time))
-
-    def tasks_a_worker(self) -> int:
-        """How many tasks a worker has at once: the next one waits in its socket, so that it never idles between
-        two; but a long task keeps no other one waiting behind it."""
-        piece_s = self.row_s * self.schedule.rows_per_batch / self.pieces_a_batch()
-        if piece_s > LONG_PIECE_S:
-            return 1
-        return 2 if piece_s > SHORTEST_PIECE_S / 2 else 4
-
     def timed(self, rows: int, duration_s: float) -> None:
         """A task of `rows` rows took `duration_s`."""
         row_s = duration_s / rows
         self.row_s = row_s if not self.row_s else self.row_s + SMOOTHING * (row_s - self.row_s)
+        self.cut_anew()
+
+    def cut_anew(self) -> None:
+        """Rows have become slower or faster, or workers come and gone: sets `pieces`, in how many a batch is cut (one
+        a worker, but none shorter than SHORTEST_PIECE_S), and `tasks_a_worker`, how many tasks one has at once: the
+        next one waits in its socket, so that it never idles between two, but a long one keeps no other waiting."""
+        ready = sum(worker.stage is WorkerStage.READY for worker in self.workers.values())
+        batch_s = self.row_s * self.schedule.rows_per_batch
+        self.pieces = max(1, min(ready, int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready))
+        piece_s = batch_s / self.pieces
+        if piece_s > LONG_PIECE_S:
+            self.tasks_a_worker = 1
+        else:
+            self.tasks_a_worker = 2 if piece_s > SHORTEST_PIECE_S / 2 else 4
 
     def _write(self, slot: int, record: SlotRecord) -> None:
         self._commands.append(WriteSlot(self.number, slot, record))

@@ -44,16 +44,18 @@ class Window:
     @property
     def capacity(self) -> int:
         """Batches that may be ready at once."""
-        slots = int(self.ring.reserved / self.ring.mean_span) if self.ring is not None else 1
+        slots = self.ring.capacity if self.ring is not None else 1
         return max(1, min(self._high, slots) if self._high else slots)
 
     def limit(self, cursor: Cursor) -> int:
         """Batches that `cursor` may have ahead: living cursors share the ring, the waiting one gets the rest."""
-        living = [other for other in self.cursors.values() if not other.waiting]
+        living = 0
+        for each in self.cursors.values():
+            living += not each.waiting
         if not cursor.waiting:
-            return max(1, self.capacity // max(1, len(living)))
-        ahead = sum(self.lengths.distance(other.next, other.fill) for other in living)
-        rest = (self.capacity - ahead) // (len(self.cursors) - len(living))
+            return max(1, self.capacity // max(1, living))
+        ahead = sum(self.lengths.distance(each.next, each.fill) for each in self.cursors.values() if not each.waiting)
+        rest = (self.capacity - ahead) // (len(self.cursors) - living)
         return max(0 if living else 1, rest)
 
     def ready_ahead(self) -> int:
