@@ -129,7 +129,9 @@ class PrefetchLoader(DataLoader[Any]):
         if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
             self._client = InlineStream(request.spec, request.parts)
         else:
-            self._client = StreamClient(runtime_paths(socket), request.spec, request.parts, shared=request.shared)
+            self._client = StreamClient(
+                runtime_paths(socket), request.spec, request.parts, shared=request.shared, fresh=fresh
+            )
         guard_forks(self)
         self._finalizer = weakref.finalize(self, self._client.close)
         self._place_waiting()

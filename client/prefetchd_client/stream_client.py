@@ -76,7 +76,7 @@ class EndOfEpoch(Exception):  # noqa: N818 - it is none
 class StreamClient:
     """The session of one loader. One thread at a time."""
 
-    def __init__(self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool) -> None:
+    def __init__(self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool, fresh: bool) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
@@ -92,14 +92,22 @@ class StreamClient:
         self._farewell = ""
         self._connection = Connection(connect_or_start(paths))
         try:
-            self._open(spec, parts, shared)
+            self._open(spec, parts, shared, fresh)
         except BaseException:
             self._connection.close()
             raise
 
-    def _open(self, spec: StreamSpec, parts: dict[str, Any], shared: bool) -> None:
+    def _open(self, spec: StreamSpec, parts: dict[str, Any], shared: bool, fresh: bool) -> None:
         hello = Hello(
-            PROTOCOL_VERSION, "trainer", __version__, self._pid, spec.name, spec.fingerprint, encode_spec(spec), shared
+            PROTOCOL_VERSION,
+            "trainer",
+            __version__,
+            self._pid,
+            spec.name,
+            spec.fingerprint,
+            encode_spec(spec),
+            shared,
+            fresh=fresh,
         )
         self._connection.send(hello)
         message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
@@ -139,6 +147,8 @@ class StreamClient:
         """Its iterator is gone. Idempotent, and silent after close()."""
         if self._cursors.pop(cursor.number, None) is not None and not self._closed:
             self._connection.send(CloseCursor(cursor.number))
+            if self._attachment is not None and (released := self._attachment.take_released()):
+                self._connection.send(Consumed(-1, 0, released))
 
     # --- batches ---
 

@@ -54,7 +54,7 @@ class Hello(Message):
     A trainer asks for one stream: by `fingerprint` and `spec` (stream_spec), or by name alone to attach. While a
     live process holds the name, a stream that is not `shared` gets another one. After a daemon's death the
     trainer says where it stands: `cursors` are (cursor, epoch, next step, waiting), `held` are (cursor, slot,
-    generation) whose tensors live.
+    generation) whose tensors live. `fresh`: batches that an earlier run left are dropped.
     """
 
     protocol: int
@@ -67,6 +67,7 @@ class Hello(Message):
     shared: bool = False
     cursors: Rows = ()
     held: Rows = ()
+    fresh: bool = False
 
 
 # --- daemon -> any peer ---------------------------------------------------------------------------------------
@@ -115,7 +116,8 @@ class Program(Message):
 @_numbered(11)
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlaceCursor(Message):
-    """Creates a cursor at a position, or moves it there; what was offered to it and not yielded is given back.
+    """Creates a cursor at a position; or its iterator begins: then the position is where it stands, and what it was
+    offered stays offered. A cursor does not move: close it and place another.
 
     A `waiting` cursor is the next iterator's: it is filled ahead, over any number of epochs, once the living
     cursors have all they need. A cursor that is not waiting ends with its epoch.

@@ -15,6 +15,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader
 
+from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Dice, Made, Numbers, equal
 from tests.scenario.oracle import epoch_batches
 
@@ -272,3 +273,18 @@ def _clone(batch):
     if isinstance(batch, list):
         return [_clone(each) for each in batch]
     return batch
+
+
+def test_fresh_drops_what_an_earlier_run_left(daemon):
+    arguments = {"batch_size": 4, "stream": "kept", "buffer": 6}
+    with PrefetchLoader(Numbers(40), **arguments) as loader:
+        list(loader)
+        _stream_when(daemon, "kept", lambda stream: stream["produced_batches"] >= 13)
+    with PrefetchLoader(Numbers(40), **arguments) as loader:
+        produced = _stream_when(daemon, "kept", lambda stream: True)["produced_batches"]
+        assert produced >= 13, "an unchanged stream keeps its ring"
+    with PrefetchLoader(Numbers(40), fresh=True, **arguments) as loader:
+        assert equal([*map(_clone, loader)], epoch_batches(Numbers(40), 0, batch_size=4))
+        assert _stream_when(daemon, "kept", lambda stream: True)["consumed_batches"] <= 10
+        with pytest.raises(CallerError, match="fresh"):
+            PrefetchLoader(Numbers(40), fresh=True, **arguments)

@@ -300,13 +300,12 @@ class Engine:
                 suffix += 1
             spec = dataclasses.replace(spec, name=f"{hello.stream}#{suffix}")
         if found is not None:
-            if self._serves(found, spec):
+            if self._serves(found, spec) and not hello.fresh:
                 found.serve_as(spec)
                 return found
             if found.in_use:
-                raise CallerError(
-                    f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
-                )
+                why = "shared, and fresh=True would drop what others read" if hello.fresh else "another fingerprint"
+                raise CallerError(f"stream {spec.name!r} is in use ({why}); choose another name with stream=")
             self._log("info", "stream replaced", stream=found.name, was=found.spec.fingerprint)
             self._drop(found)
         stream = StreamState(self._next_stream, spec, self._commands)

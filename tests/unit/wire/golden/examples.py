@@ -34,6 +34,7 @@ MESSAGES: tuple[m.Message, ...] = (
         shared=True,
         cursors=((1, 2, 3, 0), (4, 3, 0, 1)),
         held=((1, 0, 17), (1, 5, 18)),
+        fresh=True,
     ),
     m.Welcome(
         protocol=1, software="prefetchd 0.2", pid=99, generation=6, stream="train", consumer=3, program_wanted=True
