@@ -73,7 +73,7 @@ def main() -> None:
     with own_daemon(workers=2), PrefetchLoader(dataset, buffer=READY_BATCHES, **common) as ours:
         theirs = DataLoader(dataset, persistent_workers=True, prefetch_factor=READY_BATCHES // 2, **common)
         streams = {"prefetchd": endless(ours), "DataLoader": endless(theirs)}
-        for name, stream in streams.items():
+        for stream in streams.values():
             latencies_us(stream, 2 * READY_BATCHES, None)  # pages are touched for the first time
         for _ in range(rounds):
             for name, stream in streams.items():

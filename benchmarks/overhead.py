@@ -3,8 +3,8 @@
     python -m benchmarks.overhead [--batches N]
 
 For 10 and for 10,000 buffered batches, and for 1e4 and 1e9 samples. A batch is two tasks of about 2 ms, so that two
-workers fill it together. The ring is full when the count begins and when it ends; in between the trainer takes one batch
-after the other.
+workers fill it together. The ring is full when the count begins and when it ends; in between the trainer takes batches
+as fast as they come.
 """
 
 from __future__ import annotations
