@@ -65,6 +65,9 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
 
 
 def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):
+        # A trainer that sends us a message goes on: being woken must not take its CPU. All children inherit this.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     loop = Loop()
     service = Service(
         loop,
