@@ -57,7 +57,13 @@ MOST_EMPTY_EPOCHS = 8
 
 @dataclasses.dataclass(slots=True)
 class Cursor:
-    """One living iterator of one consumer; `key` tells it from all others of the stream."""
+    """One living iterator of one consumer; `key` tells it from all others of the stream.
+
+    waiting     the next iterator's: filled ahead, not yet asked for a batch
+    blocked     a call of next() waits for its next batch
+    told_end    its consumer knows where the epoch ends
+    recalled    its consumer was asked to give offers back, and has not answered
+    """
 
     key: Hashable
     consumer: Hashable
@@ -65,6 +71,7 @@ class Cursor:
     next: Position
     offered: Position
     fill: Position
+    blocked: bool = False
     told_end: bool = False
     recalled: bool = False
 

@@ -159,6 +159,14 @@ class GiveBack(Message):
     step: int
 
 
+@_numbered(16)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting(Message):
+    """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for."""
+
+    cursor: int
+
+
 @_numbered(15)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Goodbye(Message):

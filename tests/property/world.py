@@ -29,6 +29,7 @@ from prefetchd.wire.messages import (
     Refused,
     StreamFailed,
     Unfit,
+    Waiting,
     Welcome,
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING
@@ -92,6 +93,9 @@ class SimTrainer:
         cursor = self.cursors[number]
         cursor.waiting = False
         self.world.send(self, PlaceCursor(number, cursor.epoch, cursor.step, False))
+
+    def wait(self, number: int) -> None:
+        self.world.send(self, Waiting(number))
 
     def close(self, number: int) -> None:
         del self.cursors[number]
@@ -419,7 +423,7 @@ class World:
         assert found["position"] == position, f"a worker writes {position} into a slot of {found['position']}"
         found["rows"].update(dict.fromkeys(rows, position))
 
-    def settle(self, limit: int = 10_000) -> None:
+    def settle(self, limit: int = 1000) -> None:
         """Lets everything happen that can happen without the trainers."""
         for _ in range(limit):
             if self.pending:

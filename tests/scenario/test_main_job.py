@@ -288,3 +288,12 @@ def test_fresh_drops_what_an_earlier_run_left(daemon):
         assert _stream_when(daemon, "kept", lambda stream: True)["consumed_batches"] <= 10
         with pytest.raises(CallerError, match="fresh"):
             PrefetchLoader(Numbers(40), fresh=True, **arguments)
+
+
+def test_more_iterators_than_slots():
+    expected = [[batch[1] for batch in epoch_batches(Numbers(12), epoch, batch_size=4)] for epoch in range(9)]
+    with PrefetchLoader(Numbers(12), batch_size=4, buffer=4) as loader:
+        iterators = [iter(loader) for _ in range(9)]
+        for step in range(3):
+            for epoch, iterator in reversed([*enumerate(iterators)]) if step else enumerate(iterators):
+                assert torch.equal(next(iterator)[1], expected[epoch][step])

@@ -23,6 +23,7 @@ class Batch:
     under_way   tasks that workers have
     cancelled   nobody wants it any more: it ends with its last task
     recalled    whoever was offered it gives it back, and it is evicted then
+    pressed     it was recalled for a call of next() that waits, though another cursor awaits it
     retainer    the worker that keeps the finished batch in its own memory until there is room
     error       what the trainer gets in its place
     """
@@ -37,6 +38,7 @@ class Batch:
     cancelled: bool = False
     filled: bool = False
     recalled: bool = False
+    pressed: bool = False
     retainer: int | None = None
     error: bytes | None = None
     deaths: int = 0

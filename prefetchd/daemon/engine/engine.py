@@ -36,6 +36,7 @@ from prefetchd.wire.messages import (
     PlaceCursor,
     Refused,
     StreamFailed,
+    Waiting,
     Welcome,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
@@ -132,6 +133,8 @@ class Engine:
             offering.close_cursor((session, message.cursor))
         elif isinstance(message, GiveBack):
             offering.give_back((session, message.cursor), message.step)
+        elif isinstance(message, Waiting):
+            offering.wait((session, message.cursor))
         elif isinstance(message, Goodbye):
             self._goodbye(stream, session, now_s)
         else:
@@ -374,9 +377,9 @@ class Engine:
         self.pool.dispatch()
         for stream in self.streams.values():
             offering = stream.offering
-            if stream.filling.cramped:
-                stream.filling.cramped = False
-                for session, recall in offering.recalls():
+            cramped, pressed = stream.filling.take_need()
+            if cramped:
+                for session, recall in offering.recalls(pressing=pressed):
                     self._commands.append(Send(session, recall))  # type: ignore[arg-type]
             for session in stream.consumers:
                 if offering.has_news(session):

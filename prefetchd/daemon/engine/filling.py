@@ -15,7 +15,8 @@ class Filling:
     """Hands out pieces of the batches that the window wants, earliest first.
 
     `rows_at` tells how many samples a position has; `whole_only` is set once the stream is known not to be filled
-    by rows; `cramped` is set when a batch that a living cursor waits for found no room: offers must be recalled.
+    by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must be recalled; `pressed`
+    when a blocked one awaits it.
     """
 
     def __init__(self, window: Window, rows_at: Callable[[Position], int]) -> None:
@@ -26,11 +27,12 @@ class Filling:
         self._roomless: list[Batch] = []
         self._measuring: Batch | None = None
         self.cramped = False
+        self.pressed = False
 
     # --- towards the workers ---
 
     def neediest(self) -> tuple[float, Cursor] | None:
-        """The cursor with the fewest batches ahead that may have more, living ones before waiting ones."""
+        """The cursor with the fewest batches ahead that may have more, blocked ones first, waiting ones last."""
         window = self.window
         for waiting in (False, True):
             best: tuple[float, Cursor] | None = None
@@ -40,7 +42,7 @@ class Filling:
                 limit = window.limit(cursor)
                 if advance_fill(cursor, window.lengths, limit, window.batches.__contains__) is None:
                     continue
-                ratio = window.fill_ratio(cursor)
+                ratio = window.fill_ratio(cursor) - cursor.blocked
                 if best is None or ratio < best[0]:
                     best = (ratio, cursor)
             if best is not None:
@@ -68,7 +70,7 @@ class Filling:
             return self._from_queue(worker)
         while self._roomless:
             # Whoever waits for room goes first: later batches must not take the slots that it waits for.
-            batch = min(self._roomless, key=lambda each: self.window.lead(each.position))
+            batch = min(self._roomless, key=self._turn)
             if batch.cancelled:
                 self._roomless.remove(batch)
                 continue
@@ -113,12 +115,16 @@ class Filling:
         window = self.window
         if not self._roomless or window.ring is None:
             return None
-        for cursor in window.cursors.values():
+        for cursor in sorted(window.cursors.values(), key=lambda each: not each.blocked):
             if not cursor.waiting and cursor.fill == cursor.next:
                 position = advance_fill(cursor, window.lengths, 1, window.batches.__contains__)
                 if position == cursor.next:
                     return cursor
         return None
+
+    def _turn(self, batch: Batch) -> tuple[bool, int]:
+        """Orders those that wait for room: what a call of next() waits for, then what comes soonest."""
+        return not self.window.is_awaited(batch, pressing=True), self.window.lead(batch.position)
 
     def _claim(self, position: Position, pieces: int) -> bool:
         window = self.window
@@ -141,9 +147,16 @@ class Filling:
             batch.grant = window.ring.claim(batch.span)
         if batch.grant is None:
             self.cramped = self.cramped or window.is_awaited(batch)
+            self.pressed = self.pressed or window.is_awaited(batch, pressing=True)
             return False
         window.record_claim(batch)
         return True
+
+    def take_need(self) -> tuple[bool, bool]:
+        """(cramped, pressed) since the last call."""
+        need = (self.cramped, self.pressed)
+        self.cramped = self.pressed = False
+        return need
 
     # --- back from the workers ---
 

@@ -67,18 +67,24 @@ class Offering:
         self._give_back(key, position)
         self.window.cursors_moved()
 
-    def recalls(self) -> list[tuple[Hashable, Recall]]:
-        """(consumer, Recall) for all who were offered the one batch that is to go, when a living cursor waits for room
-        and only offers stand in its way. Empty when taking offers back would not help, or one is being taken back."""
+    def wait(self, key: Key) -> None:
+        """A call of next() waits for the cursor's next batch; a consumer waits for one at a time."""
+        for cursor in self._cursors_of(key[0]):
+            cursor.blocked = cursor.key == key and not cursor.waiting
+
+    def recalls(self, *, pressing: bool) -> list[tuple[Hashable, Recall]]:
+        """(consumer, Recall) for all who were offered the one batch that is to go, when a living cursor (if `pressing`,
+        a blocked one) waits for room and only offers stand in its way. Empty when taking offers back would not help,
+        or one is being taken back."""
         window = self.window
         assert window.ring is not None
         if any(cursor.recalled for cursor in window.cursors.values()):
             return []
-        found = max(self._recallable(), key=lambda each: window.lead(each.position), default=None)
+        found = max(self._recallable(pressing), key=lambda each: window.lead(each.position), default=None)
         if found is None:
             return []
         assert found.grant is not None
-        found.recalled = True
+        found.recalled, found.pressed = True, pressing
         told: list[tuple[Hashable, Recall]] = []
         for key in window.ring.leases(found.grant.slot):
             cursor = window.cursors[key]
@@ -86,9 +92,9 @@ class Offering:
             told.append((cursor.consumer, Recall(cursor.key[1], found.position[1])))  # type: ignore[index]
         return told
 
-    def _recallable(self) -> list[Batch]:
+    def _recallable(self, pressing: bool) -> list[Batch]:
         """Batches that could be evicted if those who were offered them gave them back: nobody has yielded them, and no
-        living cursor waits for them."""
+        living cursor awaits them. When the need is pressing, no blocked one."""
         cursors = self.window.cursors
         ring = self.window.ring
         assert ring is not None
@@ -97,7 +103,7 @@ class Offering:
             batch
             for batch in offered.values()
             if batch.grant is not None
-            and not self.window.is_awaited(batch)
+            and not self.window.is_awaited(batch, pressing=pressing)
             and all(key in cursors and cursors[key].next <= batch.position for key in ring.leases(batch.grant.slot))
         ]
 
@@ -112,6 +118,7 @@ class Offering:
         for passed in range(cursor.next[1], step):
             self._drop_failed((cursor.epoch, passed), cursor)
         cursor.next = position
+        cursor.blocked = False
 
     def release(self, key: Key, slot: int, generation: int) -> None:
         """Ends a lease. Late and unknown releases are harmless."""
@@ -207,7 +214,7 @@ class Offering:
             return False
         if batch.recalled:
             # It is to go, unless somebody has come to need it meanwhile.
-            if not self.window.is_awaited(batch):
+            if not self.window.is_awaited(batch, pressing=batch.pressed):
                 return False
             batch.recalled = False
         # What is offered cannot be taken back without its consumer: on a shared stream half stays here.

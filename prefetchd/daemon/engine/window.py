@@ -69,14 +69,14 @@ class Window:
         return self.lengths.distance(cursor.next, cursor.fill) / max(1, low)
 
     def may_fill(self) -> bool:
-        """The watermarks' switch: off at the high one, on again below the low one."""
+        """The watermarks' switch: off at the high one, on again below the low one, or when next() waits."""
         if self._low and self._high and self._low < self._high:
             ready = self.ready_ahead()
             if ready >= self.capacity:
                 self._filling = False
             elif ready < self._low:
                 self._filling = True
-        return self._filling
+        return self._filling or any(each.blocked for each in self.cursors.values())
 
     # --- what is wanted ---
 
@@ -96,7 +96,8 @@ class Window:
     def make_room(self, batch: Batch) -> bool:
         """Frees slots for `batch`, or is False when none may be freed: first what nobody wants any more (kept
         until now, as somebody might have come back to it), then, for a living cursor that waits for this very
-        batch, the furthest batch of the cursor that has most ahead."""
+        batch, the furthest batch of the cursor that has most ahead. For a blocked one even what another awaits, as
+        nobody has asked for that yet: else more iterators than slots could wait for one another for ever."""
         if self._cursors_moved:
             self._cursors_moved = False
             unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
@@ -104,17 +105,21 @@ class Window:
                 return True
         if not self.is_awaited(batch):
             return False
-        evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each)]
+        pressing = self.is_awaited(batch, pressing=True)
+        evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, pressing)]
         return bool(evictable) and self.drop(max(evictable, key=lambda each: self.lead(each.position)))
 
-    def is_awaited(self, batch: Batch) -> bool:
-        """True when a living cursor can yield nothing before this batch."""
-        return any(each.next == batch.position and not each.waiting for each in self.cursors.values())
+    def is_awaited(self, batch: Batch, *, pressing: bool = False) -> bool:
+        """True when a living cursor (if `pressing`, a blocked one) can yield nothing before this batch."""
+        return any(
+            each.next == batch.position and (each.blocked if pressing else not each.waiting)
+            for each in self.cursors.values()
+        )
 
-    def _may_evict(self, batch: Batch) -> bool:
+    def _may_evict(self, batch: Batch, pressing: bool) -> bool:
         assert batch.grant is not None
         assert self.ring is not None
-        return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch)
+        return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch, pressing=pressing)
 
     def lead(self, position: Position) -> int:
         """How many batches come before `position` for the cursor that gets there first."""

@@ -26,6 +26,7 @@ NUMBERS = {
     13: "Consumed",
     14: "GiveBack",
     15: "Goodbye",
+    16: "Waiting",
     20: "RingOpened",
     21: "Published",
     22: "BatchFailed",

@@ -45,6 +45,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.CloseCursor(cursor=8),
     m.Consumed(cursor=-1, step=70_000, released=(7, 2, 19, 8, 3, 1 << 40), waited_us=151),
     m.GiveBack(cursor=7, step=302),
+    m.Waiting(cursor=3),
     m.Goodbye(),
     m.RingOpened(segment_bytes=1 << 32),
     m.Published(batches=((7, 2, 300, 0, 4, 20, 5, 21), (8, 0, 0, 1, 6, 22)), ends=((7, 2, 302),)),
