@@ -1,0 +1,183 @@
+"""What docs/status.md promises to machines, and what systemd/ would run, with real daemons."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefetchd_client import PrefetchLoader
+
+from prefetchd.cli.control_client import ANSWER_TIMEOUT_S
+from prefetchd.cli.main import VERBS
+from prefetchd.cli.snapshot import HANGING_AFTER_S
+from prefetchd.cli.status import EXIT_CODES
+from prefetchd.cli.stop import STOP_TIMEOUT_S
+from prefetchd.daemon.service import STATUS_INTERVAL_S
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.status_layout import SNAPSHOT_VERSION
+from tests.scenario.datasets import Numbers
+from tests.scenario.watching import stream_when
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "status.md").read_text("utf-8")
+
+# What stands before the keys of the table that follows this line.
+PREFIXES = {
+    "One element of `streams`:": "streams[].",
+    "`ring`:": "streams[].",
+    "One element of `consumers`.": "streams[].consumers[].",
+    "One element of a stream's `workers`:": "streams[].workers[].",
+}
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float,),
+    "str": (str,),
+    "bool": (bool,),
+    "list": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def documented_keys() -> dict[str, str]:
+    """Path to type of every key in the tables."""
+    found: dict[str, str] = {}
+    prefix = ""
+    for line in TEXT.split("\n## Exit codes")[0].splitlines():
+        prefix = next((after for begin, after in PREFIXES.items() if line.startswith(begin)), prefix)
+        row = re.match(r"\| `([\w.]+)` \| ([\w ]+) \|", line)
+        if row:
+            assert prefix + row[1] not in found
+            found[prefix + row[1]] = row[2]
+    return found
+
+
+def nodes(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Every (path, value) below `value`."""
+    found = []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found += [(path + key, inner), *nodes(inner, f"{path}{key}.")]
+    elif isinstance(value, list):
+        for inner in value:
+            found += nodes(inner, path.removesuffix(".") + "[].")
+    return found
+
+
+def status(daemon) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(daemon.command("status", "--json", check=False).stdout)
+    return found
+
+
+class Unloadable:
+    def __init__(self):
+        self.length = 4
+
+    def __setstate__(self, state):
+        raise ValueError("cannot be loaded")
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
+    documented = documented_keys()
+    absent = status(daemon)
+    assert absent == {"state": "absent", "heartbeat_age_s": None}
+    with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="good") as good:
+        kept = next(iter(good))
+        with PrefetchLoader(Unloadable(), batch_size=2, buffer=6, stream="bad"):
+            stream_when(daemon, "good", lambda stream: stream["consumers"][0].get("held"), "its batch is held")
+            stream_when(daemon, "bad", lambda stream: stream["stage"] == "failed", "it has failed")
+            found = status(daemon)
+        del kept
+    seen = [*nodes(absent), *nodes(found)]
+    paths = {path for path, _ in seen}
+    assert not documented.keys() - paths, "documented and not there"
+    assert not {path for path, value in seen if not isinstance(value, dict)} - documented.keys(), "not documented"
+    for path, value in seen:
+        allowed = [kind for name in documented.get(path, "object").split(" or ") for kind in KINDS[name]]
+        assert type(value) in allowed, f"{path} is {value!r}"
+    for path, kinds in documented.items():
+        if kinds.endswith(" or null"):
+            assert {type(value) is type(None) for each, value in seen if each == path} == {True, False}, path
+    assert found["snapshot_version"] == SNAPSHOT_VERSION == 1
+    assert "cannot be loaded" in found["streams"][1]["failure"]
+
+
+def test_exit_codes_are_those_that_are_documented(daemon):
+    rows = re.findall(r"^\| (`[\w -]+`)? ?\| (\d) \| ", TEXT.split("\n## Exit codes")[1], re.M)
+    documented: dict[str, set[int]] = {}
+    verb = ""
+    for name, number in rows:
+        verb = name.strip("`") or verb
+        documented.setdefault(verb, set()).add(int(number))
+    assert {name.split()[0] for name in documented} == set(VERBS)
+    assert documented["status"] == {1, *EXIT_CODES.values()}
+
+    def code(*arguments: str) -> int:
+        returned = daemon.command(*arguments, check=False).returncode
+        expected = documented["run --detach" if "--detach" in arguments else arguments[0]]
+        assert returned in expected or returned == 2, arguments
+        return returned
+
+    assert code("status") == 4
+    assert code("stop") == 0
+    assert code("logs") == 1
+    assert code("run", "--workers", "0") == 2
+    assert code("run", "--detach") == 0
+    assert code("run", "--detach") == 0
+    assert code("run") == 1
+    assert code("status") == 0
+    assert code("logs") == 0
+    assert code("stop") == 0
+    assert code("status") == 4
+
+
+def test_numbers_in_the_text():
+    assert f"wrote no snapshot for {HANGING_AFTER_S:.0f} s" in TEXT
+    assert f"not answer within {ANSWER_TIMEOUT_S:.0f} s, or is not gone {STOP_TIMEOUT_S:.0f} s after" in TEXT
+    assert STATUS_INTERVAL_S == 0.25
+    assert "four times a second" in TEXT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_unit_s_command_ends_in_order(number):
+    unit = (ROOT / "systemd" / "prefetchd.service").read_text("utf-8")
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.M)
+    _, *arguments = shlex.split(line)
+    with tempfile.TemporaryDirectory(prefix="pfd-") as directory:
+        # What a user's service manager gives to a service, and no more.
+        environment = {"HOME": directory, "XDG_RUNTIME_DIR": directory, "PATH": os.defpath, "LANG": "C.UTF-8"}
+        paths = runtime_paths(env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefetchd", *arguments],
+            env=environment,
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        try:
+            assert json.loads(process.stderr.readline())["event"] == "started"
+            assert paths.socket.is_socket()
+            process.send_signal(number)
+            _, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode == 0
+        assert [json.loads(each)["event"] for each in said.splitlines()] == ["stopping", "stopped"]
+        assert list(paths.socket.parent.iterdir()) == []
+        assert [name for name in os.listdir("/dev/shm") if paths.instance in name] == []

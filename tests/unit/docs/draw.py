@@ -1,0 +1,195 @@
+"""The parts of docs/ that are drawn from the code; `python -m tests.unit.docs.draw` draws them anew.
+
+A drawn part stands between the lines `<!-- drawn: NAME -->` and `<!-- end of NAME -->`. DRAWN tells which file has
+which parts; everything outside of them is written by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from prefetchd.ring.policy import TABLE, SlotState
+from prefetchd.wire.messages import MESSAGE_TYPES, Message
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+
+# The order of the map; packages that are not named here come last.
+PACKAGES = ("wire", "plan", "ring", "workers", "daemon", "engine", "cli", "prefetchd_client")
+
+# Who sends to whom is what the headings of messages.py say; these say it less exactly than one wants to read it.
+DIRECTIONS = {
+    "any peer -> daemon: the first message of every connection": "trainer or command to daemon",
+    "daemon -> any peer": "daemon to trainer or command",
+    "control": "command to daemon",
+}
+DIRECTIONS_OF_ONE = {
+    "Farewell": "daemon to trainer or command",
+    "SpawnStream": "daemon to environment zygote",
+    "SpawnWorker": "daemon to stream zygote",
+    "Spawned": "zygote to daemon",
+    "Ready": "stream zygote or worker to daemon",
+    "LoadFailed": "stream zygote or worker to daemon",
+    "ChildEnded": "zygote to daemon",
+}
+_FIELD_TYPES = {"Ints": "array of int", "Rows": "array of arrays of int", "Blobs": "array of bytes"}
+
+
+# --- the slots' states ---
+
+
+def slot_states() -> str:
+    """The table of ring.policy as a state picture."""
+    events: dict[tuple[SlotState, SlotState], list[str]] = {}
+    for (before, event), after in TABLE.items():
+        events.setdefault((before, after), []).append(event.value)
+    lines = [f"    {before.name} --> {after.name}: {', '.join(names)}" for (before, after), names in events.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> FREE", *lines, "```"])
+
+
+# --- the map of the modules ---
+
+
+def modules() -> str:
+    """Each package and each module by the first sentence of its docstring."""
+    parts = []
+    for directory in packages():
+        package = directory.relative_to(ROOT).as_posix()
+        parts.append(f"**`{package}/`** {_first_sentence(directory / '__init__.py')}\n")
+        parts.append("| module | what it is |\n|---|---|")
+        parts += [
+            f"| [`{path.stem}`](../{package}/{path.name}) | {_first_sentence(path)} |"
+            for path in sorted(directory.glob("*.py"))
+            if path.stem != "__init__"
+        ]
+        parts.append("")
+    return "\n".join(parts).rstrip()
+
+
+def packages() -> list[Path]:
+    """The directories of all packages."""
+    found = [path.parent for top in ("prefetchd", "client") for path in (ROOT / top).rglob("__init__.py")]
+    found.remove(ROOT / "prefetchd")
+
+    def place(directory: Path) -> tuple[int, Path]:
+        return (PACKAGES.index(directory.name) if directory.name in PACKAGES else len(PACKAGES), directory)
+
+    return sorted(found, key=place)
+
+
+def _first_sentence(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert docstring, f"{path} has no docstring"
+    paragraph = " ".join(docstring.split("\n\n")[0].split())
+    found = re.match(r"(.*?\.)(?:\s|$)", paragraph)
+    sentence = found[1] if found else paragraph + "."
+    return sentence.replace("|", r"\|")
+
+
+# --- which package imports which ---
+
+
+def imports() -> str:
+    """The layers that import-linter holds, the highest first."""
+    return "\n".join(["```text", " -> ".join(layer.replace("prefetchd.", "") for layer in layers()), "```"])
+
+
+def layers() -> list[str]:
+    """The layers contract of pyproject.toml."""
+    found = re.search(r"^layers = (\[.*?\])", (ROOT / "pyproject.toml").read_text("utf-8"), re.M | re.S)
+    assert found
+    names: list[str] = ast.literal_eval(found[1])
+    return names
+
+
+# --- the messages ---
+
+
+def messages() -> str:
+    """Each message with its number, who sends it to whom, its fields and what it means."""
+    return "\n\n".join(_message(number, MESSAGE_TYPES[number]) for number in sorted(MESSAGE_TYPES))
+
+
+def _message(number: int, cls: type[Message]) -> str:
+    head = f"**{number} `{cls.__name__}`** {directions()[cls.__name__]}"
+    fields = [_field(field) for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    text = inspect.cleandoc(cls.__doc__ or "")
+    return "\n\n".join([head, "Fields: " + (", ".join(fields) if fields else "none"), _as_markdown(text)])
+
+
+def directions() -> dict[str, str]:
+    """Message to direction, "sender to receiver"."""
+    found: dict[str, str] = {}
+    heading = ""
+    for line in (ROOT / "prefetchd/wire/messages.py").read_text("utf-8").splitlines():
+        if line.startswith("# --- "):
+            heading = line.strip("# -")
+        elif named := re.match(r"class (\w+)\(Message\):", line):
+            found[named[1]] = DIRECTIONS.get(heading, heading.replace("->", "to"))
+    return found | DIRECTIONS_OF_ONE
+
+
+def _field(field: dataclasses.Field[object]) -> str:
+    kind = _FIELD_TYPES.get(str(field.type), str(field.type))
+    default = "" if field.default is dataclasses.MISSING else f" = {_written(field.default)}"
+    return f"`{field.name}` {kind}{default}"
+
+
+def _written(value: object) -> str:
+    return {"()": "[]", "b''": "empty", "''": '""', "False": "false"}.get(repr(value), repr(value))
+
+
+def _as_markdown(docstring: str) -> str:
+    """Paragraphs as they are; indented lists of names as blocks of their own."""
+    paragraphs = []
+    for paragraph in docstring.split("\n\n"):
+        if re.match(r"\w+ {2,}", paragraph):
+            paragraphs.append(f"```text\n{paragraph}\n```")
+        else:
+            paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+# --- into the files and out of them ---
+
+DRAWN: dict[str, dict[str, Callable[[], str]]] = {
+    "architecture.md": {"modules": modules, "imports": imports, "slot states": slot_states},
+    "formats.md": {"messages": messages},
+}
+
+
+def drawn_part(text: str, name: str) -> str:
+    """What stands in `text` between the marks of `name`."""
+    begin, end = marks(name)
+    assert text.count(begin) == text.count(end) == 1, f"the marks of {name!r} are not there once each"
+    return text.split(begin)[1].split(end)[0].strip("\n")
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """`text` with `part` between the marks of `name`."""
+    begin, end = marks(name)
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{part}\n\n{end}{rest.split(end)[1]}"
+
+
+def marks(name: str) -> tuple[str, str]:
+    return f"<!-- drawn: {name} -->", f"<!-- end of {name} -->"
+
+
+def main() -> None:
+    for file, parts in DRAWN.items():
+        path = DOCS / file
+        text = path.read_text("utf-8")
+        for name, draw in parts.items():
+            text = with_part(text, name, draw())
+        path.write_text(text, "utf-8")
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

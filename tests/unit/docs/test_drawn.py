@@ -1,0 +1,58 @@
+"""What is drawn in docs/ is what the code says today: else run `python -m tests.unit.docs.draw`."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from prefetchd.ring.policy import TABLE, SlotEvent, SlotState
+from prefetchd.wire.messages import MESSAGE_TYPES
+from tests.unit.docs import draw
+
+PARTS = [pytest.param(file, name, id=f"{file}: {name}") for file, parts in draw.DRAWN.items() for name in parts]
+
+
+@pytest.mark.parametrize(("file", "name"), PARTS)
+def test_what_is_drawn_is_what_the_code_says(file, name):
+    text = (draw.DOCS / file).read_text("utf-8")
+    assert draw.drawn_part(text, name) == draw.DRAWN[file][name](), "run `python -m tests.unit.docs.draw`"
+
+
+@pytest.mark.parametrize(("file", "name"), PARTS)
+def test_drawing_again_changes_nothing(file, name):
+    text = (draw.DOCS / file).read_text("utf-8")
+    assert draw.with_part(text, name, draw.drawn_part(text, name)) == text
+
+
+def test_every_move_of_the_table_is_an_arrow():
+    arrows = [line.split(": ") for line in draw.slot_states().splitlines() if ": " in line]
+    drawn = {(move.strip(), event) for move, events in arrows for event in events.split(", ")}
+    assert drawn == {(f"{before.name} --> {after.name}", event.value) for (before, event), after in TABLE.items()}
+
+
+def test_another_table_is_another_picture(monkeypatch):
+    before = draw.slot_states()
+    monkeypatch.setitem(TABLE, (SlotState.READY, SlotEvent.QUARANTINE), SlotState.QUARANTINED)
+    assert draw.slot_states() != before
+    assert "    READY --> QUARANTINED: quarantine" in draw.slot_states().splitlines()
+
+
+def test_every_message_has_a_direction():
+    found = draw.directions()
+    assert set(found) == {cls.__name__ for cls in MESSAGE_TYPES.values()}
+    assert all(re.fullmatch(r"[a-z ]+ to [a-z ]+", each) for each in found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("peer", "code"), [("trainer", "client"), ("command", "prefetchd/cli"), ("zygote", "prefetchd/workers/zygote.py")]
+)
+def test_each_peer_s_code_knows_the_messages_that_are_directed_from_or_to_it(peer, code):
+    path = draw.ROOT / code
+    files = [path] if path.is_file() else path.rglob("*.py")
+    trees = [ast.parse(file.read_text("utf-8")) for file in files]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    known = {alias.name for node in imports if node.module == "prefetchd.wire.messages" for alias in node.names}
+    found = draw.directions()
+    assert found.keys() & known == {name for name, direction in found.items() if peer in direction}
