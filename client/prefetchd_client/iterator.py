@@ -36,6 +36,10 @@ class PrefetchIterator(Iterator[Any]):
     def __len__(self) -> int:
         return len(self._loader)
 
+    def stop(self) -> None:
+        """Nothing more comes: the loader is closing."""
+        self._ended = True
+
     def end(self) -> None:
         """Nothing more comes; what was prefetched for this iterator is given up. Idempotent."""
         self._ended = True

@@ -185,6 +185,12 @@ def found_orders():
         "deliver deliver next_iterator break_off next_iterator break_off next_iterator jump:2:1 next_iterator",
     )
     yield (
+        "what one next() waits for has no room yet, and other iterators' batches are not even claimed",
+        {"workers": 2, "slots": 5, "by_rows": True},
+        "another_trainer jump:3:0:1 deliver:4 next_iterator:1 deliver:2 next_iterator:1 next_iterator:1 "
+        "next_iterator:1 next_iterator next_iterator:1 next_iterator:1",
+    )
+    yield (
         "a recall that cannot help",
         {"workers": 1, "slots": 4, "by_rows": False},
         "another_trainer deliver deliver work next_iterator deliver deliver work next_iterator",
@@ -202,7 +208,7 @@ ARGUMENTS = {
     "kill_trainer": ["index"],
     "next_iterator": ["which"],
     "break_off": ["which"],
-    "jump": ["epoch", "step"],
+    "jump": ["epoch", "step", "which"],
     "next_batch": ["which"],
 }
 DEFAULTS = {

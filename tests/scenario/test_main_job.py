@@ -297,3 +297,16 @@ def test_more_iterators_than_slots():
         for step in range(3):
             for epoch, iterator in reversed([*enumerate(iterators)]) if step else enumerate(iterators):
                 assert torch.equal(next(iterator)[1], expected[epoch][step])
+
+
+def test_a_run_that_closed_in_mid_epoch_is_continued_where_it_stopped(daemon):
+    arguments = {"batch_size": 4, "stream": "kept", "buffer": 6}
+    with PrefetchLoader(Numbers(400), **arguments) as loader:
+        iterator = iter(loader)
+        for _ in range(50):
+            next(iterator)
+    found = _stream_when(
+        daemon, "kept", lambda stream: stream["produced_batches"] >= 55 and stream["ring"]["ready"] >= 5
+    )
+    assert found["lingering"]
+    assert found["produced_batches"] <= 50 + 12, "it went on in another epoch"

@@ -111,12 +111,14 @@ class Filling:
         return neediest is not None and self._claim(neediest[1].fill, pieces)
 
     def _starving(self) -> Cursor | None:
-        """A living cursor whose very next batch is not even claimed, though others wait for room already."""
+        """A living cursor whose very next batch is not even claimed, though others wait for room already; only a
+        blocked one if one of those is what a call of next() waits for."""
         window = self.window
         if not self._roomless or window.ring is None:
             return None
+        pressed = any(window.is_awaited(batch, pressing=True) for batch in self._roomless)
         for cursor in sorted(window.cursors.values(), key=lambda each: not each.blocked):
-            if not cursor.waiting and cursor.fill == cursor.next:
+            if not cursor.waiting and cursor.fill == cursor.next and (cursor.blocked or not pressed):
                 position = advance_fill(cursor, window.lengths, 1, window.batches.__contains__)
                 if position == cursor.next:
                     return cursor
