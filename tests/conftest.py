@@ -12,9 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prefetchd.cli.snapshot import read_report
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
+from prefetchd.workers.zygote import BOOTSTRAP
 
 GONE_WITHIN_S = 20.0
+
+_instances: set[str] = set()
+"""The daemons of this run: others on the machine have segments too."""
 
 
 class Daemon:
@@ -27,9 +33,12 @@ class Daemon:
             os.environ, PREFETCHD_SOCKET=str(self.socket), XDG_STATE_HOME=str(directory), PREFETCHD_INLINE=""
         )
         self.paths: RuntimePaths = runtime_paths(self.socket, self.environment)
+        self._pids: set[int] = set()
+        _instances.add(self.paths.instance)
 
     def command(self, *arguments: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Runs `prefetchd` with these arguments against this daemon."""
+        self._note_pid()
         return subprocess.run(
             [sys.executable, "-m", "prefetchd", *arguments],
             env=self.environment,
@@ -44,9 +53,9 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        import json
-
-        return int(json.loads(self.command("status", "--json").stdout)["daemon"]["pid"])
+        report = read_report(self.paths)
+        assert report.snapshot is not None, "no daemon runs"
+        return int(report.snapshot["daemon"]["pid"])
 
     def segments(self) -> list[str]:
         """Its shared memory, in use or left behind."""
@@ -55,16 +64,27 @@ class Daemon:
 
     def processes(self) -> list[psutil.Process]:
         """The daemon, its zygotes and its workers, whoever their parent is now."""
+        self._note_pid()
+        parents = {str(pid) for pid in self._pids}
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 command = process.cmdline()
+                # Zygotes are told their parent's pid, and their forks keep the command line.
+                child = BOOTSTRAP in command[2:3] and command[5] in parents
                 ours = str(self.socket) in command or process.environ().get("PREFETCHD_SOCKET") == str(self.socket)
-                if ours and any("prefetchd" in part for part in command):
+                if child or (ours and "prefetchd" in command):
                     found.append(process)
+                    parents.add(str(process.pid))
         return found
+
+    def _note_pid(self) -> None:
+        with contextlib.suppress(ProtocolError):
+            report = read_report(self.paths)
+            if report.snapshot is not None:
+                self._pids.add(int(report.snapshot["daemon"]["pid"]))
 
     def stop_and_check(self) -> None:
         """Stops it if it runs; whatever is left then is an error."""
@@ -116,9 +136,9 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """The whole run leaves no segment and no child."""
-    before = {name for name in os.listdir("/dev/shm") if name.startswith(SEGMENT_PREFIX)}
     yield
-    left = {name for name in os.listdir("/dev/shm") if name.startswith(SEGMENT_PREFIX)} - before
+    ours = tuple(f"{SEGMENT_PREFIX}{instance}-" for instance in _instances)
+    left = [name for name in os.listdir("/dev/shm") if name.startswith(ours)]
     children = [each.cmdline()[:4] for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
     assert not left, f"segments left behind: {left}"
     assert not children, f"children left behind: {children}"

@@ -7,10 +7,11 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.runtime_paths import RuntimePaths, make_private
+from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
 
 START_TIMEOUT_S = 60.0
 _UCRED = struct.Struct("iII")
@@ -18,13 +19,20 @@ IDLE_EXIT_S = 900.0
 
 
 def connect(paths: RuntimePaths) -> socket.socket | None:
-    """A connection to the daemon, or None when none answers."""
+    """A connection to the daemon, or None when none answers. Raises DaemonUnavailableError when something else does."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(START_TIMEOUT_S)
     try:
         sock.connect(os.fspath(paths.socket))
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         return None
+    except OSError as error:
+        sock.close()
+        raise DaemonUnavailableError(
+            f"{paths.socket} cannot be connected to: {error.strerror or error}; choose another with socket= or "
+            f"${SOCKET_VARIABLE}"
+        ) from None
     except BaseException:
         sock.close()
         raise
@@ -48,8 +56,10 @@ def connect_or_start(paths: RuntimePaths) -> socket.socket:
     if not lock.acquire(START_TIMEOUT_S):
         raise DaemonUnavailableError(f"another process has been starting a daemon on {paths.socket} for too long")
     try:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         sock = connect(paths)
-        if sock is None:
+        while sock is None and time.monotonic() < deadline_s:
+            # While another daemon comes up or goes down, ours finds the lock taken and leaves it at that.
             start_daemon(paths)
             sock = connect(paths)
     finally:

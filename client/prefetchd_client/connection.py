@@ -21,6 +21,7 @@ class Connection:
         self._sock = sock
         self._outbox: deque[bytes] = deque()
         self.is_open = True
+        self._takes_more = True
         sock.setblocking(False)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -28,7 +29,7 @@ class Connection:
     def send(self, message: Message) -> None:
         """Sends now, or with a later send() when the daemon does not take it now. Silent on a closed connection: the
         next receive tells."""
-        if not self.is_open:
+        if not self.is_open or not self._takes_more:
             return
         packet = encode(message)
         if not self._outbox:
@@ -38,7 +39,7 @@ class Connection:
             except BlockingIOError:
                 pass
             except OSError:
-                self.is_open = False
+                self._end_sending()
                 return
         self._outbox.append(packet)
         self.flush()
@@ -56,7 +57,12 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError:
-            self.is_open = False
+            self._end_sending()
+
+    def _end_sending(self) -> None:
+        # What the daemon said before it ended is still to be read.
+        self._takes_more = False
+        self._outbox.clear()
 
     def receive(self) -> tuple[Message, list[int]] | None:
         """The next message that is there already, with its descriptors, or None. Never blocks.
@@ -66,7 +72,7 @@ class Connection:
         if not self.is_open:
             return None
         try:
-            message, fds = receive_with_fds(self._sock)
+            message, fds = self._receive()
         except BlockingIOError:
             return None
         except OSError:
@@ -75,6 +81,13 @@ class Connection:
             self.is_open = False
             return None
         return message, fds
+
+    def _receive(self) -> tuple[Message | None, list[int]]:
+        try:
+            return receive_with_fds(self._sock)
+        except ConnectionResetError:
+            # The daemon ended with something of ours unread. That is told once, before what it said last.
+            return receive_with_fds(self._sock)
 
     def wait(self, timeout_s: float) -> bool:
         """Until something can be received or `timeout_s` is over; True for the former."""

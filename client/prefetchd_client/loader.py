@@ -15,7 +15,7 @@ from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.inline import InlineStream
 from prefetchd_client.iterator import PrefetchIterator
-from prefetchd_client.stream_client import ClientCursor, StreamClient
+from prefetchd_client.stream_client import ClientCursor, StreamClient, WaitTimedOut
 from prefetchd_client.stream_request import resolve_order, stream_request
 
 INLINE_VARIABLE = "PREFETCHD_INLINE"
@@ -114,8 +114,8 @@ class PrefetchLoader(DataLoader[Any]):
             seed=seed,
             buffer=buffer,
             lookback=lookback,
-            rank=rank or 0,
-            world_size=world_size or 1,
+            rank=0 if rank is None else rank,
+            world_size=1 if world_size is None else world_size,
             on_error=on_error,
             fingerprint_extra=fingerprint_extra,
         )
@@ -187,7 +187,8 @@ class PrefetchLoader(DataLoader[Any]):
     def close(self) -> None:
         """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
         for iterator in list(self._iterators):
-            iterator.end()
+            iterator.stop()
+        # The cursors end with the session: until then they tell the daemon where the next run goes on.
         self._finalizer()
 
     def __enter__(self) -> PrefetchLoader:
@@ -214,7 +215,7 @@ class PrefetchLoader(DataLoader[Any]):
         self._check_fork()
         try:
             return self._client.next_batch(cursor, self.timeout)
-        except TimeoutError:
+        except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
 
     def end_cursor(self, cursor: ClientCursor) -> None:

@@ -8,6 +8,7 @@ import io
 import mmap
 import os
 import pickle
+import random
 import sys
 import uuid
 from collections.abc import Callable
@@ -102,14 +103,19 @@ def write_program(
 class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but tensors and memory-mapped arrays are not copied into the pickle."""
 
-    def __init__(self, target: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool]) -> None:
+    def __init__(self, target: io.IOBase, keep: Callable[[pickle.PickleBuffer], bool]) -> None:
         super().__init__(target, protocol=5, buffer_callback=keep)
-        self._storages: dict[int, _Storage] = {}
+        # By address and length: tensors over parts of one array have storages of different lengths.
+        self._storages: dict[tuple[int, int], _Storage] = {}
+        self._ambient = {id(find()): name for name, find in _AMBIENT.items()}
 
     def reducer_override(self, obj: Any) -> Any:
+        ambient = self._ambient.get(id(obj))
+        if ambient is not None:
+            return _ambient_object, (ambient,)
         if type(obj) is torch.Tensor and _is_plain(obj):
             storage = obj.untyped_storage()
-            kept = self._storages.setdefault(storage.data_ptr(), _Storage(storage))
+            kept = self._storages.setdefault((storage.data_ptr(), storage.nbytes()), _Storage(storage))
             dtype = str(obj.dtype).removeprefix("torch.")
             return _rebuild_tensor, (
                 kept,
@@ -119,10 +125,14 @@ class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
                 obj.stride(),
                 obj.requires_grad,
             )
-        if type(obj) is np.memmap and type(obj.base) is mmap.mmap and obj.filename is not None:
-            order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
-            path = os.path.abspath(obj.filename)
-            return _rebuild_memmap, (path, obj.dtype, obj.offset, obj.shape, order, obj.mode)
+        if type(obj) in (np.memmap, np.ndarray):
+            mapped = _mapped_file(obj)
+            if mapped is obj:
+                order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
+                return _rebuild_memmap, (obj.filename, obj.dtype, obj.offset, obj.shape, order, obj.mode)
+            if mapped is not None:
+                offset = _address_of(obj) - _address_of(mapped)
+                return _rebuild_view, (mapped, type(obj), offset, obj.dtype, obj.shape, obj.strides)
         return super().reducer_override(obj)
 
 
@@ -156,9 +166,48 @@ def _rebuild_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
+def _mapped_file(array: Any) -> Any:
+    """The memmap of a whole file whose memory `array` looks at, or None when its content must be copied.
+
+    A copy-on-write map may have been written to, which its file does not show.
+    """
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    if type(base) is not np.memmap or type(base.base) is not mmap.mmap or base.mode == "c":
+        return None
+    return base if base.filename is not None and os.path.exists(base.filename) else None
+
+
+def _address_of(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def _rebuild_memmap(path: str, dtype: Any, offset: int, shape: tuple[int, ...], order: Any, mode: str) -> Any:
     # A writable map would let workers change the user's file behind the trainer's back: they get private pages.
     return np.memmap(path, dtype, "r" if mode == "r" else "c", offset, shape, order)
+
+
+def _rebuild_view(
+    mapped: Any, kind: Any, offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Any:
+    return np.ndarray.__new__(kind, shape, dtype, mapped.ravel(order="K"), offset, strides)
+
+
+def _ambient_object(name: str) -> Any:
+    return _AMBIENT[name]()
+
+
+# What belongs to the process and not to the program: each has its own. A copy of the generator that `randint` is
+# bound to would be one that nobody seeds.
+_AMBIENT: dict[str, Callable[[], Any]] = {
+    "random": lambda: random._inst,
+    "numpy.random": lambda: np.random.mtrand._rand,
+    "torch": lambda: torch.default_generator,
+    "environ": lambda: os.environ,
+    "environb": lambda: os.environb,
+}
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -185,7 +234,8 @@ def _culprit(parts: dict[str, Any]) -> str:
 
 def _search(name: str, obj: Any, depth: int) -> str | None:
     try:
-        cloudpickle.dumps(obj)
+        # Nothing is kept: what cannot be pickled may be larger than memory.
+        _ProgramPickler(_Nowhere(), lambda _: False).dump(obj)
         return None
     except Exception:
         pass
@@ -195,6 +245,13 @@ def _search(name: str, obj: Any, depth: int) -> str | None:
             if found is not None:
                 return found
     return name
+
+
+class _Nowhere(io.RawIOBase):
+    """A file that forgets."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
 
 
 def _members(obj: Any) -> list[tuple[str, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+import types
 from typing import Any
 
 from prefetchd.wire import errors
-from prefetchd.wire.errors import RemoteError
+from prefetchd.wire.errors import PrefetchdError, RemoteError, error_from_code
 from prefetchd.wire.remote_exception import RemoteException, decode_exception
 from prefetchd_client.tensors import from_main
 
@@ -27,16 +29,28 @@ class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, never r
 def rebuild_exception(encoded: bytes) -> BaseException:
     """The exception to raise; its __cause__ tells where it came from. Raises ProtocolError.
 
-    An exception of ours comes back as itself. One whose class cannot be had here becomes a RemoteError that says so.
+    An exception of ours comes back as itself. One whose class cannot be had here becomes a RemoteError that says so,
+    and so does StopIteration, which would end the loop in silence.
     """
     remote = decode_exception(encoded)
     ours = getattr(errors, remote.type_name, None)
-    if not remote.pickled and isinstance(ours, type) and issubclass(ours, errors.PrefetchdError):
+    if not remote.pickled and isinstance(ours, type) and issubclass(ours, PrefetchdError):
         return ours(remote.message)
     error = _original(remote) if remote.pickled else None
-    if error is None:
+    if error is None or isinstance(error, StopIteration):
         error = RemoteError(f"{remote.type_name}: {remote.message}")
     error.__cause__ = WorkerTraceback(remote.place, remote.traceback)
+    return error
+
+
+def stream_failure(code: str, message: str, encoded: bytes) -> PrefetchdError:
+    """Why a stream cannot go on: what the daemon says, and what the user's code raised (`encoded`, if not empty)."""
+    if not encoded:
+        return error_from_code(code, message)
+    remote = decode_exception(encoded)
+    raised = f"{remote.type_name}: {remote.message}"
+    error = error_from_code(code, message if remote.message in message else f"{message} raised {raised}")
+    error.__cause__ = rebuild_exception(encoded)
     return error
 
 
@@ -48,10 +62,21 @@ def _original(remote: RemoteException) -> BaseException | None:
         # Not through the constructor: it may take other arguments than those that ended up in `args`.
         error: BaseException = kind.__new__(kind, *arguments)
         error.args = arguments
+        with contextlib.suppress(Exception):
+            _initialise_builtin(error, arguments)
         error.__dict__.update(attributes)
     except Exception:
         return None
     return error
+
+
+def _initialise_builtin(error: BaseException, arguments: tuple[Any, ...]) -> None:
+    """Some builtin exceptions keep what they tell outside of `args`, as UnicodeDecodeError does."""
+    for kind in type(error).__mro__:
+        initialise = vars(kind).get("__init__")
+        if initialise is not None and not isinstance(initialise, types.FunctionType):
+            initialise(error, *arguments)
+            return
 
 
 class _Unpickler(pickle.Unpickler):

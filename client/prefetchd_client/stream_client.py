@@ -39,6 +39,7 @@ from prefetchd.wire.messages import (
     Refused,
     RingOpened,
     StreamFailed,
+    Waiting,
     Welcome,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
@@ -47,9 +48,10 @@ from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
-from prefetchd_client.remote_errors import rebuild_exception
+from prefetchd_client.remote_errors import rebuild_exception, stream_failure
 
 ANSWER_TIMEOUT_S = 60.0
+TELL_WAIT_AFTER_S = 0.05
 NAME_WAIT_AFTER_S = 60.0
 NAME_WAIT_AGAIN_S = 30.0
 
@@ -73,10 +75,16 @@ class EndOfEpoch(Exception):  # noqa: N818 - it is none
     """The cursor's epoch has no further batch."""
 
 
+class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
+    """The batch did not come within the loader's timeout. No TimeoutError: the user's own code may raise that."""
+
+
 class StreamClient:
     """The session of one loader. One thread at a time."""
 
-    def __init__(self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool, fresh: bool) -> None:
+    def __init__(
+        self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool, fresh: bool
+    ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
@@ -110,7 +118,10 @@ class StreamClient:
             fresh=fresh,
         )
         self._connection.send(hello)
-        message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
+        try:
+            message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
+        except DaemonUnavailableError as error:
+            raise DaemonUnavailableError(f"{error} ({self._paths.socket}); see {self._paths.log}") from None
         close_all(fds)
         if isinstance(message, Refused):
             error = error_from_code(message.code, message.message)
@@ -156,7 +167,7 @@ class StreamClient:
         """The cursor's next batch; waits for it. `timeout_s` 0 waits as long as it takes.
 
         Raises EndOfEpoch, the user's own exception for a batch that failed, StreamFailedError,
-        DaemonUnavailableError, TimeoutError.
+        DaemonUnavailableError, WaitTimedOut.
         """
         self._check_usable()
         self._drain()
@@ -226,6 +237,7 @@ class StreamClient:
         """Until the cursor's next batch is offered; microseconds that it took."""
         began_ns = time.monotonic_ns()
         name_at_s = NAME_WAIT_AFTER_S
+        told = False
         while cursor.step not in cursor.offers:
             if cursor.steps is not None and cursor.step >= cursor.steps:
                 raise EndOfEpoch
@@ -237,11 +249,15 @@ class StreamClient:
                 )
             waited_s = (time.monotonic_ns() - began_ns) / 1e9
             if timeout_s and waited_s >= timeout_s:
-                raise TimeoutError(waited_s)
+                raise WaitTimedOut
             if waited_s >= name_at_s:
                 self._name_wait(cursor, waited_s)
                 name_at_s = waited_s + NAME_WAIT_AGAIN_S
-            self._connection.wait(min(name_at_s - waited_s, timeout_s - waited_s if timeout_s else name_at_s))
+            if not told and waited_s >= TELL_WAIT_AFTER_S:
+                told = True
+                self._connection.send(Waiting(cursor.number))
+            wake_at_s = min(name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or name_at_s)
+            self._connection.wait(wake_at_s - waited_s)
             self._drain()
         return (time.monotonic_ns() - began_ns) // 1000
 
@@ -273,10 +289,7 @@ class StreamClient:
         elif isinstance(message, Output):
             _print_output(message)
         elif isinstance(message, StreamFailed):
-            failure = error_from_code(message.code, message.message)
-            if message.error:
-                failure.__cause__ = rebuild_exception(message.error)
-            self._failure = failure
+            self._failure = stream_failure(message.code, message.message, message.error)
         elif isinstance(message, Refused):
             self._failure = error_from_code(message.code, message.message)
         elif isinstance(message, Farewell):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import operator
 import os
 import sys
 from collections.abc import Callable, Sized
@@ -13,7 +15,7 @@ import torch
 from torch.utils.data import RandomSampler, SequentialSampler, default_collate, default_convert
 
 from prefetchd.wire.byte_sizes import parse_bytes
-from prefetchd.wire.errors import CallerError
+from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, StreamSpec
 from prefetchd_client.fingerprint import fingerprint
 
@@ -29,6 +31,14 @@ class StreamRequest:
     shared: bool
 
 
+def whole_number(argument: str, value: Any) -> int:
+    """`value` as an int; numpy's integers will do. Raises CallerError, naming the argument."""
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise CallerError(f"{argument}={value!r}; allowed: a whole number")
+
+
 def resolve_seed(seed: int | None) -> tuple[int, str]:
     """The seed and where it came from: the argument, torch.manual_seed, or 0.
 
@@ -36,6 +46,7 @@ def resolve_seed(seed: int | None) -> tuple[int, str]:
     2**32.
     """
     if seed is not None:
+        seed = whole_number("seed", seed)
         if not 0 <= seed < 1 << 63:
             raise CallerError(f"seed={seed}; allowed: 0 to 2**63 - 1")
         return seed, "argument"
@@ -49,9 +60,18 @@ def resolve_buffer(buffer: str | int | None) -> tuple[int, int]:
         return 0, 0
     if isinstance(buffer, str):
         return parse_bytes(buffer, "buffer"), 0
-    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
-        raise CallerError(f"buffer={buffer!r}; allowed: a number of batches (4 or more), or bytes as in '4GiB'")
-    return 0, buffer
+    batches = whole_number("buffer", buffer)
+    if batches < MINIMUM_SLOTS:
+        raise BufferTooSmallError(
+            f"buffer={batches} batches; allowed: {MINIMUM_SLOTS} batches or more, or bytes as in '4GiB'"
+        )
+    return 0, batches
+
+
+def check_stream_name(stream: str | None) -> None:
+    """Raises CallerError when `stream` cannot be a stream's name; None stands for the default."""
+    if stream is not None and (not isinstance(stream, str) or not stream):
+        raise CallerError(f"stream={stream!r}; allowed: a name of 1 to 200 printable characters")
 
 
 def default_stream_name(rank: int) -> str:
@@ -100,9 +120,10 @@ def stream_request(
     """Everything resolved. Raises CallerError, naming the argument."""
     if not isinstance(dataset, Sized):
         raise CallerError(f"dataset {type(dataset).__name__} has no len()")
+    check_stream_name(stream)
     number, source = resolve_seed(seed)
     buffer_bytes, buffer_batches = resolve_buffer(buffer)
-    if collate_fn in (default_collate, default_convert):
+    if collate_fn is (default_collate if batch_size else default_convert):
         collate_fn = None
     parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
     identity: dict[str, Any] = {
@@ -111,20 +132,20 @@ def stream_request(
         "length": len(dataset),
         "batch_size": batch_size or 0,
         "drop_last": drop_last,
-        "rank": rank,
-        "world_size": world_size,
+        "rank": whole_number("rank", rank),
+        "world_size": whole_number("world_size", world_size),
         "on_error": on_error,
     }
     spec = StreamSpec(
         **identity,
         fingerprint=fingerprint({**parts, **identity, "extra": fingerprint_extra}),
-        name=stream or default_stream_name(rank),
+        name=stream or default_stream_name(identity["rank"]),
         seed_source=source,
         buffer_bytes=buffer_bytes,
         buffer_batches=buffer_batches,
         minimum_slots=MINIMUM_SLOTS,
-        lookback=lookback,
-        workers=num_workers,
+        lookback=whole_number("lookback", lookback),
+        workers=whole_number("num_workers", num_workers),
         timeout_s=float(timeout),
     )
     return StreamRequest(spec, parts, shared=stream is not None)

@@ -157,10 +157,11 @@ def from_main(qualified_name: str) -> Any:
 
 
 def _covers_part(view: ViewEntry, meta: PayloadMeta) -> bool:
-    """True unless the view is contiguous and the whole of its storage."""
+    """True unless the view has the usual strides and is the whole of its storage."""
     expected = 1
     for size, stride in zip(reversed(view.shape), reversed(view.stride)):
-        if size > 1 and stride != expected:
+        # Where a size is 1 the stride means nothing, but a batch is to come back as it was.
+        if stride != expected:
             return True
         expected *= size
     whole = meta.storages[view.storage].storage_bytes == expected * DTYPE_BYTES[view.dtype]

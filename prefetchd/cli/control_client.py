@@ -16,18 +16,29 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 ANSWER_TIMEOUT_S = 10.0
 
 
+class NoDaemonError(click.ClickException):
+    """Nobody listens on the socket."""
+
+
 class ControlClient:
-    """Talks to the daemon on `paths`; a context manager. Raises ClickException when none answers."""
+    """Talks to the daemon on `paths`; a context manager. Raises NoDaemonError, or ClickException when it does not answer."""
 
     def __init__(self, paths: RuntimePaths) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.settimeout(ANSWER_TIMEOUT_S)
         try:
             self._sock.connect(os.fspath(paths.socket))
+        except (FileNotFoundError, ConnectionRefusedError):
+            self._sock.close()
+            raise NoDaemonError(f"no daemon on {paths.socket}") from None
         except OSError as error:
             self._sock.close()
-            raise click.ClickException(f"no daemon on {paths.socket}: {error.strerror}") from None
-        self.ask(Hello(PROTOCOL_VERSION, "control", __version__, os.getpid()), Welcome)
+            raise click.ClickException(f"{paths.socket} cannot be connected to: {error.strerror or error}") from None
+        try:
+            self.ask(Hello(PROTOCOL_VERSION, "control", __version__, os.getpid()), Welcome)
+        except BaseException:
+            self._sock.close()
+            raise
 
     def __enter__(self) -> ControlClient:
         return self
@@ -41,7 +52,10 @@ class ControlClient:
             send(self._sock, request)
             found = receive(self._sock)
         except TimeoutError:
-            raise click.ClickException(f"the daemon does not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
+            raise click.ClickException(
+                f"the daemon does not answer within {ANSWER_TIMEOUT_S:.0f} s; `prefetchd status` shows its pid and its "
+                "last sign of life"
+            ) from None
         except (OSError, ProtocolError) as error:
             raise click.ClickException(f"the daemon cannot be asked: {error}") from None
         if isinstance(found, Refused):
@@ -55,5 +69,5 @@ class ControlClient:
         try:
             while receive(self._sock) is not None:
                 pass
-        except OSError:
+        except (OSError, ProtocolError):
             pass

@@ -46,7 +46,7 @@ def readable(line: str) -> str:
     try:
         found = json.loads(line)
         stamp, level, event = found.pop("time"), found.pop("level"), found.pop("event")
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         return line.rstrip("\n")
     trace = found.pop("traceback", None)
     fields = "  ".join(f"{key}={value}" for key, value in found.items())

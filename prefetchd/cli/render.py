@@ -1,4 +1,4 @@
-"""A report as text for people. Pure: report and width in, lines out."""
+"""A report as text for people. Pure: report in, lines out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _consumer(consumer: dict[str, Any]) -> str:
 
 def _bar(ring: dict[str, Any]) -> str:
     slots: int = max(1, ring["slots"])
-    full: int = round(BAR_CELLS * (ring["ready"] + ring["leased"]) / slots)
+    full: int = min(BAR_CELLS, round(BAR_CELLS * (ring["ready"] + ring["leased"]) / slots))
     filling: int = min(BAR_CELLS - full, -(-BAR_CELLS * ring["filling"] // slots))
     return "[" + "#" * full + "+" * filling + "." * (BAR_CELLS - full - filling) + "]"
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from prefetchd.cli.options import socket_option
+from prefetchd.cli.options import ByteSize, socket_option
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
-from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
@@ -21,20 +20,26 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 @click.command("run")
 @socket_option
 @click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: the CPUs.")
-@click.option("--memory", metavar="SIZE", help="Bound of all rings together, as in 8GiB. Default: each ring's own.")
+@click.option("--memory", type=ByteSize(), metavar="SIZE", help="Bound of all rings together, as in 8GiB. Default: each ring's own.")
 @click.option("--nice", type=click.IntRange(0, 19), default=5, show_default=True, help="Added niceness of workers.")
-@click.option("--linger", type=float, default=600.0, show_default=True, help="Seconds a ring lives after a crash.")
+@click.option("--linger", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds a ring lives after a crash.")
 @click.option(
-    "--linger-clean", type=float, default=60.0, show_default=True, help="Seconds a ring lives after a clean close."
+    "--linger-clean",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds a ring lives after a clean close.",
 )
-@click.option("--idle-exit", type=float, metavar="SECONDS", help="Exit after this long without streams or clients.")
+@click.option(
+    "--idle-exit", type=click.FloatRange(0), metavar="SECONDS", help="Exit after this long without streams or clients."
+)
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
 @click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(
     socket: str | None,
     workers: int | None,
-    memory: str | None,
+    memory: int | None,
     nice: int,
     linger: float,
     linger_clean: float,
@@ -48,7 +53,7 @@ def command(
     options = Options(
         limits=Limits(workers or default_workers(), linger_clean, linger),
         nice=nice,
-        memory_bytes=parse_bytes(memory, "--memory") if memory else None,
+        memory_bytes=memory,
         idle_exit_s=idle_exit,
         log_file=paths.log if detach else None,
         log_level=log_level,
@@ -80,12 +85,18 @@ def _run_detached(paths: RuntimePaths, options: Options) -> None:
     os.close(tell)
     with os.fdopen(told, "rb") as pipe:
         said = pipe.read()
-    if said not in (STARTED, ALREADY_RUNNING):
+    if said == ALREADY_RUNNING:
+        click.echo(f"a daemon serves {paths.socket} already")
+    elif said != STARTED:
         raise click.ClickException(said.removeprefix(FAILED).decode("utf-8", "replace") or f"it died; see {paths.log}")
 
 
 def _be_detached(paths: RuntimePaths, options: Options, tell: int) -> int:
     os.setsid()
+    # Nothing of whoever started us may be kept open or busy: not a shell's pipes and locks, not a mounted directory.
+    os.chdir("/")
+    os.closerange(3, tell)
+    os.closerange(tell + 1, os.sysconf("SC_OPEN_MAX"))
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

@@ -8,11 +8,15 @@ import os
 import time
 from typing import Any
 
+import psutil
+
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.status_layout import STATUS_BYTES, decode_head, decode_snapshot
+from prefetchd.wire.status_layout import HEAD, STATUS_BYTES, decode_head, decode_snapshot
 
 HANGING_AFTER_S = 3.0
+CLOCK_SLACK_S = 60.0
+AGAIN_S = 0.005
 _ATTEMPTS = 20
 
 
@@ -42,19 +46,25 @@ def read_report(paths: RuntimePaths) -> Report:
 
 def _report(memory: mmap.mmap) -> Report:
     for _ in range(_ATTEMPTS):
-        view = memoryview(memory)
-        try:
-            head = decode_head(view[:64])
-            found = decode_snapshot(view, head.current)
-        finally:
-            view.release()
+        head = decode_head(memory[: HEAD.size])
+        found = decode_snapshot(memory, head.current)
         if found is not None:
             age_s = max(0.0, (time.monotonic_ns() - head.heartbeat_ns) / 1e9)
-            return Report(_state(head.pid, age_s), age_s, found)
+            return Report(_state(head.pid, found, age_s), age_s, found)
+        time.sleep(AGAIN_S)
     raise ProtocolError("the status segment holds no whole snapshot")
 
 
-def _state(pid: int, age_s: float) -> str:
-    if age_s < HANGING_AFTER_S:
-        return "running"
-    return "hanging" if os.path.exists(f"/proc/{pid}") else "dead"
+def _state(pid: int, found: dict[str, Any], age_s: float) -> str:
+    if not _lives(pid, float(found["daemon"]["started_unix_s"])):
+        return "dead"
+    return "running" if age_s < HANGING_AFTER_S else "hanging"
+
+
+def _lives(pid: int, started_unix_s: float) -> bool:
+    """True when `pid` is the daemon that started then: not its corpse, and not another process with its number."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < started_unix_s + CLOCK_SLACK_S
+    except psutil.NoSuchProcess:
+        return False

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from prefetchd.cli.control_client import ControlClient
+from prefetchd.cli.control_client import ControlClient, NoDaemonError
 from prefetchd.cli.options import socket_option
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.messages import Farewell, Stop
@@ -21,12 +21,13 @@ STOP_TIMEOUT_S = 30.0
 def command(socket: str | None) -> None:
     """Stop the daemon and wait until it is gone. Trainers that use it start another one when they need it."""
     paths = runtime_paths(socket)
-    if not paths.socket.exists():
-        click.echo(f"no daemon on {paths.socket}")
+    try:
+        with ControlClient(paths) as client:
+            client.ask(Stop(), Farewell)
+            client.wait_for_end()
+    except NoDaemonError as none:
+        click.echo(none.message)
         return
-    with ControlClient(paths) as client:
-        client.ask(Stop(), Farewell)
-        client.wait_for_end()
     # The lock is given up last, after the segments.
     lock = LockFile(paths.lock)
     began_s = time.monotonic()

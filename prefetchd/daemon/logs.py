@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from prefetchd.wire.errors import CallerError
+
 ROTATE_BYTES = 8 << 20
 ROTATED_FILES = 3
 
@@ -28,15 +30,22 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(path: Path | None, level: str) -> None:
-    """Sends the "prefetchd" log to the file at `path`, or to stderr."""
+    """Sends the "prefetchd" log to the file at `path`, or to stderr. Raises CallerError when it cannot be written."""
     handler: logging.Handler
     if path is None:
         handler = logging.StreamHandler(sys.stderr)
     else:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handler = logging.handlers.RotatingFileHandler(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handler = logging.handlers.RotatingFileHandler(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
+        except OSError as error:
+            raise CallerError(
+                f"the log {path} cannot be written: {error.strerror}. Choose another place with $XDG_STATE_HOME"
+            ) from None
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("prefetchd")
+    for former in logger.handlers:
+        former.close()
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False

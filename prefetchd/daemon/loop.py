@@ -89,6 +89,7 @@ class Loop:
         return min(LONGEST_WAIT_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_timers(self) -> None:
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
+        # Those that were asked for by now: one that asks for itself again at once must not keep the loop here.
+        now, newest = time.monotonic(), next(self._order)
+        while self._timers and self._timers[0][0] <= now and self._timers[0][1] < newest:
             heapq.heappop(self._timers)[2]()

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import logging
 import os
+import resource
 import signal
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,10 +20,13 @@ from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.recovery import reclaim
 from prefetchd.daemon.service import Service
 from prefetchd.daemon.sessions import Listener
+from prefetchd.wire.errors import CallerError
 from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.runtime_paths import RuntimePaths, make_private
+from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
 
 BACKLOG = 128
+PROBE_TIMEOUT_S = 1.0
+DESCRIPTORS = 65536
 
 log = logging.getLogger("prefetchd")
 
@@ -52,10 +57,13 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
             # A trainer that started us may be bound to a few CPUs; its loading should not be.
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        _raise_descriptor_limit()
         generation = lock.read_number() + 1
         lock.write_number(generation)
         reclaim(paths)
         _serve(paths, options, generation, ready)
+    except CallerError:
+        raise
     except BaseException:
         log.exception("crashed")
         raise
@@ -68,39 +76,34 @@ def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callab
     with contextlib.suppress(OSError):
         # A trainer that sends us a message goes on: being woken must not take its CPU. All children inherit this.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    loop = Loop()
-    service = Service(
-        loop,
-        paths,
-        options.limits,
-        generation=generation,
-        nice=options.nice,
-        memory_bytes=options.memory_bytes,
-        idle_exit_s=options.idle_exit_s,
-    )
-    try:
-        service.listener = Listener(
-            _listen(paths.socket), loop, service, lambda level, event, uid: _log_refusal(level, event, uid)
+    with contextlib.ExitStack() as ending:
+        loop = Loop()
+        ending.callback(loop.close)
+        service = Service(
+            loop,
+            paths,
+            options.limits,
+            generation=generation,
+            nice=options.nice,
+            memory_bytes=options.memory_bytes,
+            idle_exit_s=options.idle_exit_s,
         )
+        ending.callback(service.close)
         _stop_on_signals(loop, service)
+        listening = _listen(paths.socket)
+        ending.callback(_unlink, paths.socket)
+        service.listener = Listener(listening, loop, service, _log_refusal)
         log.info(
             "started",
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
         )
         ready()
         loop.run()
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(paths.socket)
-        service.close()
-        loop.close()
-        log.info("stopped", extra={"fields": {"pid": os.getpid()}})
+    log.info("stopped", extra={"fields": {"pid": os.getpid()}})
 
 
 def _listen(path: Path) -> socket.socket:
-    # We hold the lock: a socket that is there belongs to a dead daemon.
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    _clear_the_way(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     before = os.umask(0o177)
     try:
@@ -109,6 +112,40 @@ def _listen(path: Path) -> socket.socket:
         os.umask(before)
     sock.listen(BACKLOG)
     return sock
+
+
+def _clear_the_way(path: Path) -> None:
+    """Removes the socket of a daemon that died: we hold the lock, so none of ours is behind it. Raises CallerError when
+    anything else is there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect(os.fspath(path))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+                return
+        except OSError:
+            pass
+    raise CallerError(
+        f"{path} is there and is not the socket of a daemon that died; it was left alone. "
+        f"Choose another with --socket or ${SOCKET_VARIABLE}"
+    )
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+def _raise_descriptor_limit() -> None:
+    """Every worker, session and stream takes a few descriptors; the usual 1024 are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _stop_on_signals(loop: Loop, service: Service) -> None:

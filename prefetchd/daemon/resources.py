@@ -35,11 +35,11 @@ class StreamResources:
                 raise ProtocolError(f"a program segment {name!r}; allowed: {prefix}...")
             mine, named = os.fstat(fd), os.stat(SHARED_MEMORY + name)
             if (mine.st_dev, mine.st_ino) != (named.st_dev, named.st_ino) or mine.st_uid != os.geteuid():
-                raise ProtocolError(f"the descriptor sent is not the program segment {name}")
+                raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
             # The lock goes onto a description of our own; the client's, shared as well, ends when it lets go.
             own = reopen(fd)
-        except OSError as error:
-            raise ProtocolError(f"the program segment {name} cannot be opened: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            raise ProtocolError(f"the program segment {name!r} cannot be opened: {error}") from None
         finally:
             os.close(fd)
         try_lock(own, DAEMON_LOCK_OFFSET, shared=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -33,7 +34,8 @@ from prefetchd.workers.process_backend import ProcessBackend
 
 STATUS_INTERVAL_S = 0.25
 OUTPUT_LINES_A_SECOND = 20
-OUTPUT_LINE_CHARACTERS = 2000
+# So that a second's lines fit into one packet.
+OUTPUT_LINE_BYTES = 3000
 
 log = logging.getLogger("prefetchd")
 
@@ -151,8 +153,10 @@ class Service:
         for line in text.split("\n"):
             log.info("output", extra={"fields": {"stream": self._name(stream), "worker": worker, "line": line}})
         found = self.engine.streams.get(stream)
+        if found is None or self.listener is None:
+            return
         kept, dropped = self._output.admit(stream, text)
-        if found is None or not kept or self.listener is None:
+        if not kept:
             return
         for number in found.consumers:
             session = self.listener.sessions.get(number)
@@ -173,15 +177,16 @@ class Service:
 
     def close(self) -> None:
         """Leaves nothing behind. After the loop has ended."""
-        if self.listener is not None:
-            self.listener.close()
-            for session in list(self.listener.sessions.values()):
-                session.close()
-        self._backend.close()
-        for resources in self._resources.values():
-            resources.close()
-        self._resources.clear()
-        self._status.close()
+        with contextlib.ExitStack() as ending:
+            # In the other order; each one happens whatever becomes of those before it.
+            ending.callback(self._status.close)
+            for resources in self._resources.values():
+                ending.callback(resources.close)
+            ending.callback(self._backend.close)
+            if self.listener is not None:
+                for session in list(self.listener.sessions.values()):
+                    ending.callback(session.close)
+                ending.callback(self.listener.close)
 
     def _tick(self) -> None:
         now_s = time.monotonic()
@@ -251,7 +256,7 @@ class Service:
                 resources = self._resources[stream]
                 try:
                     self._backend.start_stream(stream, resources.program_fd, resources.spec)
-                except (OSError, PrefetchdError) as error:
+                except Exception as error:  # what a client wrote into its program must not end the daemon
                     self.engine.load_failed(stream, f"the trainer's interpreter cannot be started: {error}", b"")
             case c.StartWorker(stream, worker, place, workers):
                 self._backend.start_worker(stream, worker, place, workers)
@@ -271,6 +276,7 @@ class Service:
                     self.loop.in_between(lambda: self._prepare(stream, resources, ring))
             case c.DropStream(stream):
                 self._backend.drop_stream(stream)
+                self._output.forget(stream)
                 dropped = self._resources.pop(stream, None)
                 if dropped is not None:
                     dropped.close()
@@ -342,10 +348,14 @@ class _OutputRate:
         kept = []
         for line in text.split("\n"):
             if lines < OUTPUT_LINES_A_SECOND:
-                kept.append(line[:OUTPUT_LINE_CHARACTERS])
+                kept.append(line.encode("utf-8", "replace")[:OUTPUT_LINE_BYTES].decode("utf-8", "ignore"))
                 lines += 1
             else:
                 dropped += 1
         told = dropped if kept else 0
         self._windows[stream] = (began_s, lines, dropped - told)
         return "\n".join(kept), told
+
+    def forget(self, stream: int) -> None:
+        """The stream is gone."""
+        self._windows.pop(stream, None)

@@ -6,6 +6,7 @@ A session sends nothing before Hello. A packet that the protocol does not allow 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -20,6 +21,8 @@ from prefetchd.wire.messages import Hello, Message, Program, Refused
 
 MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
+REFUSAL_CHARACTERS = 4000
+ACCEPT_AGAIN_S = 0.1
 _UCRED = struct.Struct("iII")
 _SO_PEERPIDFD = 77
 
@@ -68,10 +71,23 @@ class Session:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
-        if not self._open:
+        if not self._open or self._closing:
             return
-        kept = tuple(os.dup(fd) for fd in fds)
-        self._outbox.append((encode(message), kept))
+        if isinstance(message, Refused):
+            message = Refused(message.code, message.message[:REFUSAL_CHARACTERS])
+        try:
+            packet = encode(message)
+        except ProtocolError as error:
+            # Whatever was asked, an answer that does not fit ends this session and nothing else.
+            packet, fds = encode(Refused(error.code, str(error))), ()
+            self._closing = True
+        try:
+            kept = tuple(os.dup(fd) for fd in fds)
+        except OSError:
+            # Out of descriptors: the peer finds another way, or waits.
+            self.close()
+            return
+        self._outbox.append((packet, kept))
         if len(self._outbox) > OUTBOX_LIMIT:
             # The peer does not read. Its leases end with it.
             self.close()
@@ -133,22 +149,25 @@ class Session:
                 return
             except ProtocolError as error:
                 self.refuse(error)
-                return
+                continue
             except OSError:
                 self.close()
                 return
             if message is None:
                 self.close()
                 return
+            if self._closing:
+                # All that is waited for is that it takes what was sent.
+                close_all(fds)
+                continue
             try:
                 self._handle(message, fds)
             except PrefetchdError as error:
                 self.refuse(error)
-                return
 
     def refuse(self, error: PrefetchdError) -> None:
         """Tells the peer why and ends the session."""
-        self.send(Refused(error.code, str(error)[:4000]))
+        self.send(Refused(error.code, str(error)))
         self.close_when_sent()
 
     def _handle(self, message: Message, fds: list[int]) -> None:
@@ -192,13 +211,22 @@ class Listener:
     def close(self) -> None:
         """Stops accepting; sessions go on. Idempotent."""
         if self._sock.fileno() >= 0:
-            self._loop.unwatch(self._sock.fileno())
+            with contextlib.suppress(KeyError):
+                self._loop.unwatch(self._sock.fileno())
             self._sock.close()
+
+    def _accept_again(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.watch(self._sock.fileno(), self._acceptable)
 
     def _acceptable(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # Asked again at once it would say so again, round after round, until somebody closes something.
+                self._loop.unwatch(self._sock.fileno())
+                self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
             return
         _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if not self.admits(uid):

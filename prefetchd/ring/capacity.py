@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from prefetchd.wire.errors import BufferTooSmallError, NoSpaceError
 from prefetchd.wire.segment_layout import PAGE_BYTES, SLOTS_LIMIT, SegmentHeader
@@ -58,7 +59,7 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -
         needed = ring_bytes(spec.minimum_slots, slot_bytes)
         raise BufferTooSmallError(
             f"{asked} holds {slots} batches of {_mib(batch_bytes)} ({_mib(slot_bytes)} a slot); allowed: at least "
-            f"{spec.minimum_slots}. Set buffer= to {_mib(needed)} or more, or use smaller batches"
+            f"{spec.minimum_slots}. Set buffer= to {_mib_that_hold(needed)} or more, or use smaller batches"
         )
     slots = min(slots, SLOTS_LIMIT)
     needed = ring_bytes(slots, slot_bytes)
@@ -83,11 +84,16 @@ def _slots_within(buffer_bytes: int, slot_bytes: int) -> int:
     while slots > 0 and ring_bytes(slots, slot_bytes) > buffer_bytes:
         excess = ring_bytes(slots, slot_bytes) - buffer_bytes
         slots -= max(1, excess // (slot_bytes + 1024))
-    return slots
+    return max(0, slots)
 
 
 def _header(slots: int, slot_bytes: int) -> SegmentHeader:
     return SegmentHeader(slots, slot_bytes, 0, 0, "0" * 32, 0, 0, "")
+
+
+def _mib_that_hold(size: int) -> str:
+    """As buffer= takes it, and no less than `size`."""
+    return f"{math.ceil(size * 10 / (1 << 20)) / 10:.1f} MiB"
 
 
 def _mib(size: int) -> str:

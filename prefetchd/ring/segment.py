@@ -56,6 +56,7 @@ class RingSegment:
         self._fd = shared.fd
         self._reserved_bytes = 0
         self._prefaulted_bytes = 0
+        self.shared_fd = -1
         try:
             os.ftruncate(self._fd, header.segment_bytes)
             self._reserve_up_to(header.payload_offset)
@@ -67,9 +68,16 @@ class RingSegment:
             os.pwrite(self._fd, encode_header(header), 0)
             self.shared_fd = reopen(self._fd)
             self.memory = RingMemory(reopen(self._fd))
-        except BaseException:
+        except BaseException as error:
+            if self.shared_fd >= 0:
+                os.close(self.shared_fd)
             os.close(self._fd)
             unlink(name)
+            if isinstance(error, OSError):
+                raise NoSpaceError(
+                    f"a ring of {header.segment_bytes >> 20} MiB cannot be made ({error.strerror}). Lower buffer=, or "
+                    "raise the daemon's limits (ulimit -a)"
+                ) from None
             raise
 
     def grow(self, slots: int) -> None:
@@ -119,14 +127,19 @@ class RingSegment:
         return tuple(memoryview(self.memory.memory)[begin:end].cast("Q"))
 
     def close(self, *, unlink_name: bool = True) -> None:
-        """Gives the segment up. Whoever has it mapped keeps it; nobody finds it any more."""
+        """Gives the segment up. Whoever has it mapped keeps it; nobody finds it any more. Idempotent."""
+        if self._fd < 0:
+            return
         if unlink_name:
             unlink(self.name)
         self.memory.close()
         os.close(self.shared_fd)
         os.close(self._fd)
+        self._fd = -1
 
     def _reserve_up_to(self, end: int) -> None:
+        if end <= self._reserved_bytes:
+            return
         try:
             os.posix_fallocate(self._fd, self._reserved_bytes, end - self._reserved_bytes)
         except OSError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import struct
 import zlib
 from typing import Any
@@ -72,13 +73,13 @@ def encode_snapshot(snapshot: dict[str, Any]) -> bytes:
     return COPY_HEAD.pack(len(text), zlib.crc32(text)) + text
 
 
-def decode_snapshot(data: bytes | memoryview, copy: int) -> dict[str, Any] | None:
-    """The snapshot in `copy`, or None when it was overwritten while it was read."""
+def decode_snapshot(data: bytes | bytearray | memoryview | mmap.mmap, copy: int) -> dict[str, Any] | None:
+    """The snapshot in `copy`, or None when it was overwritten while it was read, or never written."""
     offset = copy_offset(copy)
     length, crc = COPY_HEAD.unpack_from(data, offset)
     begin = offset + COPY_HEAD.size
     text = bytes(data[begin : begin + min(length, COPY_BYTES)])
-    if zlib.crc32(text) != crc:
+    if not text or zlib.crc32(text) != crc:
         return None
     found = json.loads(text)
     return found if isinstance(found, dict) else None

@@ -112,7 +112,7 @@ class StreamSpec:
         if len(self.name) > 200 or not self.name.isprintable():
             raise CallerError(f"stream name {self.name[:40]!r}...: allowed: up to 200 printable characters")
         if len(self.fingerprint) != 32 or set(self.fingerprint) - set("0123456789abcdef"):
-            raise CallerError(f"fingerprint {self.fingerprint!r}: allowed: 32 hexadecimal digits")
+            raise CallerError(f"fingerprint {self.fingerprint[:40]!r}: allowed: 32 hexadecimal digits")
 
 
 def encode_spec(spec: StreamSpec) -> bytes:
@@ -152,7 +152,7 @@ _FIELD_TYPES: dict[str, type] = {
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise CallerError(f"{field} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
+        raise CallerError(f"{field} is {value[:40]!r}; allowed: {', '.join(map(repr, allowed))}")
 
 
 def _within(field: str, value: int, low: int, high: int) -> None:

@@ -49,7 +49,8 @@ def variables_for_workers(environment: Environment) -> dict[bytes, bytes]:
     kept = {name: value for name, value in environment.variables.items() if name not in DENIED}
     kept[b"CUDA_VISIBLE_DEVICES"] = b""
     kept.update(dict.fromkeys(THREADS, b"1"))
-    kept.setdefault(b"PYTHONHASHSEED", b"0")
+    if kept.get(b"PYTHONHASHSEED", b"random") in (b"", b"random"):
+        kept[b"PYTHONHASHSEED"] = b"0"
     return kept
 
 

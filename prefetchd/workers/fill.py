@@ -14,15 +14,19 @@ from typing import Any
 from torch.utils.data import default_collate, default_convert
 
 from prefetchd.plan.batch_plan import BatchPlan
-from prefetchd.wire.errors import PrefetchdError
-from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException
+from prefetchd.wire.messages import LoadFailed
+from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.batch_codec import EncodedBatch, MainAwarePickler, encode_batch
-from prefetchd.workers.program import Program
+from prefetchd.workers.program import Program, load_program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
 from prefetchd.workers.seeding import SampleSeeder
+
+MESSAGE_LIMIT_CHARACTERS = 2000
+KEPT_FOR_TASKS = 8
+"""A worker has fewer tasks at once: those that it had when it kept a batch are done by then."""
 
 
 class UserCodeError(Exception):
@@ -42,22 +46,29 @@ class Measure:
 
 
 class Filler:
-    """Makes batches of one stream."""
+    """Makes batches of one stream. The global generators of this process are its own while it does."""
 
-    def __init__(self, spec: StreamSpec, program: Program) -> None:
+    def __init__(self, spec: StreamSpec, program: Program, seeder: SampleSeeder | None = None) -> None:
         self.plan = BatchPlan(spec)
         self._spec = spec
         self._dataset = program.dataset
+        self._worker_init_fn = program.worker_init_fn
         self._collate: Callable[[Any], Any] = program.collate_fn or (
             default_collate if spec.batch_size else default_convert
         )
         self._default_collation = program.collate_fn is None or program.collate_fn is default_collate
         self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size > 0
-        self._seeder = SampleSeeder()
+        self._seeder = seeder or SampleSeeder()
         self._layout: RowLayout | None = None
         self._rows: RowPlan | None = None
-        self._kept: tuple[Position, EncodedBatch] | None = None
+        self._kept = _KeptBatches()
         self._kept_sample: tuple[Position, Any] | None = None
+
+    def init_worker(self, place: int) -> None:
+        """The user's worker_init_fn, in the worker at `place`, before its first task. Raises UserCodeError."""
+        if self._worker_init_fn is not None:
+            with user_code(f"worker_init_fn({place})"):
+                self._worker_init_fn(place)
 
     def use_layout(self, layout: bytes) -> None:
         """The stream's row layout, from whoever measured."""
@@ -73,7 +84,7 @@ class Filler:
             if measured is not None:
                 return measured
         encoded = self._encode(position, rows)
-        self._kept = (position, encoded)
+        self._kept.keep(position, encoded)
         return Measure(encoded.payload_bytes, b"")
 
     def _measure_rows(self, sample: Any) -> Measure | None:
@@ -109,15 +120,11 @@ class Filler:
     def fill_whole(self, position: Position, rows: int, room: int, target: Callable[[], Any]) -> int:
         """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that
         exceeds `room`, nothing was written and the batch is kept for the next try. Raises UserCodeError."""
-        if self._kept is not None and self._kept[0] == position:
-            encoded = self._kept[1]
-        else:
-            encoded = self._encode(position, rows)
+        encoded = self._kept.take(position) or self._encode(position, rows)
         if encoded.payload_bytes > room:
-            self._kept = (position, encoded)
+            self._kept.keep(position, encoded)
         else:
             encoded.write(target())
-            self._kept = None
         return encoded.payload_bytes
 
     def batch(self, position: Position) -> Any:
@@ -180,6 +187,26 @@ class Filler:
             return encode_batch(batch)
 
 
+class _KeptBatches:
+    """Whole batches that wait for room. What nobody asks for any more is let go: memory is bounded."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Position, tuple[int, EncodedBatch]] = {}
+        self._asked = 0
+
+    def keep(self, position: Position, encoded: EncodedBatch) -> None:
+        self._kept[position] = (self._asked, encoded)
+
+    def take(self, position: Position) -> EncodedBatch | None:
+        """The batch at `position`, kept no longer."""
+        self._asked += 1
+        _, found = self._kept.pop(position, (0, None))
+        forgotten = [at for at, (since, _) in self._kept.items() if self._asked - since > KEPT_FOR_TASKS]
+        for at in forgotten:
+            del self._kept[at]
+        return found
+
+
 class user_code:  # noqa: N801 - reads as a statement
     """Turns what the block raises into UserCodeError at `place`."""
 
@@ -190,7 +217,7 @@ class user_code:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, PrefetchdError):
+        if isinstance(error, Exception):
             raise UserCodeError(self._place) from error
 
 
@@ -201,11 +228,37 @@ def remote_exception(error: UserCodeError) -> RemoteException:
     trace = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
     return RemoteException(
         type_name=type(cause).__qualname__,
-        message=str(cause),
+        message=_text_of(cause),
         traceback=trace,
         place=error.place,
         pickled=_pickled_exception(cause),
     )
+
+
+def load_program_or_fail(fd: int) -> Program | LoadFailed:
+    """The program behind `fd`, or what is to be said of its failure: importing the user's modules may even exit."""
+    try:
+        return load_program(fd)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        failure = UserCodeError("loading the program")
+        failure.__cause__ = error
+        return load_failed(failure)
+
+
+def load_failed(error: UserCodeError) -> LoadFailed:
+    """What a zygote or worker says when the user's code did not even let it begin."""
+    remote = remote_exception(error)
+    message = f"{remote.place}: {remote.type_name}: {remote.message}"
+    return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "an exception whose text cannot be had"
 
 
 def _pickled_exception(error: BaseException) -> bytes:

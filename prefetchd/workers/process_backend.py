@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 
-from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
     ChildEnded,
     Fill,
@@ -32,155 +29,20 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.workers.backend import BackendEvents, Watcher
+from prefetchd.workers.child_process import ChildProcess
 from prefetchd.workers.environment import digest_at_start, variables_at_start
 from prefetchd.workers.program import read_environment
 from prefetchd.workers.zygote import BOOTSTRAP, ENVIRONMENT
 
 KEEP_ENVIRONMENT_S = 600.0
-REASON_DEADLINE_S = 0.2
 CLOSE_DEADLINE_S = 5.0
-OUTPUT_CHUNK_BYTES = 65536
-
-
-class _Child:
-    """One child process: its socket, pidfd and output pipe, watched from here until close()."""
-
-    def __init__(
-        self,
-        watcher: Watcher,
-        sock: socket.socket,
-        pidfd: int,
-        output: int,
-        on_message: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
-    ) -> None:
-        self.sock = sock
-        self.how = ""
-        self._watcher = watcher
-        self._pidfd = pidfd
-        self._output = output
-        self._on_message = on_message
-        self._on_end = on_end
-        self._on_output = on_output
-        self._partial = b""
-        self._open = True
-        self._reading = True
-        sock.setblocking(False)
-        os.set_blocking(output, False)
-        watcher.watch(sock.fileno(), self._readable)
-        watcher.watch(pidfd, self._ended)
-        watcher.watch(output, self._printed)
-
-    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
-        try:
-            send(self.sock, message, fds)
-        except BlockingIOError:
-            self.kill()
-        except OSError:
-            pass
-
-    def end_input(self) -> None:
-        """The child sees end of file and ends when it has done what it is at."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_WR)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def is_dead(self, wait_s: float) -> bool:
-        """Waits up to `wait_s` for the death."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(max(0.0, wait_s) * 1000))
-
-    def ended_as(self, how: str) -> None:
-        """Its zygote has reaped it."""
-        self.how = how
-
-    def forsake(self, then: Callable[[], None]) -> None:
-        """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
-        self._on_message = lambda _, fds: close_all(fds)
-        self._on_output = lambda _: None
-        self.how = "forsaken"
-
-        def bury(_: str) -> None:
-            self.close()
-            then()
-
-        self._on_end = bury
-
-    def close(self) -> None:
-        """Forgets the child. Idempotent."""
-        if not self._open:
-            return
-        self._open = False
-        for fd in (self.sock.fileno(), self._pidfd, self._output):
-            with contextlib.suppress(KeyError):
-                self._watcher.unwatch(fd)
-        self.sock.close()
-        os.close(self._pidfd)
-        os.close(self._output)
-
-    def _readable(self) -> None:
-        while self._open and self._reading:
-            try:
-                message, fds = receive_with_fds(self.sock)
-            except BlockingIOError:
-                return
-            except (OSError, ProtocolError):
-                message, fds = None, []
-            if message is None:
-                self._reading = False
-                self._watcher.unwatch(self.sock.fileno())
-                return
-            self._on_message(message, fds)
-
-    def _ended(self) -> None:
-        # What it said and printed before it died comes first.
-        self._readable()
-        self._printed()
-        if not self._open:
-            return
-        self._watcher.unwatch(self._pidfd)
-        if self.how:
-            self._on_end(self.how)
-        else:
-            # Its zygote is about to tell how; if that is dead too, nobody will.
-            self._watcher.call_later(REASON_DEADLINE_S, self._reason_is_due)
-
-    def _reason_is_due(self) -> None:
-        if self._open:
-            self._on_end(self.how or "died")
-
-    def _printed(self) -> None:
-        while self._open:
-            try:
-                chunk = os.read(self._output, OUTPUT_CHUNK_BYTES)
-            except BlockingIOError:
-                return
-            if not chunk:
-                with contextlib.suppress(KeyError):
-                    self._watcher.unwatch(self._output)
-                chunk, self._partial = self._partial, b""
-                if chunk:
-                    self._on_output(chunk.decode("utf-8", "replace"))
-                return
-            *lines, self._partial = (self._partial + chunk).split(b"\n")
-            if len(self._partial) > OUTPUT_CHUNK_BYTES:
-                lines.append(self._partial)
-                self._partial = b""
-            if lines:
-                self._on_output(b"\n".join(lines).decode("utf-8", "replace"))
 
 
 class _Zygote:
     """An environment zygote, and the streams whose zygotes it has forked or will fork."""
 
     def __init__(self) -> None:
-        self.child: _Child | None = None
+        self.child: ChildProcess | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.streams: set[int] = set()
         self.unused_since_s: float | None = None
@@ -191,7 +53,7 @@ class _Host:
 
     def __init__(self, environment: bytes) -> None:
         self.environment = environment
-        self.child: _Child | None = None
+        self.child: ChildProcess | None = None
         self.workers: set[int] = set()
 
 
@@ -204,9 +66,10 @@ class ProcessBackend:
         self._nice = nice
         self._zygotes: dict[bytes, _Zygote] = {}
         self._hosts: dict[int, _Host] = {}
-        self._workers: dict[int, _Child | None] = {}
+        self._workers: dict[int, ChildProcess | None] = {}
         self._stream_of: dict[int, int] = {}
-        self._dying: set[_Child] = set()
+        self._stopping: dict[int, bool] = {}
+        self._dying: set[ChildProcess] = set()
 
     # --- Backend ---
 
@@ -224,12 +87,12 @@ class ProcessBackend:
 
     def start_worker(self, stream: int, worker: int, place: int, workers: int) -> None:
         host = self._hosts.get(stream)
-        if host is None or host.child is None:
-            self._watcher.call_later(0.0, lambda: self._events.worker_died(worker, "its zygote is gone"))
-            return
-        host.workers.add(worker)
         self._workers[worker] = None
         self._stream_of[worker] = stream
+        if host is None or host.child is None:
+            self._watcher.call_later(0.0, lambda: self._lost(worker, "its zygote is gone"))
+            return
+        host.workers.add(worker)
         host.child.send(SpawnWorker(worker, place, workers))
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
@@ -246,14 +109,16 @@ class ProcessBackend:
         child = self._workers.get(worker)
         if child is not None:
             child.kill() if kill else child.end_input()
+        elif worker in self._workers:
+            # Its zygote has yet to fork it, or to say so.
+            self._stopping[worker] = kill or self._stopping.get(worker, False)
 
     def drop_stream(self, stream: int) -> None:
+        for worker in [each for each, its in self._stream_of.items() if its == stream]:
+            self._bury(self._forget(worker))
         host = self._hosts.pop(stream, None)
         if host is None:
             return
-        for worker in host.workers:
-            self._stream_of.pop(worker, None)
-            self._bury(self._workers.pop(worker, None))
         self._bury(host.child)
         zygote = self._zygotes.get(host.environment)
         if zygote is not None:
@@ -269,7 +134,7 @@ class ProcessBackend:
                 self._reap(zygote)
 
     def close(self) -> None:
-        for stream in list(self._hosts):
+        for stream in {*self._hosts, *self._stream_of.values()}:
             self.drop_stream(stream)
         for zygote in self._zygotes.values():
             self._bury(zygote.child)
@@ -310,7 +175,7 @@ class ProcessBackend:
         if self._nice:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, zygote.process.pid, self._nice)
-        zygote.child = _Child(
+        zygote.child = ChildProcess(
             self._watcher,
             ours,
             os.pidfd_open(zygote.process.pid),
@@ -373,6 +238,8 @@ class ProcessBackend:
                 lambda how: self._worker_ended(worker, how),
                 lambda text: self._events.output(stream, worker, text),
             )
+            if worker in self._stopping:
+                self.stop_worker(worker, kill=self._stopping.pop(worker))
         elif isinstance(message, ChildEnded):
             child = self._workers.get(message.child)
             if child is not None:
@@ -390,9 +257,7 @@ class ProcessBackend:
         for worker in list(host.workers):
             if self._workers.get(worker) is None:
                 # It was never forked, or we were never told: then it has died with its zygote, unheard.
-                self._workers.pop(worker, None)
-                self._stream_of.pop(worker, None)
-                self._events.worker_died(worker, "its zygote died")
+                self._lost(worker, "its zygote died")
         self._events.host_died(stream, how)
 
     # --- workers ---
@@ -407,13 +272,24 @@ class ProcessBackend:
             self._events.worker_message(worker, message)
 
     def _worker_ended(self, worker: int, how: str) -> None:
-        child = self._workers.pop(worker, None)
-        stream = self._stream_of.pop(worker, None)
+        stream = self._stream_of.get(worker)
         if stream in self._hosts:
             self._hosts[stream].workers.discard(worker)
+        child = self._forget(worker)
         if child is not None:
             child.close()
             self._events.worker_died(worker, how)
+
+    def _lost(self, worker: int, how: str) -> None:
+        """The worker never came to be. Silent when its stream was dropped meanwhile."""
+        if worker in self._workers:
+            self._forget(worker)
+            self._events.worker_died(worker, how)
+
+    def _forget(self, worker: int) -> ChildProcess | None:
+        self._stream_of.pop(worker, None)
+        self._stopping.pop(worker, None)
+        return self._workers.pop(worker, None)
 
     def _adopt(
         self,
@@ -421,13 +297,13 @@ class ProcessBackend:
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
         on_output: Callable[[str], None],
-    ) -> _Child:
+    ) -> ChildProcess:
         pidfd, sock, output = fds
-        return _Child(self._watcher, socket.socket(fileno=sock), pidfd, output, on_message, on_end, on_output)
+        return ChildProcess(self._watcher, socket.socket(fileno=sock), pidfd, output, on_message, on_end, on_output)
 
     # --- endings ---
 
-    def _bury(self, child: _Child | None) -> None:
+    def _bury(self, child: ChildProcess | None) -> None:
         if child is not None:
             child.kill()
             self._dying.add(child)

@@ -45,7 +45,13 @@ class RowPlan:
     def take(self, sample: Any) -> list[Any]:
         """The sample's leaves in order. Raises Deviation."""
         leaves: list[Any] = []
-        self._take(sample, leaves)
+        try:
+            self._take(sample, leaves)
+        except Deviation:
+            raise
+        except Exception as error:
+            # It cannot even be asked: a nested tensor has no shape, a user's class may raise whatever it likes.
+            raise Deviation(f"{type(error).__name__}: {error}") from None
         return leaves
 
     def writers(self, layout: RowLayout, target: Any) -> list[Write]:
@@ -169,11 +175,10 @@ def _compile_dict(sample: Any, collated: Any, leaves: list[_Leaf], names: list[s
     names.append(")")
 
     def take(value: Any, found: list[Any]) -> None:
-        if type(value) is not dict or len(value) != len(keys):
-            raise Deviation(f"not a dict of {len(keys)} keys")
+        # Their order too: a batch has the keys in the order of its own first sample.
+        if type(value) is not dict or list(value) != keys:
+            raise Deviation(f"not a dict of {keys!r}")
         for key, part in parts:
-            if key not in value:
-                raise Deviation(f"a dict without {key!r}")
             part(value[key], found)
 
     return take
@@ -208,8 +213,10 @@ class _Leaf:
         memmove = ctypes.memmove
 
         def write(row: int, value: torch.Tensor) -> None:
-            if value.is_contiguous() and not value.is_conj() and not value.is_neg():
-                memmove(begin + row * size, value.data_ptr(), size)
+            address = value.data_ptr()
+            # Wrapped tensors and symbolic zeros have no address.
+            if address and value.is_contiguous() and not value.is_conj() and not value.is_neg():
+                memmove(begin + row * size, address, size)
             else:
                 whole[row].copy_(value)
 
@@ -271,18 +278,19 @@ def _tensor_leaf(sample: torch.Tensor, collated: torch.Tensor) -> _Leaf:
 
 def _array_leaf(sample: Any, collated: torch.Tensor) -> _Leaf:
     dtype, shape = sample.dtype, sample.shape
+    item = dtype.itemsize
     if tuple(collated.shape) != (1, *shape):
         raise Deviation("default_collate changes an array's shape")
 
     def fits(value: Any) -> bool:
-        # torch.as_tensor refuses negative strides: then default_collate must say so.
+        # torch.as_tensor refuses strides that are negative or no whole items: then default_collate must say so.
         return (
             type(value) is np.ndarray
             and value.dtype == dtype
             and value.shape == shape
-            and all(stride >= 0 for stride in value.strides)
+            and all(stride >= 0 and not stride % item for stride in value.strides)
         )
 
     if not fits(sample):
-        raise Deviation("an array with negative strides")
+        raise Deviation("an array that torch cannot look at")
     return _Leaf(f"numpy.ndarray[{dtype.str},{shape}]", collated, fits, "array")

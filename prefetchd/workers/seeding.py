@@ -4,10 +4,11 @@ What a sample sees is exactly
 
     torch.default_generator.manual_seed(seed); numpy.random.seed(seed >> 31); random.seed(seed)
 
-torch is seeded each time (1 us). numpy and random (1.3 and 3.5 us) are seeded lazily once they have gone unused for
-TRIAL samples: their states then still are what the last seeding left, which two words of the state tell. Should a
-sample draw from one after all, its result is thrown away, the generator is seeded properly, the sample is made again,
-and from then on that generator is seeded each time.
+torch is seeded each time (1 us). In a worker, numpy and random (1.3 and 3.5 us) are seeded lazily once they have gone
+unused for TRIAL samples: their states then still are what the last seeding left, which two words of the state tell.
+Should a sample draw from one after all, its result is thrown away, the generator is seeded properly, the sample is
+made again, and from then on that generator is seeded each time. Whoever only reads a state (and perhaps draws, and
+puts it back: then nothing shows) is served by hook_state_readers().
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ _seed_torch = torch.default_generator.manual_seed
 
 
 class SampleSeeder:
-    """Runs a function under the seeds of a sample. One a worker; not for use by several threads."""
+    """Runs a function under the seeds of a sample. Not for use by several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lazy: bool = False) -> None:
+        """With `lazy`, at most one a process, which nobody else seeds or draws in, and which has called
+        hook_state_readers()."""
         self._watched: list[_NumpyWatch | _RandomWatch] = [_NumpyWatch(), _RandomWatch()]
-        self._lazy = [watch.trustworthy for watch in self._watched]
+        self._lazy = [lazy and watch.trustworthy for watch in self._watched]
         self._samples = 0
+        self._seed: int | None = None
+        if lazy:
+            _readers.seeder = self
 
     def run(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         """make(argument) with all generators seeded by `seed`. Raises what `make` raises."""
@@ -46,6 +52,7 @@ class SampleSeeder:
                 watch.seed(seed)
             else:
                 skipped = True
+        self._seed = seed if skipped else None
         try:
             result = make(argument)
         except Exception:
@@ -60,9 +67,18 @@ class SampleSeeder:
 
     def seed(self, seed: int) -> None:
         """Seeds all generators now, for work on a batch as a whole."""
+        self._seed = None
         _seed_torch(seed)
         for watch in self._watched:
             watch.seed(seed)
+
+    def before_reading(self, place: int) -> None:
+        """The user's code is about to read the state of generator `place`: if seeding it was put off, now is the
+        time. What was drawn from it already, run() finds out."""
+        watch = self._watched[place]
+        if self._seed is not None and self._lazy[place] and not watch.changed():
+            self._lazy[place] = False
+            watch.seed(self._seed)
 
     def _drew(self) -> bool:
         drew = False
@@ -77,14 +93,59 @@ class SampleSeeder:
         return make(argument)
 
 
+NUMPY, RANDOM = 0, 1
+
+
+class _Readers:
+    """The functions that read a global generator's state, wrapped, and the seeder that they ask first."""
+
+    def __init__(self) -> None:
+        self.seeder: SampleSeeder | None = None
+        self.hooked = False
+
+    def before_reading(self, place: int) -> None:
+        if self.seeder is not None:
+            self.seeder.before_reading(place)
+
+
+_readers = _Readers()
+
+
+def hook_state_readers() -> None:
+    """From now on random.getstate and numpy.random.get_state tell a lazy seeder before they read. Idempotent.
+
+    Only for workers' processes, and before the user's modules are imported: they may keep these functions.
+    """
+    if _readers.hooked:
+        return
+    _readers.hooked = True
+    instance = random._inst
+    read_random = random.Random.getstate
+    read_numpy: Any = np.random.get_state
+
+    def getstate(self: random.Random) -> tuple[Any, ...]:
+        if self is instance:
+            _readers.before_reading(RANDOM)
+        return read_random(self)
+
+    def get_state(legacy: bool = True) -> Any:
+        _readers.before_reading(NUMPY)
+        return read_numpy(legacy)
+
+    random.Random.getstate = getstate  # type: ignore[method-assign]
+    random.getstate = instance.getstate
+    np.random.get_state = np.random.mtrand.get_state = get_state
+
+
 class _NumpyWatch:
     """numpy's legacy global generator: its MT19937 state through the documented BitGenerator.ctypes interface."""
 
     def __init__(self) -> None:
         self._generator = np.random.mtrand._rand
-        bits = self._generator._bit_generator
-        self.trustworthy = type(bits).__name__ == "MT19937"
-        address = bits.ctypes.state_address
+        # Kept: the addresses below are its own.
+        self._bits = self._generator._bit_generator
+        self.trustworthy = type(self._bits).__name__ == "MT19937"
+        address = self._bits.ctypes.state_address
         # struct { uint32_t key[624]; int pos; }
         self._words = (ctypes.c_uint64 * 2).from_address(address + 4)
         self._position = ctypes.c_int.from_address(address + 624 * 4)

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import ChildEnded, LoadFailed, Message, Ready, Spawned, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
-from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
 from prefetchd.workers.environment import enter
 from prefetchd.workers.process_setup import (
@@ -57,10 +56,12 @@ def main(role: str, parent: str, *arguments: str) -> None:
     elif role == STREAM:
         _, program_fd, spec_fd = numbers
         enter(read_environment(program_fd))
+        _prepare_for_programs()
         _serve_stream(sock, program_fd, _read_spec(spec_fd))
     else:
         _, program_fd, spec_fd, place, workers = numbers
         enter(read_environment(program_fd))
+        _prepare_for_programs()
         _serve_worker(sock, load_program(program_fd), _read_spec(spec_fd), place, workers)
 
 
@@ -78,6 +79,7 @@ def _serve_environment(sock: socket.socket) -> None:
         program_fd = fds[0]
         environment = read_environment(program_fd)
         if not preloaded:
+            _prepare_for_programs()
             _preload(environment.preload)
             preloaded = True
         spec = message.spec
@@ -99,13 +101,12 @@ def _serve_environment(sock: socket.socket) -> None:
 
 
 def _serve_stream(sock: socket.socket, program_fd: int, spec: StreamSpec) -> None:
+    from prefetchd.workers.fill import load_program_or_fail
+
     name_process("prefetchd-zyg")
-    try:
-        program = load_program(program_fd)
-    except BaseException as error:
-        trace = traceback.format_exc()
-        remote = RemoteException(type(error).__qualname__, str(error), trace, "loading the program")
-        send(sock, LoadFailed(f"{type(error).__name__}: {error}"[:2000], encode_exception(remote)))
+    program = load_program_or_fail(program_fd)
+    if isinstance(program, LoadFailed):
+        send(sock, program)
         return
     # Frozen objects are never moved between generations, so that forked workers leave their pages shared.
     gc.collect()
@@ -251,8 +252,13 @@ def _ending(status: int) -> str:
     return f"exited with {os.WEXITSTATUS(status)}"
 
 
-def _preload(modules: tuple[str, ...]) -> None:
+def _prepare_for_programs() -> None:
+    """Imports torch, and hooks what must be hooked before the user's modules are imported."""
     importlib.import_module("prefetchd.workers.worker")
+    importlib.import_module("prefetchd.workers.seeding").hook_state_readers()
+
+
+def _preload(modules: tuple[str, ...]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)

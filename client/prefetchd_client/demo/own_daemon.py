@@ -1,0 +1,118 @@
+"""A daemon of the demo's own, away from the user's, with everything it leaves in one directory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, runtime_paths
+from prefetchd.wire.status_layout import HEAD, STATUS_BYTES, decode_head, decode_snapshot
+from prefetchd_client.demo.interruption import uninterrupted
+
+START_TIMEOUT_S = 60.0
+LOG_LINES = 20
+LONGEST_PARENT = 40
+"""Bytes of a directory's path that leave room for a Unix socket's (107 in all): multiprocessing hides its own deep."""
+# Should the demo be killed, its daemon ends soon after.
+LINGER_S, IDLE_EXIT_S = 60, 30
+
+
+@dataclasses.dataclass(frozen=True)
+class RingFill:
+    """Batches in the ring that no trainer has yet had, of the slots that it has."""
+
+    ready: int
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnDaemon:
+    """A running daemon, seen from outside."""
+
+    paths: RuntimePaths
+    environment: dict[str, str]
+
+    def ring_fill(self) -> RingFill | None:
+        """How full the ring of the only stream is, or None while there is none. Asks the daemon nothing."""
+        try:
+            fd = os.open("/dev/shm" + self.paths.status_segment, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            with mmap.mmap(fd, STATUS_BYTES, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+                found = decode_snapshot(view, decode_head(view[: HEAD.size]).current)
+        finally:
+            os.close(fd)
+        rings = [stream["ring"] for stream in (found or {}).get("streams", ()) if stream["ring"]]
+        return RingFill(rings[0]["ready"], rings[0]["slots"]) if rings else None
+
+    def log_tail(self) -> str:
+        """The last lines of its log, or nothing."""
+        try:
+            return "\n".join(self.paths.log.read_text().splitlines()[-LOG_LINES:])
+        except OSError:
+            return ""
+
+
+@contextlib.contextmanager
+def own_directory() -> Iterator[Path]:
+    """A private directory for sockets and temporary files, gone afterwards."""
+    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST_PARENT else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="prefetchd-demo-", dir=parent, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def own_environment(directory: Path) -> dict[str, str]:
+    """For processes that shall use no daemon but the one in `directory`, and leave their files there too."""
+    own = {SOCKET_VARIABLE: str(directory / "d.sock"), "XDG_STATE_HOME": str(directory), "TMPDIR": str(directory)}
+    return {**os.environ, "PREFETCHD_INLINE": "", **own}
+
+
+@contextlib.contextmanager
+def own_daemon(environment: dict[str, str], workers: int) -> Iterator[OwnDaemon]:
+    """Starts it, and ends it with all it had. Raises DaemonUnavailableError with what it said."""
+    daemon = OwnDaemon(runtime_paths(env=environment), environment)
+    starter = _command(daemon, "run", "--detach", "--workers", str(workers))
+    try:
+        _await_start(starter)
+        yield daemon
+    finally:
+        with uninterrupted():
+            starter.wait()
+            stopper = _command(daemon, "stop")
+            said, _ = stopper.communicate()
+        if stopper.returncode:
+            print(f"prefetchd demo: its daemon was not stopped: {said.strip()}", file=sys.stderr)
+
+
+def _command(daemon: OwnDaemon, verb: str, *options: str) -> subprocess.Popen[str]:
+    """`prefetchd VERB` in a session of its own: a terminal's Ctrl-C does not reach it."""
+    if verb == "run":
+        options += ("--linger", str(LINGER_S), "--linger-clean", str(LINGER_S), "--idle-exit", str(IDLE_EXIT_S))
+    return subprocess.Popen(
+        [sys.executable, "-m", "prefetchd", verb, *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=daemon.environment,
+        start_new_session=True,
+    )
+
+
+def _await_start(starter: subprocess.Popen[str]) -> None:
+    try:
+        said, _ = starter.communicate(timeout=START_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        starter.kill()
+        raise DaemonUnavailableError(f"the demo's daemon did not start within {START_TIMEOUT_S:.0f} s") from None
+    if starter.returncode:
+        raise DaemonUnavailableError(f"the demo's daemon did not start: {said.strip()}")

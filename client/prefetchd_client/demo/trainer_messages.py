@@ -1,0 +1,99 @@
+"""What the demo and its trainers say to each other: a Plan as the only argument, then one JSON object a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeAlias
+
+PREFETCHD, DATALOADER = "prefetchd", "DataLoader"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one trainer process does.
+
+    loader        PREFETCHD or DATALOADER
+    data          an ImageFolder's root
+    most_images   how many of its images to use, spread evenly; 0 means all
+    buffer        PrefetchLoader's `buffer`, as written by the user; "" means its default
+    first_epoch   above 0, the network is read from `checkpoint`, to where each trainer writes it at its end
+    """
+
+    loader: str
+    data: str
+    most_images: int
+    batch_size: int
+    workers: int
+    buffer: str
+    first_epoch: int
+    epochs: int
+    checkpoint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """The images were found; the loader is not made yet."""
+
+    images: int
+    classes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far the trainer is. `loss` and `accuracy` are the epoch's so far, the rest is since the trainer began.
+
+    step               steps done of the epoch's `steps`
+    first_batch_s      from the loader's construction to its first batch
+    first_batch_at_s   when that was, on the system's monotonic clock
+    images_per_s       from the first batch on, without it
+    stalled_s          time in next() after the first batch
+    """
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    accuracy: float
+    images_per_s: float
+    stalled_s: float
+    first_batch_s: float
+    first_batch_at_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """All epochs are done and the checkpoint is written. The trainer now waits for its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """The trainer was asked for something that cannot be, and says what."""
+
+    message: str
+
+
+Message: TypeAlias = Opened | Progress | Ended | Failed
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Opened, Progress, Ended, Failed)}
+
+
+def encode(message: Message) -> str:
+    """One line, its end included."""
+    return json.dumps({"kind": type(message).__name__, **dataclasses.asdict(message)}) + "\n"
+
+
+def decode(line: str) -> Message:
+    """Raises KeyError, TypeError or ValueError for what encode() never makes."""
+    fields = json.loads(line)
+    found: Message = _KINDS[fields.pop("kind")](**fields)
+    return found
+
+
+def encode_plan(plan: Plan) -> str:
+    return json.dumps(dataclasses.asdict(plan))
+
+
+def decode_plan(text: str) -> Plan:
+    """Raises TypeError or ValueError for what encode_plan() never makes."""
+    return Plan(**json.loads(text))

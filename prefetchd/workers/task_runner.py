@@ -1,0 +1,72 @@
+"""A worker's work without its process: tasks in, answers out. Who carries them is the backend's affair."""
+
+from __future__ import annotations
+
+import time
+from typing import TypeAlias
+
+from prefetchd.wire.messages import FILL_ROWS, MEASURE, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.remote_exception import encode_exception
+from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.segment_layout import decode_slot_record
+from prefetchd.workers.fill import Filler, UserCodeError, remote_exception
+from prefetchd.workers.row_collate import Deviation
+
+Task: TypeAlias = tuple[int, ...]
+"""A row of messages.Fill."""
+
+Result: TypeAlias = tuple[int, ...]
+"""A row of messages.Filled."""
+
+
+class TaskRunner:
+    """Does fill tasks of one stream, in the ring that it was lent."""
+
+    def __init__(self, filler: Filler) -> None:
+        self._filler = filler
+        self._ring: RingMemory | None = None
+
+    def use_ring(self, fd: int, layout: bytes) -> None:
+        """Maps the ring behind `fd`, which it takes over; `layout` is the stream's row layout or empty."""
+        self.release_ring()
+        self._ring = RingMemory(fd)
+        if layout:
+            self._filler.use_layout(layout)
+
+    def release_ring(self) -> None:
+        """Lets the ring go. Idempotent."""
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+
+    def run(self, task: Task) -> Result | Message:
+        """A row of Filled when the task is done, else what is to be said instead."""
+        begin_us = _now_us()
+        answer = self._do(task)
+        if isinstance(answer, int):
+            return (task[0], answer, _now_us() - begin_us, task[5] - task[4])
+        return answer
+
+    def _do(self, row: Task) -> int | Message:
+        task, kind, epoch, step, first, end, slot = row
+        position = (epoch, step)
+        try:
+            if kind == MEASURE:
+                measure = self._filler.measure(position, end)
+                return Measured(task, measure.payload_bytes, measure.layout)
+            ring = self._ring
+            assert ring is not None
+            if kind == FILL_ROWS:
+                return self._filler.fill_rows(position, first, end, ring.batch(slot))
+            span = decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
+            room = span * ring.header.slot_bytes
+            payload_bytes = self._filler.fill_whole(position, end, room, lambda: ring.batch(slot, span))
+            return payload_bytes if payload_bytes <= room else Unfit(task, payload_bytes, "larger than its slots")
+        except Deviation as deviation:
+            return Unfit(task, 0, str(deviation)[:500])
+        except UserCodeError as error:
+            return FillFailed(task, encode_exception(remote_exception(error)))
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

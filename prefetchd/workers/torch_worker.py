@@ -1,0 +1,42 @@
+"""Looking like one of DataLoader's workers to the user's code and to torch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.data._utils.collate as torch_collate
+import torch.utils.data._utils.worker as torch_worker
+
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.program import Program
+
+
+@contextlib.contextmanager
+def as_torch_worker(spec: StreamSpec, program: Program, place: int, workers: int) -> Iterator[None]:
+    """Within it get_worker_info answers as in DataLoader's workers, and default_collate stays out of shared memory.
+
+    In a DataLoader worker default_collate stacks into a new shared segment a tensor; here the stack is copied into
+    the slot, so it belongs into ordinary memory.
+    """
+    told = torch_worker._worker_info
+    collate_tensors = torch_collate.default_collate_fn_map[torch.Tensor]
+
+    def collate_privately(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        info, torch_worker._worker_info = torch_worker._worker_info, None
+        try:
+            return collate_tensors(batch, collate_fn_map=collate_fn_map)
+        finally:
+            torch_worker._worker_info = info
+
+    torch_worker._worker_info = torch_worker.WorkerInfo(
+        id=place, num_workers=workers, seed=spec.seed, dataset=program.dataset
+    )
+    torch_collate.default_collate_fn_map[torch.Tensor] = collate_privately
+    try:
+        yield
+    finally:
+        torch_worker._worker_info = told
+        torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors

@@ -1,0 +1,198 @@
+"""What does not fit: errors with the sizes and the knob, at once, and a stream that goes on where it can."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from prefetchd_client import PrefetchLoader
+
+from prefetchd.wire.errors import BatchTooLargeError, BufferTooSmallError, NoSpaceError
+from tests.scenario.bad_datasets import Rows, Strings
+from tests.scenario.datasets import Numbers
+from tests.scenario.watching import until
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.usefixtures("shared_daemon")
+
+
+def free_mib():
+    found = os.statvfs("/dev/shm")
+    return found.f_bavail * found.f_frsize // MIB
+
+
+# --- the ring ---
+
+
+@pytest.mark.parametrize("unit", ["bytes", "batches"])
+def test_a_buffer_larger_than_shared_memory_is_told_with_sizes_and_knob(unit, shared_daemon):
+    too_much = 2 * free_mib()
+    buffer = f"{too_much}MiB" if unit == "bytes" else too_much
+    with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer=buffer, stream="vast") as loader:
+        for _ in range(2):
+            with pytest.raises(NoSpaceError) as caught:
+                next(iter(loader))
+            assert ("buffer=" + (f"{too_much:,}.0 MiB" if unit == "bytes" else f"{too_much} batches")) in str(caught.value)
+            assert " MiB; /dev/shm has " in str(caught.value)
+            assert "MiB left: lower buffer=" in str(caught.value)
+    with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer=8, stream="vast") as loader:
+        assert len(list(loader)) == 16, "the name can be used again"
+
+
+def test_a_buffer_for_fewer_than_four_batches_is_told_with_sizes_and_knob():
+    with (
+        PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer="3MiB") as loader,
+        pytest.raises(BufferTooSmallError) as caught,
+    ):
+        next(iter(loader))
+    assert "buffer=3.0 MiB holds 2 batches of 1.0 MiB" in str(caught.value)
+    assert "allowed: at least 4" in str(caught.value)
+    assert "Set buffer= to 4." in str(caught.value)
+
+
+def test_a_ring_that_cannot_be_made_fails_its_stream_alone(shared_daemon):
+    """The kernel refuses a file of that size, though there seems to be room."""
+    with PrefetchLoader(Numbers(40), batch_size=4, buffer=6) as neighbour:
+        next(iter(neighbour))
+        pid = shared_daemon.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (8 * MIB, before[1]))
+        try:
+            with (
+                PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer=16) as loader,
+                pytest.raises(NoSpaceError, match="buffer="),
+            ):
+                next(iter(loader))
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        assert len(list(neighbour)) == 10
+        assert shared_daemon.pid == pid
+
+
+def test_failed_streams_leave_no_segment(shared_daemon):
+    before = set(shared_daemon.segments())
+    for _ in range(3):
+        with (
+            PrefetchLoader(Rows(8, MIB // 32), batch_size=4, buffer=f"{2 * free_mib()}MiB") as loader,
+            pytest.raises(NoSpaceError),
+        ):
+            next(iter(loader))
+    until(lambda: set(shared_daemon.segments()) <= before, "the segments of the failed streams are gone")
+
+
+# --- the daemon's own limit ---
+
+
+def test_the_daemon_s_memory_bounds_all_rings_together(daemon):
+    daemon.start("--memory", "24MiB", "--workers", "2")
+    arguments = {"batch_size": 4, "buffer": "16MiB"}
+    with PrefetchLoader(Rows(256, MIB // 32), stream="one", **arguments) as one:
+        next(iter(one))
+        with (
+            PrefetchLoader(Rows(256, MIB // 32), stream="two", **arguments) as two,
+            pytest.raises(NoSpaceError) as caught,
+        ):
+            next(iter(two))
+        assert "the daemon's memory setting leaves 8." in str(caught.value)
+        assert "lower buffer=, or raise memory" in str(caught.value)
+        with PrefetchLoader(Rows(256, MIB // 32), stream="three", batch_size=4, buffer="6MiB") as three:
+            assert len(list(three)) == 64
+        assert len(list(one)) == 64
+
+
+@pytest.mark.xfail(strict=True, reason="lingering rings do not yield when memory is short (DESIGN: section 6)")
+def test_a_ring_without_a_consumer_yields_to_one_that_has_one(daemon):
+    daemon.start("--memory", "24MiB", "--workers", "1")
+    for name in ("one", "two", "three"):
+        with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer="16MiB", stream=name) as loader:
+            assert len(list(loader)) == 16
+
+
+# --- one batch ---
+
+
+def test_a_batch_larger_than_its_slot_takes_several():
+    lengths = [100] * 8 + [100_000] * 4 + [100] * 4 + [300_000] * 4 + [100] * 12
+    with PrefetchLoader(Strings(lengths), batch_size=4, buffer="8MiB", shuffle=False) as loader:
+        for _ in range(3):
+            assert [list(map(len, batch)) for batch in loader] == [lengths[at : at + 4] for at in range(0, 32, 4)]
+
+
+def test_a_batch_larger_than_half_the_ring_is_told_with_the_sizes_and_the_next_ones_come():
+    lengths = [1000] * 8 + [500_000] * 4 + [1000] * 8
+    with PrefetchLoader(Strings(lengths), batch_size=4, buffer="1MiB") as loader:
+        iterator = iter(loader)
+        for _ in range(2):
+            assert list(map(len, next(iterator))) == [1000] * 4
+        with pytest.raises(BatchTooLargeError) as caught:
+            next(iterator)
+        assert "epoch 0, step 2" in str(caught.value)
+        assert "takes 2000" in str(caught.value)
+        assert "Raise buffer=" in str(caught.value)
+        assert [list(map(len, batch)) for batch in iterator] == [[1000] * 4] * 2
+
+
+# --- a shared memory that is small, or full ---
+
+IN_A_SMALL_ROOM = """
+    import os, subprocess, sys
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", "/dev/shm"], check=True)
+    import torch
+    from prefetchd.wire.errors import NoSpaceError
+    from prefetchd_client import PrefetchLoader
+    from tests.scenario.bad_datasets import Rows
+
+    class Holding(Rows):
+        def __init__(self, mib):
+            super().__init__(64, 16384)
+            self.table = torch.zeros(mib << 20, dtype=torch.uint8)
+
+    def attempt(name, dataset, **arguments):
+        try:
+            with PrefetchLoader(dataset, batch_size=4, stream="only", **arguments) as loader:
+                print(name, "made", len(list(loader)), "batches")
+        except NoSpaceError as error:
+            print(name, "failed:", error)
+
+    try:
+        attempt("dataset", Holding(32))
+        with open("/dev/shm/somebody-else", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 8 << 20)
+        attempt("crowded", Rows(64, 16384), buffer="20MiB")
+        os.unlink("/dev/shm/somebody-else")
+        attempt("buffer", Rows(64, 16384), buffer="20MiB")
+    finally:
+        subprocess.run([sys.executable, "-m", "prefetchd", "stop"], check=True)
+        print("left:", os.listdir("/dev/shm"))
+"""
+
+
+def test_in_a_small_shared_memory_everything_says_what_it_needs(daemon):
+    command = ["unshare", "--mount", "--propagation", "private"]
+    if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no right to make a mount namespace")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", textwrap.dedent(IN_A_SMALL_ROOM)],
+        env=daemon.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert said["dataset"].startswith("failed: the dataset takes 32 MiB of shared memory")
+    assert "enlarge /dev/shm" in said["dataset"]
+    assert said["buffer"] == "made 16 batches"
+    assert re.search(
+        r"needs 1\d\.\d MiB; /dev/shm has 1\d\.\d MiB left: lower buffer=, or enlarge /dev/shm \(docker: --shm-size\)",
+        said["crowded"],
+    )
+    assert said["left:"] == "[]"

@@ -1,0 +1,62 @@
+"""Waiting for what another process will do, and looking at a process from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psutil
+
+from prefetchd.cli.snapshot import Report, read_report
+
+DEADLINE_S = 30.0
+POLL_S = 0.01
+
+Found = TypeVar("Found")
+
+
+def until(look: Callable[[], Found], what: str) -> Found:
+    """The first true value of look(). Fails, saying what was waited for, after DEADLINE_S."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:.0f} s: {what}; the last look gave {found!r}"
+        time.sleep(POLL_S)
+
+
+def report_when(daemon, holds: Callable[[Report], object], what: str) -> Report:
+    """The first report of the daemon's status segment for which holds(report)."""
+
+    def look() -> Report | None:
+        report = read_report(daemon.paths)
+        return report if report.snapshot is not None and holds(report) else None
+
+    return until(look, what)
+
+
+def stream_when(daemon, name: str, holds: Callable[[dict], object] = bool, what: str = "it is there") -> dict:
+    """The first snapshot of the stream `name` for which holds(stream)."""
+
+    def look() -> dict | None:
+        report = read_report(daemon.paths)
+        streams = report.snapshot["streams"] if report.snapshot is not None else []
+        return next((each for each in streams if each["name"] == name and holds(each)), None)
+
+    return until(look, f"stream {name}: {what}")
+
+
+def open_fds(pid: int) -> int:
+    """Descriptors that the process has."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def is_gone(pid: int) -> bool:
+    """True when no such process runs; one that nobody has reaped yet does not run."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

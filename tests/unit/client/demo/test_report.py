@@ -1,0 +1,70 @@
+"""The demo's table and its progress line."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from prefetchd_client.demo.own_daemon import RingFill
+from prefetchd_client.demo.report import Conditions, Figures, progress_text, side_by_side
+from prefetchd_client.demo.trainer_messages import Progress
+
+FIGURES = {
+    "prefetchd": Figures(1241.6, 3.214, 0.7306, 0.0151, 2.44),
+    "DataLoader": Figures(805.2, 0.734, 11.26, 0.2634, 3.01),
+}
+CONDITIONS = Conditions(2000, 3, 64, 2, RingFill(26, 27), "Some CPU, 2 CPUs, 24 GiB; torch 2.14.1")
+
+WIDE = """\
+                                prefetchd   DataLoader
+──────────────────────────────────────────────────────
+img/s                               1,242          805
+first batch                        3.21 s       734 ms
+stalled                            731 ms       11.3 s
+first batch after the restart       15 ms       263 ms
+
+2,000 images, 3 epochs, batches of 64, 2 workers each.
+img/s and stalled (time in next()) count from the first batch on; first batch counts from the loader's construction.
+Counted from the start of the restarted process, imports included, the first batch took 2.4 s and 3.0 s.
+The new trainer found 26 batches ready in the ring of 27.
+Machine: Some CPU, 2 CPUs, 24 GiB; torch 2.14.1."""
+
+NARROW = """\
+                  prefetchd   DataLoader
+────────────────────────────────────────
+img/s                 1,242          805
+first batch          3.21 s       734 ms
+stalled              731 ms       11.3 s
+first batch           15 ms       263 ms
+after the
+restart
+
+2,000 images, 3 epochs, batches of 64, 2
+workers each."""
+
+
+def test_a_wide_table():
+    assert side_by_side(FIGURES, CONDITIONS, 120) == WIDE
+
+
+def test_a_narrow_table_wraps_its_titles_and_keeps_its_figures():
+    text = side_by_side(FIGURES, CONDITIONS, 40)
+    assert text.startswith(NARROW)
+    assert max(map(len, text.splitlines())) <= 40
+
+
+def test_one_epoch_and_no_ring():
+    text = side_by_side(FIGURES, dataclasses.replace(CONDITIONS, epochs=1, ring=None), 120)
+    assert "2,000 images, 1 epoch, batches" in text
+    assert "ready" not in text
+
+
+@pytest.mark.parametrize(
+    ("ring", "expected"),
+    [
+        (RingFill(20, 27), "loss 0.31  accuracy  97 %  1,242 img/s  ring 20/27  stalled 0.7 s"),
+        (None, "loss 0.31  accuracy  97 %  1,242 img/s  stalled 0.7 s"),
+    ],
+)
+def test_progress(ring, expected):
+    assert progress_text(Progress(2, 30, 32, 0.309, 0.971, 1241.6, 0.7306, 3.2, 100.0), ring) == expected

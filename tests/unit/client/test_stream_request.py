@@ -1,0 +1,258 @@
+"""From arguments to a StreamSpec: seeds, buffers, orders, names and fingerprints, without asking any daemon."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+from prefetchd_client import stream_request as module
+from prefetchd_client.stream_request import (
+    default_stream_name,
+    resolve_buffer,
+    resolve_order,
+    resolve_seed,
+    stream_request,
+)
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+    default_convert,
+)
+
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.stream_spec import MINIMUM_SLOTS
+
+DATASET = list(range(20))
+
+ARGUMENTS = {
+    "dataset": DATASET,
+    "order": "sequential",
+    "batch_size": 4,
+    "drop_last": False,
+    "collate_fn": None,
+    "worker_init_fn": None,
+    "num_workers": 0,
+    "timeout": 0,
+    "stream": None,
+    "seed": 3,
+    "buffer": None,
+    "lookback": 0,
+    "rank": 0,
+    "world_size": 1,
+    "on_error": "raise",
+    "fingerprint_extra": None,
+}
+
+
+def request(**changes):
+    return stream_request(**(ARGUMENTS | changes))
+
+
+# --- seeds ---
+
+
+@pytest.fixture
+def torch_seed():
+    """Seeds torch as a trainer does, and unseeds it afterwards."""
+    yield torch.manual_seed
+    torch.seed()
+
+
+@pytest.mark.parametrize("seed", [0, 1, (1 << 63) - 1])
+def test_a_seed_that_is_given_is_taken(torch_seed, seed):
+    torch_seed(99)
+    assert resolve_seed(seed) == (seed, "argument")
+
+
+@pytest.mark.parametrize("seed", [0, 1234, (1 << 32) - 1])
+def test_a_seed_that_a_person_gave_torch_is_taken(torch_seed, seed):
+    torch_seed(seed)
+    assert resolve_seed(None) == (seed, "torch")
+
+
+def test_a_seed_that_torch_made_up_is_not(torch_seed):
+    torch_seed(1 << 40)
+    assert resolve_seed(None) == (0, "default")
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 63])
+def test_a_seed_out_of_range_is_told(seed):
+    with pytest.raises(CallerError, match=f"seed={seed}; allowed: 0 to"):
+        resolve_seed(seed)
+
+
+def test_asking_for_the_seed_draws_nothing(torch_seed):
+    torch_seed(5)
+    before = torch.get_rng_state()
+    resolve_seed(None)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- buffers ---
+
+
+@pytest.mark.parametrize(
+    ("buffer", "expected"),
+    [(None, (0, 0)), (8, (0, 8)), ("4GiB", (4 << 30, 0)), ("1.5 MB", (1_500_000, 0)), ("4096", (4096, 0))],
+)
+def test_a_buffer_is_a_number_of_batches_or_bytes_with_a_unit(buffer, expected):
+    assert resolve_buffer(buffer) == expected
+
+
+@pytest.mark.parametrize("buffer", [0, -3, True, 2.5, "many", "4 XB", ""])
+def test_any_other_buffer_is_told(buffer):
+    with pytest.raises(CallerError, match="buffer"):
+        resolve_buffer(buffer)
+
+
+# --- orders ---
+
+
+def test_the_orders_that_are_planned_here():
+    assert resolve_order(DATASET, SequentialSampler(DATASET), None) == "sequential"
+    assert resolve_order(DATASET, RandomSampler(DATASET), None) == "shuffle"
+    assert resolve_order(DATASET, RandomSampler(DATASET, num_samples=len(DATASET)), None) == "shuffle"
+
+
+class OwnSequential(SequentialSampler):
+    def __iter__(self):
+        return reversed(range(20))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "generator"),
+    [
+        (RandomSampler(DATASET, replacement=True), None),
+        (RandomSampler(DATASET, num_samples=5), None),
+        (RandomSampler(DATASET, generator=torch.Generator()), None),
+        (RandomSampler(DATASET), torch.Generator()),
+        (SequentialSampler(DATASET), torch.Generator()),
+        (OwnSequential(DATASET), None),
+        (SubsetRandomSampler([1, 2]), None),
+        (WeightedRandomSampler([1.0, 2.0], 2), None),
+        (BatchSampler(SequentialSampler(DATASET), 2, False), None),
+        ([3, 1, 2], None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_order_that_only_its_sampler_knows_is_never_taken_for_another(sampler, generator):
+    with pytest.raises(CallerError, match="sampler="):
+        resolve_order(DATASET, sampler, generator)
+
+
+# --- names ---
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A process that runs /home/me/project/train.py and has made no loader yet."""
+    main = types.ModuleType("__main__")
+    main.__file__ = "/home/me/project/train.py"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(module, "_ordinals", iter(range(100)))
+    return main
+
+
+def test_a_default_name_is_the_script_the_ordinal_and_the_rank(script):
+    assert default_stream_name(0) == "project/train.py:0"
+    assert default_stream_name(0) == "project/train.py:1"
+    assert default_stream_name(3) == "project/train.py:2@3"
+    del script.__file__
+    assert default_stream_name(0) == "interactive:3"
+
+
+def test_a_loader_with_a_name_of_its_own_leaves_the_ordinals_of_the_others(script):
+    assert request(stream="mine").spec.name == "mine"
+    assert request().spec.name == "project/train.py:0"
+
+
+# --- requests ---
+
+
+def test_every_argument_arrives_in_the_spec():
+    spec = request(
+        order="shuffle",
+        batch_size=8,
+        drop_last=True,
+        num_workers=3,
+        timeout=7,
+        stream="s",
+        seed=11,
+        buffer="64MiB",
+        lookback=2,
+        rank=1,
+        world_size=4,
+    ).spec
+    assert (spec.order, spec.length, spec.batch_size, spec.drop_last) == ("shuffle", 20, 8, True)
+    assert (spec.workers, spec.timeout_s, spec.name, spec.lookback) == (3, 7.0, "s", 2)
+    assert (spec.seed, spec.seed_source, spec.rank, spec.world_size) == (11, "argument", 1, 4)
+    assert (spec.buffer_bytes, spec.buffer_batches, spec.minimum_slots) == (64 << 20, 0, MINIMUM_SLOTS)
+    assert request(batch_size=None).spec.batch_size == 0
+
+
+def test_only_a_stream_that_was_named_is_shared():
+    assert request(stream="mine").shared
+    assert not request().shared
+
+
+@pytest.mark.parametrize(("batch_size", "own"), [(4, default_collate), (None, default_convert)])
+def test_torch_s_own_choice_of_collation_is_the_default_one(batch_size, own):
+    asked = request(batch_size=batch_size, collate_fn=own)
+    assert asked.parts == {"dataset": DATASET, "collate_fn": None, "worker_init_fn": None}
+    assert asked.spec.fingerprint == request(batch_size=batch_size).spec.fingerprint
+
+
+@pytest.mark.parametrize(("batch_size", "other"), [(4, default_convert), (None, default_collate)])
+def test_the_one_that_torch_would_not_choose_is_a_choice(batch_size, other):
+    """default_convert leaves a batch's samples apart; default_collate makes a batch of a single sample's parts."""
+    asked = request(batch_size=batch_size, collate_fn=other)
+    assert asked.parts["collate_fn"] is other
+    assert asked.spec.fingerprint != request(batch_size=batch_size).spec.fingerprint
+
+
+IDENTITY = [
+    {"dataset": list(range(1, 21))},
+    {"dataset": list(range(21))},
+    {"order": "shuffle"},
+    {"batch_size": 5},
+    {"batch_size": None},
+    {"drop_last": True},
+    {"collate_fn": list},
+    {"worker_init_fn": print},
+    {"seed": 4},
+    {"rank": 1, "world_size": 2},
+    {"world_size": 2},
+    {"fingerprint_extra": "version 2 of the files"},
+]
+SERVICE = [{"num_workers": 5}, {"timeout": 9}, {"stream": "s"}, {"buffer": 8}, {"lookback": 1}]
+
+
+def test_what_decides_the_batches_decides_the_fingerprint():
+    fingerprints = [request(**changes).spec.fingerprint for changes in [{}, *IDENTITY]]
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+@pytest.mark.parametrize("changes", SERVICE, ids=str)
+def test_how_they_are_served_does_not(changes):
+    assert request(**changes).spec.fingerprint == request().spec.fingerprint
+
+
+def test_a_dataset_without_a_length_is_told():
+    with pytest.raises(CallerError, match=r"dataset generator has no len\(\)"):
+        request(dataset=(each for each in ()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"rank": 2, "world_size": 2}, "rank"), ({"lookback": -1}, "lookback"), ({"on_error": "x"}, "on_error")],
+    ids=str,
+)
+def test_values_out_of_range_are_told_by_name(changes, told):
+    with pytest.raises(CallerError, match=f"^{told} is .*allowed"):
+        request(**changes)

@@ -1,0 +1,29 @@
+"""What a consumer is told at once stays within what a session takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefetchd.daemon.engine.batches import Batch
+from prefetchd.daemon.engine.offering import Offering
+from prefetchd.daemon.engine.window import Window
+from prefetchd.daemon.sessions import OUTBOX_LIMIT
+from prefetchd.ring.cursors import EpochLengths
+from prefetchd.ring.policy import Ring
+
+
+@pytest.mark.xfail(strict=True, reason="publications() tells all failures at once; the session's outbox takes 256")
+def test_failures_are_told_a_few_at_a_time():
+    """A consumer that pauses while a thousand batches fail must not be cut off for it when it comes back."""
+    window = Window(EpochLengths(1000), lambda slot, record: None)
+    window.ring = Ring(1000)
+    window.ring.reserve(1000)
+    offering = Offering(window)
+    offering.place_cursor(("trainer", 1), (0, 0), waiting=False)
+    for step in range(1000):
+        window.batches[0, step] = Batch((0, step), 1, error=b"it failed")
+    told = []
+    while messages := offering.publications("trainer"):
+        assert len(messages) < OUTBOX_LIMIT // 2
+        told += messages
+    assert len([message for message in told if hasattr(message, "error")]) == 1000

@@ -1,0 +1,141 @@
+"""How many slots a ring gets: never more than was asked for or than there is, and errors that can be acted upon."""
+
+from __future__ import annotations
+
+import re
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume, given, settings
+
+from prefetchd.ring.capacity import (
+    DEFAULT_BUFFER_BYTES,
+    GROWTH,
+    Room,
+    aligned_slot_bytes,
+    default_buffer_bytes,
+    most_slots,
+    ring_bytes,
+    slots_for,
+)
+from prefetchd.wire.byte_sizes import parse_bytes
+from prefetchd.wire.errors import BufferTooSmallError, NoSpaceError
+from prefetchd.wire.segment_layout import PAGE_BYTES, SLOTS_LIMIT
+from prefetchd.wire.stream_spec import StreamSpec
+
+MIB = 1 << 20
+GIB = 1 << 30
+PLENTY = Room(1 << 50)
+
+slot_sizes = st.integers(1, 1 << 14).map(lambda pages: pages * PAGE_BYTES)
+
+
+def spec(**service: int) -> StreamSpec:
+    return StreamSpec("0" * 32, seed=0, order="sequential", length=1, batch_size=1, **service)
+
+
+# --- slots ---
+
+
+@given(st.integers(1, 1 << 41), slot_sizes)
+@settings(deadline=None, max_examples=200)
+def test_bytes_hold_as_many_slots_as_fit_and_no_more(buffer_bytes, slot_bytes):
+    try:
+        slots = slots_for(spec(buffer_bytes=buffer_bytes, minimum_slots=1), slot_bytes, slot_bytes, PLENTY)
+    except BufferTooSmallError:
+        assert ring_bytes(1, slot_bytes) > buffer_bytes
+        return
+    assert ring_bytes(slots, slot_bytes) <= buffer_bytes
+    assert slots == SLOTS_LIMIT or ring_bytes(slots + 1, slot_bytes) > buffer_bytes
+
+
+@given(st.integers(4, 200_000), slot_sizes)
+@settings(deadline=None, max_examples=50)
+def test_a_number_of_batches_is_taken_at_its_word(batches, slot_bytes):
+    assert slots_for(spec(buffer_batches=batches), slot_bytes, slot_bytes, PLENTY) == min(batches, SLOTS_LIMIT)
+
+
+def test_the_default_is_the_least_of_a_gibibyte_and_shares_of_what_there_is():
+    assert default_buffer_bytes(Room(100 * GIB)) == DEFAULT_BUFFER_BYTES == GIB
+    assert default_buffer_bytes(Room(2 * GIB)) == GIB // 2
+    assert default_buffer_bytes(Room(100 * GIB, memory_bytes=400 * MIB)) == 100 * MIB
+    assert default_buffer_bytes(Room(100 * GIB, memory_bytes=400 * MIB, budget_bytes=30 * MIB)) == 30 * MIB
+    assert default_buffer_bytes(Room(0, memory_bytes=400 * MIB)) == 0
+
+
+@given(st.integers(0, 1 << 36), st.none() | st.integers(0, 1 << 36), st.none() | st.integers(0, 1 << 36), slot_sizes)
+@settings(deadline=None, max_examples=100)
+def test_the_default_always_finds_room(store, memory, budget, slot_bytes):
+    room = Room(store, memory_bytes=memory, budget_bytes=budget)
+    if ring_bytes(4, slot_bytes) > default_buffer_bytes(room):
+        with pytest.raises(BufferTooSmallError, match=r"\(the default here\)"):
+            slots_for(spec(), slot_bytes, slot_bytes, room)
+        return
+    slots = slots_for(spec(), slot_bytes, slot_bytes, room)
+    taken = ring_bytes(slots, slot_bytes)
+    assert slots >= 4
+    assert taken <= min(store // 4, GIB, *([memory // 4] if memory is not None else []))
+    assert budget is None or taken <= budget
+
+
+@given(st.integers(1, 1 << 40))
+def test_slots_are_whole_pages(size):
+    assert aligned_slot_bytes(size) % PAGE_BYTES == 0
+    assert 0 <= aligned_slot_bytes(size) - size < PAGE_BYTES
+
+
+def test_a_ring_asked_for_in_batches_that_vary_may_grow():
+    assert most_slots(spec(buffer_batches=10), 10, varying=True) == 10 * GROWTH
+    assert most_slots(spec(buffer_batches=10), 10, varying=False) == 10
+    assert most_slots(spec(buffer_bytes=GIB), 10, varying=True) == 10
+    assert most_slots(spec(), 10, varying=True) == 10
+    assert most_slots(spec(buffer_batches=60_000), 60_000, varying=True) == SLOTS_LIMIT
+
+
+# --- errors ---
+
+
+def test_too_small_a_buffer_is_told_with_its_sizes_and_what_would_do():
+    with pytest.raises(BufferTooSmallError) as caught:
+        slots_for(spec(buffer_bytes=100 * MIB), 30 * MIB - 100, 30 * MIB, PLENTY)
+    text = str(caught.value)
+    assert text.startswith("buffer=100.0 MiB holds 3 batches of 30.0 MiB (30.0 MiB a slot); allowed: at least 4.")
+    assert "Set buffer= to 120.1 MiB or more" in text
+
+
+@given(st.integers(1, 1 << 33), slot_sizes, st.integers(1, 20))
+@settings(deadline=None, max_examples=200)
+def test_what_the_error_says_would_do_does(buffer_bytes, slot_bytes, minimum):
+    assume(ring_bytes(minimum, slot_bytes) > buffer_bytes)
+    with pytest.raises(BufferTooSmallError) as caught:
+        slots_for(spec(buffer_bytes=buffer_bytes, minimum_slots=minimum), slot_bytes, slot_bytes, PLENTY)
+    holds = int(re.search(r"holds (-?\d+) batches", str(caught.value))[1])
+    assert 0 <= holds < minimum
+    suggested = re.search(r"Set buffer= to (.*) or more", str(caught.value))[1]
+    enough = spec(buffer_bytes=parse_bytes(suggested, "buffer"), minimum_slots=minimum)
+    assert slots_for(enough, slot_bytes, slot_bytes, PLENTY) >= minimum
+
+
+@pytest.mark.parametrize(
+    ("room", "told"),
+    [
+        (Room(50 * MIB), "/dev/shm has 50.0 MiB left: lower buffer=, or enlarge /dev/shm (docker: --shm-size)"),
+        (Room(GIB, store="/mnt/ram"), None),
+        (Room(50 * MIB, store="/mnt/ram"), "/mnt/ram has 50.0 MiB left: lower buffer=, or enlarge /mnt/ram"),
+        (Room(GIB, memory_bytes=60 * MIB), "the cgroup has 60.0 MiB left"),
+        (Room(GIB, budget_bytes=70 * MIB), "the daemon's memory setting leaves 70.0 MiB left"),
+        (Room(GIB, memory_bytes=GIB, budget_bytes=GIB), None),
+    ],
+)
+@pytest.mark.parametrize("asked", [{"buffer_batches": 10}, {"buffer_bytes": 101 * MIB}])
+def test_no_room_is_told_with_what_is_short_and_what_to_turn(room, told, asked):
+    if told is None:
+        assert slots_for(spec(**asked), 10 * MIB, 10 * MIB, room) == 10
+        return
+    with pytest.raises(NoSpaceError) as caught:
+        slots_for(spec(**asked), 10 * MIB, 10 * MIB, room)
+    text = str(caught.value)
+    assert text.startswith("buffer=10 batches needs" if "buffer_batches" in asked else "buffer=101.0 MiB needs")
+    assert "needs 100.0 MiB; " in text
+    assert told in text
+    assert "lower buffer=" in text

@@ -1,0 +1,294 @@
+"""The ring's segment: private, locked while its daemon lives, reserved before it is used, gone when it is given up."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+
+import pytest
+
+from prefetchd.ring import segment as segment_module
+from prefetchd.ring.segment import RingSegment, new_header, unlink
+from prefetchd.wire.errors import NoSpaceError
+from prefetchd.wire.file_locks import is_locked, reopen
+from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.segment_layout import (
+    DAEMON_LOCK_OFFSET,
+    HEADER_BYTES,
+    MARK,
+    PAGE_BYTES,
+    RESERVED_SLOTS,
+    RESERVED_SLOTS_OFFSET,
+    ROW_LAYOUT_OFFSET,
+    SLOT_READY,
+    SPEC_OFFSET,
+    SlotRecord,
+    decode_header,
+    decode_slot_record,
+)
+
+SPEC, LAYOUT = b"the stream's spec", b"its row layout"
+
+
+@pytest.fixture
+def name():
+    found = f"/prefetchd-test-{uuid.uuid4().hex[:12]}"
+    yield found
+    unlink(found)
+
+
+@pytest.fixture
+def make(name):
+    """Makes the ring; closes what was made."""
+    with contextlib.ExitStack() as stack:
+
+        def made(slots: int = 8, slot_bytes: int = PAGE_BYTES, wanted: int | None = None) -> RingSegment:
+            header = new_header(slots, slot_bytes, "ab" * 16, 3, SPEC, LAYOUT, "/the-program")
+            ring = RingSegment(name, header, SPEC, LAYOUT, slots if wanted is None else wanted)
+            stack.callback(ring.close)
+            return ring
+
+        yield made
+
+
+def reserve(ring: RingSegment) -> list[int]:
+    steps = []
+    while not ring.is_reserved:
+        steps.append(ring.reserve_step())
+    return steps
+
+
+def told_slots(ring: RingSegment) -> int:
+    return RESERVED_SLOTS.unpack_from(ring.memory.memory, RESERVED_SLOTS_OFFSET)[0]
+
+
+def resident_bytes(name: str) -> int:
+    """What the segment really takes of memory."""
+    return os.stat("/dev/shm" + name).st_blocks * 512
+
+
+# --- made ---
+
+
+def test_a_new_segment_is_private_and_has_its_size_header_spec_and_layout(make, name):
+    ring = make()
+    found = os.stat("/dev/shm" + name)
+    assert found.st_mode & 0o777 == 0o600
+    assert found.st_size == ring.header.segment_bytes
+    with open("/dev/shm" + name, "rb") as file:
+        content = file.read()
+    assert decode_header(content[:HEADER_BYTES], len(content)) == ring.header
+    assert content[SPEC_OFFSET:].startswith(SPEC)
+    assert content[ROW_LAYOUT_OFFSET:].startswith(LAYOUT)
+    assert ring.header.created_ns > 0
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_the_umask_does_not_open_it(make, name, mask):
+    before = os.umask(mask)
+    try:
+        make()
+    finally:
+        os.umask(before)
+    assert os.stat("/dev/shm" + name).st_mode & 0o077 == 0
+
+
+def test_a_name_that_is_taken_is_told_and_left_alone(make, name):
+    first = make()
+    with pytest.raises(FileExistsError, match=name):
+        make()
+    assert os.stat("/dev/shm" + name).st_ino == os.fstat(first.shared_fd).st_ino
+
+
+def test_its_lock_is_held_until_it_is_closed_and_not_by_those_who_share_it(make):
+    ring = make()
+    shared = os.dup(ring.shared_fd)
+    other = reopen(shared)
+    assert is_locked(other, DAEMON_LOCK_OFFSET)
+    ring.close()
+    assert not is_locked(other, DAEMON_LOCK_OFFSET), "the descriptor that was passed on holds nothing"
+    os.close(shared)
+    os.close(other)
+
+
+def test_all_its_descriptors_are_closed_on_exec(make):
+    before = set(os.listdir("/proc/self/fd"))
+    make()
+    for fd in set(os.listdir("/proc/self/fd")) - before:
+        with contextlib.suppress(OSError):
+            assert not os.get_inheritable(int(fd))
+
+
+def test_closing_leaves_neither_name_nor_descriptor_and_what_is_mapped_stays(make, name):
+    before = len(os.listdir("/proc/self/fd"))
+    ring = make()
+    reserve(ring)
+    mapped = RingMemory(reopen(ring.shared_fd))
+    ring.memory.batch(3)[:5] = b"hello"
+    ring.close()
+    assert not os.path.exists("/dev/shm" + name)
+    assert bytes(mapped.batch(3)[:5]) == b"hello"
+    mapped.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_closing_may_leave_the_name_to_a_successor(make, name):
+    make().close(unlink_name=False)
+    assert os.path.exists("/dev/shm" + name)
+
+
+def test_unlinking_what_is_gone_is_harmless(name):
+    unlink(name)
+
+
+# --- reserved ---
+
+
+def test_nothing_but_its_records_is_reserved_at_first(make, name):
+    ring = make(slots=1000)
+    assert told_slots(ring) == 0
+    assert not ring.is_reserved
+    assert ring.header.payload_offset <= resident_bytes(name) < ring.header.payload_offset + PAGE_BYTES
+
+
+def test_each_step_makes_some_more_slots_usable(make, name, monkeypatch):
+    monkeypatch.setattr(segment_module, "RESERVE_STEP_BYTES", 5 * PAGE_BYTES)
+    ring = make(slots=8, slot_bytes=2 * PAGE_BYTES)
+    steps = []
+    while not ring.is_reserved:
+        steps.append(ring.reserve_step())
+        assert told_slots(ring) == steps[-1]
+        assert resident_bytes(name) >= ring.header.slot_payload_offset(steps[-1])
+    assert steps == [2, 5, 7, 8]
+
+
+def test_a_step_when_all_is_reserved_changes_nothing(make):
+    ring = make()
+    reserve(ring)
+    assert ring.reserve_step() == 8
+    assert told_slots(ring) == 8
+
+
+def test_a_ring_is_reserved_up_to_what_is_wanted_and_grows(make, name):
+    ring = make(slots=100, wanted=10)
+    assert reserve(ring) == [10]
+    assert resident_bytes(name) < ring.header.slot_payload_offset(11)
+    ring.memory.batch(9)[:3] = b"old"
+    ring.grow(40)
+    assert not ring.is_reserved
+    assert reserve(ring) == [40]
+    assert bytes(ring.memory.batch(9)[:3]) == b"old"
+    ring.grow(20)
+    assert ring.is_reserved, "it does not shrink"
+    ring.grow(1000)
+    assert reserve(ring) == [100]
+    assert told_slots(ring) == 100
+
+
+def full_after(free_bytes: int):
+    """posix_fallocate on a file system that has so much left."""
+    really = os.posix_fallocate
+
+    def fallocate(fd: int, offset: int, length: int) -> None:
+        if offset + length > free_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(fd, offset, length)
+
+    return fallocate
+
+
+def test_no_room_for_the_records_is_told_and_leaves_nothing(make, name, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", full_after(0))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(NoSpaceError, match=r"0 of 8 MiB could be reserved .*Lower buffer=, or enlarge /dev/shm"):
+        make(slots=8, slot_bytes=1 << 20)
+    assert not os.path.exists("/dev/shm" + name)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_room_for_a_slot_is_told_and_what_was_reserved_can_be_used(make, monkeypatch):
+    monkeypatch.setattr(segment_module, "RESERVE_STEP_BYTES", 1 << 20)
+    ring = make(slots=8, slot_bytes=1 << 20)
+    monkeypatch.setattr(os, "posix_fallocate", full_after(ring.header.slot_payload_offset(3)))
+    assert [ring.reserve_step() for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(NoSpaceError, match=r"shared memory is full: 3 of 8 MiB .*No space left on device"):
+        ring.reserve_step()
+    assert told_slots(ring) == 3
+    ring.memory.batch(2)[:4] = b"used"
+
+
+def test_a_failure_half_way_leaves_nothing(make, name, monkeypatch):
+    def fail(fd: int) -> None:
+        os.close(fd)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(segment_module, "RingMemory", fail)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert not os.path.exists("/dev/shm" + name)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_process_without_descriptors_left_is_told(make, name, monkeypatch):
+    def none_left(fd: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(segment_module, "reopen", none_left)
+    with pytest.raises(NoSpaceError, match="Too many open files"):
+        make()
+    assert not os.path.exists("/dev/shm" + name)
+
+
+# --- prefaulted ---
+
+
+def test_prefaulting_makes_all_that_is_reserved_resident_and_changes_nothing(make, monkeypatch):
+    monkeypatch.setattr(segment_module, "PREFAULT_STEP_BYTES", 4 * PAGE_BYTES)
+    ring = make(slots=20, wanted=10)
+    reserve(ring)
+    ring.memory.batch(7)[:5] = b"seven"
+    steps = 0
+    while not ring.prefault_step():
+        steps += 1
+    assert steps >= (ring.header.slot_payload_offset(10) // (4 * PAGE_BYTES)) - 1
+    assert bytes(ring.memory.batch(7)[:5]) == b"seven"
+    assert ring.prefault_step(), "done is done"
+    ring.grow(20)
+    reserve(ring)
+    assert not ring.prefault_step(), "what was added is to be made resident too"
+
+
+def test_prefaulting_on_a_kernel_that_cannot_populate(make, monkeypatch):
+    monkeypatch.setattr(segment_module, "_MADV_POPULATE_WRITE", 9999)
+    ring = make()
+    reserve(ring)
+    ring.memory.batch(2)[:3] = b"two"
+    assert ring.prefault_step()
+    assert bytes(ring.memory.batch(2)[:3]) == b"two"
+
+
+# --- records ---
+
+
+def test_a_slot_s_record_and_nothing_else_is_written(make):
+    ring = make()
+    before = bytes(ring.memory.memory)
+    record = SlotRecord(SLOT_READY, 1, generation=7, epoch=1, step=2, payload_bytes=99, digest=5)
+    ring.write_slot(3, record)
+    offset = ring.header.slot_record_offset(3)
+    after = bytes(ring.memory.memory)
+    assert decode_slot_record(after, offset) == record
+    assert after[:offset] + after[offset + 64 :] == before[:offset] + before[offset + 64 :]
+
+
+def test_marks_are_a_generation_a_slot(make):
+    ring = make(slots=5)
+    assert ring.marks(0) == (0,) * 5
+    MARK.pack_into(ring.memory.memory, ring.header.mark_offset(2, 4), 77)
+    MARK.pack_into(ring.memory.memory, ring.header.mark_offset(2, 0), 1 << 63)
+    assert ring.marks(2) == (1 << 63, 0, 0, 0, 77)
+    assert ring.marks(1) == ring.marks(3) == (0,) * 5
+    ring.memory.memory.close()
