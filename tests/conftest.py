@@ -105,17 +105,20 @@ class Daemon:
 
 @contextlib.contextmanager
 def running_daemon(directory: Path) -> Iterator[Daemon]:
+    """A daemon that clients find without being told."""
+    with daemon_aside(directory) as daemon, pytest.MonkeyPatch.context() as patch:
+        for name in ("PREFETCHD_SOCKET", "XDG_STATE_HOME"):
+            patch.setenv(name, daemon.environment[name])
+        yield daemon
+
+
+@contextlib.contextmanager
+def daemon_aside(directory: Path) -> Iterator[Daemon]:
+    """A daemon that clients must be told of with socket=."""
     daemon = Daemon(directory)
-    before = {name: os.environ.get(name) for name in ("PREFETCHD_SOCKET", "XDG_STATE_HOME")}
-    os.environ.update({name: daemon.environment[name] for name in before})
     try:
         yield daemon
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
         daemon.stop_and_check()
 
 

@@ -22,6 +22,7 @@ class InlineStream:
 
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
         self.name = spec.name
+        self.is_new = True
         self._filler = Filler(spec, Program(**parts))
         self._next_cursor = 1
         self._yielded = 0

@@ -134,7 +134,10 @@ class PrefetchLoader(DataLoader[Any]):
             )
         guard_forks(self)
         self._finalizer = weakref.finalize(self, self._client.close)
-        self._place_waiting()
+        # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
+        # and says where with its set_epoch() or its first next().
+        if self._client.is_new:
+            self._place_waiting()
 
     @classmethod
     def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
@@ -202,6 +205,8 @@ class PrefetchLoader(DataLoader[Any]):
     def begin_epoch(self) -> ClientCursor:
         """The cursor of an iterator that begins; the one after it is filled ahead from now on."""
         self._check_fork()
+        if self._waiting is None:
+            self._place_waiting()
         cursor = self._waiting
         assert cursor is not None
         self._client.activate(cursor)

@@ -120,8 +120,8 @@ class StreamClient:
         self._connection.send(hello)
         try:
             message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
-        except DaemonUnavailableError as error:
-            raise DaemonUnavailableError(f"{error} ({self._paths.socket}); see {self._paths.log}") from None
+        except DaemonUnavailableError as silence:
+            raise DaemonUnavailableError(f"{silence} ({self._paths.socket}); see {self._paths.log}") from None
         close_all(fds)
         if isinstance(message, Refused):
             error = error_from_code(message.code, message.message)
@@ -130,6 +130,7 @@ class StreamClient:
             raise unexpected(message)
         self.name = message.stream
         self._consumer = message.consumer
+        self.is_new = message.program_wanted
         if message.program_wanted:
             pickled, buffers = pickle_program(parts)
             name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)

@@ -21,7 +21,8 @@ class NoDaemonError(click.ClickException):
 
 
 class ControlClient:
-    """Talks to the daemon on `paths`; a context manager. Raises NoDaemonError, or ClickException when it does not answer."""
+    """Talks to the daemon on `paths`; a context manager. Raises NoDaemonError, and ClickException when it does not
+    answer."""
 
     def __init__(self, paths: RuntimePaths) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -12,18 +12,12 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, runtime_paths
 
 
-class ByteSize(click.ParamType):
-    """A size such as 8GiB, as bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_bytes(value, "size")
-        except CallerError as error:
-            self.fail(str(error), param, ctx)
+def as_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """An option's callback: a size such as 8GiB, as bytes."""
+    try:
+        return parse_bytes(value, param.opts[0]) if value is not None else None
+    except CallerError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def _checked(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from prefetchd.cli.options import ByteSize, socket_option
+from prefetchd.cli.options import as_bytes, socket_option
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.wire.errors import PrefetchdError
@@ -20,9 +20,20 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 @click.command("run")
 @socket_option
 @click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: the CPUs.")
-@click.option("--memory", type=ByteSize(), metavar="SIZE", help="Bound of all rings together, as in 8GiB. Default: each ring's own.")
+@click.option(
+    "--memory",
+    callback=as_bytes,
+    metavar="SIZE",
+    help="Bound of all rings together, as in 8GiB. Default: each ring's own.",
+)
 @click.option("--nice", type=click.IntRange(0, 19), default=5, show_default=True, help="Added niceness of workers.")
-@click.option("--linger", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds a ring lives after a crash.")
+@click.option(
+    "--linger",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    help="Seconds a ring lives after a crash.",
+)
 @click.option(
     "--linger-clean",
     type=click.FloatRange(0),

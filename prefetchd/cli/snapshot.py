@@ -65,6 +65,6 @@ def _lives(pid: int, started_unix_s: float) -> bool:
     """True when `pid` is the daemon that started then: not its corpse, and not another process with its number."""
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < started_unix_s + CLOCK_SLACK_S
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() < started_unix_s + CLOCK_SLACK_S)
     except psutil.NoSuchProcess:
         return False

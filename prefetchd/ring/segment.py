@@ -30,7 +30,7 @@ from prefetchd.wire.segment_layout import (
     encode_slot_record,
 )
 
-RESERVE_STEP_BYTES = 64 << 20
+RESERVE_STEP_BYTES = 8 << 20
 PREFAULT_STEP_BYTES = 4 << 20
 _MADV_POPULATE_WRITE = 23
 

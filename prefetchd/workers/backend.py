@@ -46,16 +46,16 @@ class Backend(Protocol):
         """Loads the program; answered by stream_loaded, load_failed or host_died. Keeps no hold of program_fd."""
 
     def start_worker(self, stream: int, worker: int, place: int, workers: int) -> None:
-        """Answered by worker_ready or worker_died."""
+        """Answered by worker_ready or worker_died, and by load_failed before that if worker_init_fn raised."""
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
-        """The worker maps the ring; keeps no hold of ring_fd."""
+        """The worker, which is ready, maps the ring; keeps no hold of ring_fd."""
 
     def assign(self, worker: int, tasks: Fill) -> None:
         """Answered, task by task, through worker_message."""
 
     def stop_worker(self, worker: int, *, kill: bool) -> None:
-        """Ends the worker after its task, or at once; answered by worker_died."""
+        """Ends the worker after the tasks that it has, or at once; answered by worker_died."""
 
     def drop_stream(self, stream: int) -> None:
         """Kills the stream's zygote and workers; no event about them follows."""

@@ -59,6 +59,8 @@ class SampleSeeder:
             if not (skipped and self._drew()):
                 raise
             return self._again(seed, make, argument)
+        finally:
+            self._seed = None
         if trial:
             self._drew()
         elif skipped and self._drew():

@@ -195,6 +195,18 @@ def test_rows_from_any_number_of_workers_make_the_same_bytes(stage, workers):
         assert equal([stream.batch(step) for step in range(5)], expected)
 
 
+def test_samples_that_hide_their_draws_are_seeded_as_well(stage):
+    """After many that drew nothing, when seeding is put off until somebody draws."""
+    dataset = Made(programs.in_brackets, 64)
+    with stage.stream(dataset, batch_size=8) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        tasks = stream.assign(worker, *[(FILL_ROWS, 0, step, 0, 8, step) for step in range(8)])
+        stream.answer(worker, tasks[-1])
+        assert equal([stream.batch(step) for step in range(8)], epoch_batches(dataset, 0, batch_size=8, seed=7))
+
+
 def test_the_last_batch_may_be_short(stage):
     dataset = Numbers(10)
     with stage.stream(dataset) as stream:

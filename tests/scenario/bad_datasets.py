@@ -102,7 +102,7 @@ class HasNoText(Exception):  # noqa: N818
         raise RuntimeError("no text")
 
 
-class DecodeFailed(UnicodeDecodeError):
+class DecodeFailed(UnicodeDecodeError):  # noqa: N818
     """A builtin that keeps its state outside of `args`, and a constructor of its own."""
 
     def __init__(self, path: str) -> None:

@@ -23,10 +23,11 @@ from prefetchd_client.autostart import connect_or_start
 from prefetchd.cli import control_client, stop
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.messages import Farewell
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
-from tests.scenario.watching import is_gone, report_when, stream_when, until
+from tests.scenario.watching import is_gone, report_when, stopped, stream_when, until
 
 ENDS_WITHIN_S = 30
 
@@ -194,25 +195,36 @@ def test_what_is_not_a_dead_daemon_s_socket_is_left_alone(daemon, occupy, detach
 # --- stopping ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_in_the_middle_of_work_ends_it_in_order_and_tells_the_trainer(daemon, number):
+def test_a_signal_in_the_middle_of_work_ends_it_in_order_and_tells_the_trainer(daemon):
     with foreground(daemon, "--workers", "2") as (process, log):
         loader = PrefetchLoader(Made(_slowly, 40_000), batch_size=4, buffer=9000, stream="busy")
         iterator = iter(loader)
         kept = next(iterator)
         stream_when(daemon, "busy", lambda stream: any(each["busy"] for each in stream["workers"]), "workers are busy")
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(ENDS_WITHIN_S) == 0
         assert not leftovers(daemon)
         with pytest.raises(DaemonUnavailableError) as caught:
             list(iterator)
-        assert number.name in str(caught.value)
+        assert "SIGTERM" in str(caught.value)
         assert str(daemon.paths.log) in str(caught.value)
         assert kept.tolist() == [0, 1, 2, 3]
         loader.close()
         events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
         assert events[0] == "started"
         assert events[-2:] == ["stopping", "stopped"]
+
+
+def test_ctrl_c_ends_it_in_order_too(daemon):
+    with foreground(daemon) as (process, log), Peer(daemon.socket) as peer:
+        peer.say(trainer_hello())
+        assert peer.hear().program_wanted
+        process.send_signal(signal.SIGINT)
+        assert peer.hear() == Farewell("SIGINT")
+        assert peer.hear() is None
+        assert process.wait(ENDS_WITHIN_S) == 0
+        assert not leftovers(daemon)
+        assert "Traceback" not in log.read_text()
 
 
 def test_a_second_signal_does_not_break_the_ending(daemon):
@@ -234,14 +246,15 @@ def test_hangups_and_broken_pipes_do_not_end_a_daemon(daemon):
 
 
 def test_stop_returns_when_all_is_gone(daemon):
-    loader = PrefetchLoader(Made(_slowly, 40_000), batch_size=4, buffer=9000)
-    next(iter(loader))
-    done = daemon.command("stop")
-    assert not leftovers(daemon)
-    assert done.stdout == "stopped\n"
-    with pytest.raises(DaemonUnavailableError, match="asked to stop"):
-        list(loader)
-    loader.close()
+    daemon.start()
+    with Peer(daemon.socket) as peer:
+        peer.say(trainer_hello())
+        assert peer.hear().program_wanted
+        done = daemon.command("stop")
+        assert not leftovers(daemon)
+        assert done.stdout == "stopped\n"
+        assert peer.hear() == Farewell("asked to stop")
+        assert peer.hear() is None
     again = daemon.command("stop")
     assert again.stdout == f"no daemon on {daemon.socket}\n"
 
@@ -280,17 +293,6 @@ def test_an_idle_daemon_exits_and_one_with_a_client_does_not(daemon):
 # --- not answering ---
 
 
-@contextlib.contextmanager
-def stopped(daemon):
-    """The daemon's process does nothing meanwhile."""
-    pid = daemon.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_a_new_trainer_is_told_that_the_daemon_does_not_answer(daemon, monkeypatch):
     daemon.start()
     monkeypatch.setattr(stream_client, "ANSWER_TIMEOUT_S", 0.2)
@@ -299,22 +301,6 @@ def test_a_new_trainer_is_told_that_the_daemon_does_not_answer(daemon, monkeypat
     assert "not answered" in str(caught.value)
     assert str(daemon.socket) in str(caught.value)
     assert str(daemon.paths.log) in str(caught.value)
-
-
-def test_a_long_wait_is_named_again_and_again_and_goes_on(daemon, monkeypatch, capfd):
-    monkeypatch.setattr(stream_client, "NAME_WAIT_AFTER_S", 0.2)
-    monkeypatch.setattr(stream_client, "NAME_WAIT_AGAIN_S", 0.1)
-    with PrefetchLoader(Numbers(8000), batch_size=4, buffer=4, stream="waits", timeout=0.7) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        with stopped(daemon), pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.7 seconds"):
-            for batch in iterator:
-                del batch
-        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("prefetchd: waiting for")]
-        assert len(said) >= 2
-        assert "of stream 'waits'" in said[0]
-        assert str(daemon.paths.log) in said[0]
-        assert next(iterator) is not None, "it goes on when the daemon does"
 
 
 # --- dying ---

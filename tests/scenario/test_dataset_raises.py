@@ -194,7 +194,9 @@ def test_worker_init_fn_raises():
 @pytest.mark.xfail(strict=True, reason="the pool starts workers that die before they are ready without end")
 def test_worker_init_fn_ends_the_worker():
     with (
-        PrefetchLoader(bad.Raising(_nothing), batch_size=4, buffer=6, worker_init_fn=bad.init_that_exits, timeout=3) as loader,
+        PrefetchLoader(
+            bad.Raising(_nothing), batch_size=4, buffer=6, worker_init_fn=bad.init_that_exits, timeout=3
+        ) as loader,
         pytest.raises((StreamFailedError, WorkerDiedError), match="exited with 7"),
     ):
         next(iter(loader))

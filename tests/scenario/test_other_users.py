@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -86,10 +87,8 @@ def test_another_user_s_bytes_are_never_read(reachable):
 
     def speak():
         with Peer(reachable.socket) as peer:
-            try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 peer.say(trainer_hello("theirs"))
-            except (BrokenPipeError, ConnectionResetError):
-                pass
             return type(peer.hear()).__name__
 
     assert as_nobody(speak) == "Refused"

@@ -14,6 +14,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.wire.errors import BatchTooLargeError, BufferTooSmallError, NoSpaceError
+from tests.conftest import daemon_aside
 from tests.scenario.bad_datasets import Rows, Strings
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import until
@@ -39,7 +40,8 @@ def test_a_buffer_larger_than_shared_memory_is_told_with_sizes_and_knob(unit, sh
         for _ in range(2):
             with pytest.raises(NoSpaceError) as caught:
                 next(iter(loader))
-            assert ("buffer=" + (f"{too_much:,}.0 MiB" if unit == "bytes" else f"{too_much} batches")) in str(caught.value)
+            asked = f"{too_much:,}.0 MiB" if unit == "bytes" else f"{too_much} batches"
+            assert f"buffer={asked} needs " in str(caught.value)
             assert " MiB; /dev/shm has " in str(caught.value)
             assert "MiB left: lower buffer=" in str(caught.value)
     with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer=8, stream="vast") as loader:
@@ -90,9 +92,16 @@ def test_failed_streams_leave_no_segment(shared_daemon):
 # --- the daemon's own limit ---
 
 
-def test_the_daemon_s_memory_bounds_all_rings_together(daemon):
-    daemon.start("--memory", "24MiB", "--workers", "2")
-    arguments = {"batch_size": 4, "buffer": "16MiB"}
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    """A daemon that may use 24 MiB for all its rings."""
+    with daemon_aside(tmp_path_factory.mktemp("bounded")) as daemon:
+        daemon.start("--memory", "24MiB", "--workers", "2")
+        yield str(daemon.socket)
+
+
+def test_the_daemon_s_memory_bounds_all_rings_together(bounded):
+    arguments = {"batch_size": 4, "buffer": "16MiB", "socket": bounded}
     with PrefetchLoader(Rows(256, MIB // 32), stream="one", **arguments) as one:
         next(iter(one))
         with (
@@ -102,16 +111,15 @@ def test_the_daemon_s_memory_bounds_all_rings_together(daemon):
             next(iter(two))
         assert "the daemon's memory setting leaves 8." in str(caught.value)
         assert "lower buffer=, or raise memory" in str(caught.value)
-        with PrefetchLoader(Rows(256, MIB // 32), stream="three", batch_size=4, buffer="6MiB") as three:
+        with PrefetchLoader(Rows(256, MIB // 32), stream="three", **arguments | {"buffer": "6MiB"}) as three:
             assert len(list(three)) == 64
         assert len(list(one)) == 64
 
 
 @pytest.mark.xfail(strict=True, reason="lingering rings do not yield when memory is short (DESIGN: section 6)")
-def test_a_ring_without_a_consumer_yields_to_one_that_has_one(daemon):
-    daemon.start("--memory", "24MiB", "--workers", "1")
-    for name in ("one", "two", "three"):
-        with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer="16MiB", stream=name) as loader:
+def test_a_ring_without_a_consumer_yields_to_one_that_has_one(bounded):
+    for name in ("four", "five", "six"):
+        with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer="16MiB", stream=name, socket=bounded) as loader:
             assert len(list(loader)) == 16
 
 
@@ -147,7 +155,8 @@ IN_A_SMALL_ROOM = """
     import torch
     from prefetchd.wire.errors import NoSpaceError
     from prefetchd_client import PrefetchLoader
-    from tests.scenario.bad_datasets import Rows
+    from tests.conftest import daemon_aside
+from tests.scenario.bad_datasets import Rows
 
     class Holding(Rows):
         def __init__(self, mib):
@@ -176,7 +185,10 @@ IN_A_SMALL_ROOM = """
 
 def test_in_a_small_shared_memory_everything_says_what_it_needs(daemon):
     command = ["unshare", "--mount", "--propagation", "private"]
-    if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+    may = (
+        shutil.which("unshare") and not subprocess.run([*command, "true"], capture_output=True, check=False).returncode
+    )
+    if not may:
         pytest.skip("no right to make a mount namespace")
     done = subprocess.run(
         [*command, sys.executable, "-c", textwrap.dedent(IN_A_SMALL_ROOM)],

@@ -41,7 +41,7 @@ def test_a_flood_is_thinned_and_told(shared_daemon, capfd):
         next(iter(loader))
         until(told, "the trainer is told that lines are missing")
     assert said.count("line of the flood") < 200
-    assert "line of the flood 999\"" in shared_daemon.paths.log.read_text().replace("\\u", "")
+    assert 'line of the flood 999"' in shared_daemon.paths.log.read_text().replace("\\u", "")
 
 
 def test_output_without_a_newline_and_on_both_streams_arrives(capfd, shared_daemon):

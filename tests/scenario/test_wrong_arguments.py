@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sqlite3
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ class Endless(IterableDataset):
 
 
 DATASET = Numbers(20)
+BATCHES = BatchSampler(SequentialSampler(DATASET), 2, False)
 
 WRONG_FOR_DATALOADER = {
     "batch_size 0": {"batch_size": 0},
@@ -46,12 +48,9 @@ WRONG_FOR_DATALOADER = {
     "multiprocessing_context unknown": {"multiprocessing_context": "teleport", "num_workers": 1},
     "multiprocessing_context of another type": {"multiprocessing_context": 3, "num_workers": 1},
     "sampler and shuffle": {"sampler": SequentialSampler(DATASET), "shuffle": True},
-    "batch_sampler and batch_size": {"batch_sampler": BatchSampler(SequentialSampler(DATASET), 2, False), "batch_size": 2},
-    "batch_sampler and shuffle": {"batch_sampler": BatchSampler(SequentialSampler(DATASET), 2, False), "shuffle": True},
-    "batch_sampler and drop_last": {
-        "batch_sampler": BatchSampler(SequentialSampler(DATASET), 2, False),
-        "drop_last": True,
-    },
+    "batch_sampler and batch_size": {"batch_sampler": BATCHES, "batch_size": 2},
+    "batch_sampler and shuffle": {"batch_sampler": BATCHES, "shuffle": True},
+    "batch_sampler and drop_last": {"batch_sampler": BATCHES, "drop_last": True},
     "generator of another type": {"generator": 7, "shuffle": True},
     "unknown argument": {"colour": "red"},
     "shuffle of an empty dataset": {"dataset": Numbers(0), "shuffle": True},
@@ -202,7 +201,7 @@ def _generator():
     [
         (lambda: threading.Lock(), "lock"),
         (lambda: sqlite3.connect(":memory:"), "sqlite3"),
-        (lambda: open("/dev/null", "rb"), "BufferedReader"),
+        (lambda: Path("/dev/null").open("rb"), "BufferedReader"),  # noqa: SIM115
         (_generator, "generator"),
         (threading.current_thread, "lock"),
     ],

@@ -69,9 +69,7 @@ def test_a_traceback_goes_into_its_line(tmp_path):
     assert "\n" in line["traceback"]
 
 
-@pytest.mark.parametrize(
-    "value", ["two\nlines", "\x00\x1b[31m", "Жß\u2028", "\udc80", "x" * 100_000], ids=ascii
-)
+@pytest.mark.parametrize("value", ["two\nlines", "\x00\x1b[31m", "Жß\u2028", "\udc80", "x" * 100_000], ids=ascii)
 def test_whatever_is_logged_is_one_line(tmp_path, value):
     path = tmp_path / "daemon.log"
     log_to(path, "info")

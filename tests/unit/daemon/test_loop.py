@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -55,10 +56,8 @@ def pipes():
 
     yield make
     for fd in (fd for pair in made for fd in pair):
-        try:
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:
-            pass
 
 
 def test_a_callback_runs_whenever_there_is_something_to_read(loop, pipes):

@@ -284,7 +284,7 @@ def test_a_peer_that_never_reads_is_cut_off(world):
         world.session.send(Output(0, "x" * 1000))
         sent += 1
         assert sent < 10_000
-    assert OUTBOX_LIMIT < sent
+    assert sent > OUTBOX_LIMIT
     world.turn()
 
 
@@ -336,9 +336,7 @@ child = subprocess.Popen(["sleep", "60"], pass_fds=[sock.fileno()], stdin=subpro
 print(child.pid, flush=True)
 sys.stdin.read()
 """
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    trainer = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child = int(trainer.stdout.readline())
     try:
         loop.call_later(0.0, loop.stop)

@@ -62,6 +62,11 @@ def test_a_container_sees_its_own_cgroup_as_the_root(headroom):
     assert headroom("0::/../../kubepods/pod\n", V2 | files) == 4 * MIB
 
 
+def test_a_path_that_leads_out_of_the_mount_is_not_followed(headroom):
+    files = {"../memory.max": 5, "../memory.current": 5, "memory.max": 64 * MIB, "memory.current": 60 * MIB}
+    assert headroom("0::/../other\n", V2 | files) == 4 * MIB
+
+
 def test_more_used_than_allowed_leaves_nothing(headroom):
     assert headroom("0::/a\n", V2 | {"a/memory.max": MIB, "a/memory.current": 2 * MIB}) == 0
 

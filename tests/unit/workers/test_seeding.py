@@ -200,6 +200,14 @@ def test_one_who_reads_after_drawing_sees_the_right_state():
     assert seeder.run(5, sample, 0) == wanted
 
 
+def test_one_who_reads_between_two_samples_sees_what_there_is():
+    seeder = SampleSeeder(lazy=True)
+    for seed in range(TRIAL + 1):
+        seeder.run(seed, Sample([]), None)
+    for _ in range(2):
+        assert random.getstate() == random.Random(TRIAL - 1).getstate(), "the last one that was seeded"
+
+
 # --- at which price ---
 
 
