@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate, default_convert
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -144,6 +144,7 @@ class PrefetchLoader(DataLoader[Any]):
         """A PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
         arguments: dict[str, Any] = {
             "num_workers": dataloader.num_workers,
+            "collate_fn": dataloader.collate_fn,
             "pin_memory": dataloader.pin_memory,
             "timeout": dataloader.timeout,
             "worker_init_fn": dataloader.worker_init_fn,
@@ -153,8 +154,6 @@ class PrefetchLoader(DataLoader[Any]):
             "persistent_workers": dataloader.persistent_workers,
             "pin_memory_device": dataloader.pin_memory_device,
         }
-        if dataloader.collate_fn not in (default_collate, default_convert):
-            arguments["collate_fn"] = dataloader.collate_fn
         sampler = dataloader.sampler
         if dataloader.batch_sampler is not None and dataloader.batch_size is None:
             arguments["batch_sampler"] = dataloader.batch_sampler

@@ -27,6 +27,8 @@ def render(report: Report, now_unix_s: float) -> list[str]:
         lines.append("no streams")
     for stream in found["streams"]:
         lines += ["", *_stream(stream)]
+    if found.get("streams_left_out"):
+        lines += ["", f"and {found['streams_left_out']} more streams, for which there is no room here"]
     return lines
 
 

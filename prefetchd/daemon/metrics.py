@@ -14,6 +14,7 @@ from prefetchd.daemon.engine.stream import StreamState, WorkerStage
 from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.policy import SlotState
 from prefetchd.ring.segment import unlink
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.segment_layout import decode_consumer_record
 from prefetchd.wire.status_layout import (
     CURRENT_OFFSET,
@@ -120,6 +121,19 @@ def _consumers(stream: StreamState, resources: StreamResources | None) -> list[d
     return found
 
 
+def _encode_what_fits(found: dict[str, Any]) -> bytes:
+    streams = found["streams"]
+    shown = len(streams)
+    while True:
+        try:
+            return encode_snapshot(found)
+        except ProtocolError:
+            if not shown:
+                raise
+            shown //= 2
+            found = {**found, "streams": streams[:shown], "streams_left_out": len(streams) - shown}
+
+
 class StatusSegment:
     """The status segment, written by the daemon alone."""
 
@@ -141,7 +155,7 @@ class StatusSegment:
     def write(self, found: dict[str, Any]) -> None:
         """Makes `found` the current snapshot."""
         self._current ^= 1
-        data = encode_snapshot(found)
+        data = _encode_what_fits(found)
         begin = copy_offset(self._current)
         self._memory[begin : begin + len(data)] = data
         self._memory[CURRENT_OFFSET : CURRENT_OFFSET + 4] = self._current.to_bytes(4, "little")

@@ -23,6 +23,7 @@ MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
 REFUSAL_CHARACTERS = 4000
 ACCEPT_AGAIN_S = 0.1
+HELLO_WITHIN_S = 60.0
 _UCRED = struct.Struct("iII")
 _SO_PEERPIDFD = 77
 
@@ -93,6 +94,11 @@ class Session:
             self.close()
             return
         self._flush()
+
+    def check_hello(self) -> None:
+        """Ends a session that has not said Hello by now."""
+        if self._open and not self.role:
+            self.refuse(ProtocolError(f"no Hello within {HELLO_WITHIN_S:.0f} s"))
 
     def close_when_sent(self) -> None:
         self._closing = True
@@ -240,6 +246,7 @@ class Listener:
         session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock))
         self._next += 1
         self.sessions[session.number] = session
+        self._loop.call_later(HELLO_WITHIN_S, session.check_hello)
 
     def admits(self, uid: int) -> bool:
         """Only the daemon's own user: anybody else could read its data and run its code."""

@@ -20,7 +20,10 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.workers.backend import Backend
+from prefetchd.workers.inline_backend import InlineBackend
+from prefetchd.workers.process_backend import ProcessBackend
 
+BACKENDS: dict[str, Callable[..., Backend]] = {"process": ProcessBackend, "inline": InlineBackend}
 DEADLINE_S = 40.0
 
 _numbers = itertools.count(1)

@@ -191,7 +191,6 @@ def test_worker_init_fn_raises():
         assert next(iter(loader)).tolist() == [0, 1, 2, 3], "the name can be used again"
 
 
-@pytest.mark.xfail(strict=True, reason="the pool starts workers that die before they are ready without end")
 def test_worker_init_fn_ends_the_worker():
     with (
         PrefetchLoader(

@@ -27,7 +27,7 @@ from prefetchd.wire.messages import (
     Welcome,
 )
 from tests.scenario.forked import forked, told_by
-from tests.scenario.raw_peer import FINGERPRINT, Peer, control_hello, trainer_hello
+from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
 from tests.scenario.watching import is_gone, open_fds, report_when, until
 
 HELLO = encode(trainer_hello())
@@ -300,7 +300,8 @@ def test_a_client_that_dies_without_a_word_leaves_nothing(peers, shared_daemon):
     told_by(forked(say_hello_and_die))
 
 
-def test_two_consumers_of_a_stream_whose_first_leaves_before_its_program(peers):
+@pytest.mark.xfail(strict=True, reason="Engine._drop closes the sessions of a stream without a word")
+def test_when_the_first_of_a_shared_stream_leaves_before_its_program_the_others_are_told(peers):
     first, second = peers(), peers()
     first.say(trainer_hello("both", shared=True))
     assert first.hear().program_wanted
@@ -309,5 +310,4 @@ def test_two_consumers_of_a_stream_whose_first_leaves_before_its_program(peers):
     assert welcome.stream == "both"
     assert not welcome.program_wanted
     first.sock.close()
-    assert second.hear() is None
-    assert FINGERPRINT
+    assert second.hear() is not None

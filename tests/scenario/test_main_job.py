@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Dice, Made, Numbers, equal
@@ -117,6 +117,12 @@ def test_wrap_takes_everything_over():
         assert equal([*map(_clone, loader)], list(plain))
     with PrefetchLoader.wrap(DataLoader(dataset, batch_size=4, shuffle=True), seed=5, buffer=6) as loader:
         assert equal([*map(_clone, loader)], epoch_batches(dataset, 0, batch_size=4, seed=5, shuffle=True))
+
+
+def test_wrap_keeps_a_collate_fn_that_is_the_other_default():
+    plain = DataLoader(Numbers(8), batch_size=4, collate_fn=default_convert)
+    with PrefetchLoader.wrap(plain, buffer=6) as loader:
+        assert equal([*map(_clone, loader)], list(plain))
 
 
 def test_the_seed_is_the_one_that_the_user_set():

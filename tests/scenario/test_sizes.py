@@ -155,8 +155,7 @@ IN_A_SMALL_ROOM = """
     import torch
     from prefetchd.wire.errors import NoSpaceError
     from prefetchd_client import PrefetchLoader
-    from tests.conftest import daemon_aside
-from tests.scenario.bad_datasets import Rows
+    from tests.scenario.bad_datasets import Rows
 
     class Holding(Rows):
         def __init__(self, mib):

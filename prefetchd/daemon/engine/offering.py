@@ -12,6 +12,7 @@ from prefetchd.wire.messages import BatchFailed, Message, Published, Recall
 from prefetchd.wire.stream_spec import Position
 
 BATCHES_A_PUBLICATION = 1024
+FAILURES_A_PUBLICATION = 64
 
 Key = tuple[Hashable, int]
 """(consumer, the number that it gave its cursor)."""
@@ -159,15 +160,15 @@ class Offering:
         return any(self._can_offer(cursor) for cursor in self._cursors_of(consumer))
 
     def publications(self, consumer: Hashable) -> list[Message]:
-        """All that is ready and was not told, as messages: at most BATCHES_A_PUBLICATION batches, so ask again.
-        From here on these batches are leased."""
+        """All that is ready and was not told, as messages: at most BATCHES_A_PUBLICATION batches and
+        FAILURES_A_PUBLICATION failures, so ask again. From here on these batches are leased."""
         rows: list[tuple[int, ...]] = []
         ends: list[tuple[int, ...]] = []
         failures: list[Message] = []
         room = BATCHES_A_PUBLICATION
         for cursor in self._cursors_of(consumer):
             number = cursor.key[1]  # type: ignore[index]
-            while room and self._can_offer(cursor):
+            while room and len(failures) < FAILURES_A_PUBLICATION and self._can_offer(cursor):
                 position = cursor.offered
                 if self.window.lengths.is_end(position):
                     ends.append((number, position[0], position[1]))

@@ -17,6 +17,7 @@ from prefetchd.wire.messages import Fill, Filled, FillFailed, Measured, Message,
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 
 MOST_DEATHS_A_BATCH = 4
+MOST_DEATHS_AT_START = 3
 
 FailStream = Callable[[StreamState, str, str], None]
 
@@ -120,6 +121,7 @@ class Pool:
         worker.stage = WorkerStage.READY
         worker.stream.cut_anew()
         worker.idle_since_s = now_s
+        worker.stream.deaths_at_start = 0
         if worker.stream.window.ring is not None and not worker.has_ring:
             self._commands.append(LendRing(number, worker.stream.number))
             worker.has_ring = True
@@ -158,6 +160,12 @@ class Pool:
             return
         stream.counters.worker_deaths += 1
         self._log("warning", "worker died", stream=stream.name, worker=number, how=how, tasks=len(worker.tasks))
+        if worker.stage is WorkerStage.STARTING:
+            stream.deaths_at_start += 1
+            if stream.deaths_at_start >= MOST_DEATHS_AT_START:
+                text = f"{stream.deaths_at_start} workers in a row died before they were ready: {how}"
+                self._fail_stream(stream, "stream_failed", text)
+                return
         # The task at hand is the oldest; the others only waited behind it.
         for place, piece in reversed(list(enumerate(worker.tasks.values()))):
             batch = piece.batch

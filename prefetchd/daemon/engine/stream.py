@@ -105,6 +105,7 @@ class StreamState:
         self.ring_shared = False
         self.lingers_until_s: float | None = None
         self.host_deaths = 0
+        self.deaths_at_start = 0
         self.failure: tuple[str, str, bytes] | None = None
         self.row_s = 0.0
         self.pieces = 1

@@ -98,6 +98,12 @@ def test_several_streams_are_told_apart_by_an_empty_line():
     assert [line.split("  ")[0] for line in found if "steps an epoch" in line] == ["one", "two"]
 
 
+def test_streams_that_had_no_room_in_the_segment_are_counted():
+    found = report(stream())
+    found.snapshot["streams_left_out"] = 3
+    assert render(found, NOW_S)[-2:] == ["", "and 3 more streams, for which there is no room here"]
+
+
 @pytest.mark.parametrize("state", ["hanging", "dead"])
 def test_a_daemon_that_is_not_well_is_named_with_its_last_sign_of_life(state):
     found = lines(stream(), state=state, age_s=75.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.window import Window
@@ -12,7 +10,6 @@ from prefetchd.ring.cursors import EpochLengths
 from prefetchd.ring.policy import Ring
 
 
-@pytest.mark.xfail(strict=True, reason="publications() tells all failures at once; the session's outbox takes 256")
 def test_failures_are_told_a_few_at_a_time():
     """A consumer that pauses while a thousand batches fail must not be cut off for it when it comes back."""
     window = Window(EpochLengths(1000), lambda slot, record: None)

@@ -1,8 +1,7 @@
-"""Daemons start, meet, are asked to stop, are killed, and leave nothing behind."""
+"""Daemons are asked to stop, are killed, crash or do not answer; trainers are told, and nothing is left behind."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -18,181 +17,25 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from prefetchd_client import PrefetchLoader, stream_client
-from prefetchd_client.autostart import connect_or_start
 
 from prefetchd.cli import control_client, stop
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import DaemonUnavailableError
-from prefetchd.wire.messages import Farewell
+from prefetchd.wire.file_locks import try_lock
+from prefetchd.wire.messages import Farewell, PlaceCursor
+from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 from tests.scenario.datasets import Made, Numbers
-from tests.scenario.forked import forked, told_by
+from tests.scenario.foreground import ENDS_WITHIN_S, foreground, leftovers
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
 from tests.scenario.watching import is_gone, report_when, stopped, stream_when, until
 
-ENDS_WITHIN_S = 30
-
-
-def run_in_foreground(daemon, *arguments):
-    """`prefetchd run` as a child of this process; what it logs goes into a file beside the socket."""
-    log = daemon.socket.with_name(f"foreground-{time.monotonic_ns()}.log")
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefetchd", "run", *arguments],
-            env=daemon.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
-    return process, log
-
-
-@contextlib.contextmanager
-def foreground(daemon, *arguments):
-    """The same, once it serves; killed at the end if it still runs."""
-    process, log = run_in_foreground(daemon, *arguments)
-    try:
-        report_when(daemon, lambda report: report.snapshot["daemon"]["pid"] == process.pid, "it serves")
-        until(daemon.socket.exists, "it has its socket")
-        yield process, log
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def leftovers(daemon):
-    """All that a daemon may leave."""
-    named = [path.name for path in (daemon.socket, daemon.paths.lock, daemon.paths.start_lock) if path.exists()]
-    return named + daemon.segments() + [each.pid for each in daemon.processes()]
-
-
-# --- starting ---
-
-
-def test_of_daemons_started_at_once_exactly_one_wins_and_the_others_say_so(daemon):
-    started = [run_in_foreground(daemon) for _ in range(6)]
-    processes = {process.pid: (process, log) for process, log in started}
-    until(lambda: sum(process.poll() is not None for process, _ in started) == 5, "five of six have ended")
-    winner = report_when(daemon, lambda report: report.state == "running", "one serves").snapshot["daemon"]["pid"]
-    for pid, (process, log) in processes.items():
-        if pid == winner:
-            assert process.poll() is None
-            continue
-        assert process.returncode == 1
-        assert log.read_text() == f"Error: a daemon serves {daemon.socket} already; see `prefetchd status`\n"
-    daemon.command("stop")
-    assert processes[winner][0].wait(ENDS_WITHIN_S) == 0
-    for process, _ in started:
-        process.stdout.close()
-
-
-def test_a_second_detached_daemon_says_that_there_is_one(daemon):
-    assert daemon.command("run", "--detach").stdout == ""
-    pid = daemon.pid
-    again = daemon.command("run", "--detach")
-    assert again.stdout == f"a daemon serves {daemon.socket} already\n"
-    assert daemon.pid == pid
-
-
-def test_clients_that_start_a_daemon_at_once_get_one_daemon(daemon):
-    def ask_for_its_pid():
-        with Peer(connect_or_start(daemon.paths)) as peer:
-            peer.say(control_hello())
-            return peer.hear().pid
-
-    children = [forked(ask_for_its_pid) for _ in range(8)]
-    assert [told_by(child) for child in children] == [str(daemon.pid)] * 8
-    assert not daemon.paths.start_lock.exists()
-
-
-def test_a_detached_daemon_keeps_nothing_of_its_starter(daemon, tmp_path):
-    reading, writing = os.pipe()
-    os.set_inheritable(writing, True)
-    (tmp_path / "here").mkdir()
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "prefetchd", "run", "--detach"],
-            env=daemon.environment,
-            pass_fds=[writing],
-            cwd=tmp_path / "here",
-            check=True,
-            timeout=ENDS_WITHIN_S,
-        )
-        os.close(writing)
-        os.set_blocking(reading, False)
-        assert os.read(reading, 1) == b"", "the daemon keeps the starter's pipe open"
-    finally:
-        os.close(reading)
-    process = psutil.Process(daemon.pid)
-    assert process.cwd() == "/"
-    assert os.getsid(process.pid) == process.pid
-    for fd in (0, 1, 2):
-        assert os.readlink(f"/proc/{process.pid}/fd/{fd}") == os.devnull
-
-
-def test_a_detached_daemon_that_cannot_log_says_so(daemon, tmp_path):
-    in_the_way = tmp_path / "state"
-    in_the_way.write_text("not a directory")
-    daemon.environment["XDG_STATE_HOME"] = str(in_the_way)
-    done = daemon.command("run", "--detach", check=False)
-    assert done.returncode == 1
-    assert str(in_the_way) in done.stderr
-    assert "XDG_STATE_HOME" in done.stderr
-    assert not leftovers(daemon)
-
-
-# --- what is in the way ---
-
-
-@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["foreground", "detached"])
-def test_a_directory_that_others_can_write_to_is_refused(tmp_path, daemon, detach):
-    public = tmp_path / "public"
-    public.mkdir()
-    public.chmod(0o777)
-    done = daemon.command("run", *detach, "--socket", str(public / "d.sock"), check=False)
-    assert done.returncode == 1
-    assert f"{public} belongs to uid {os.geteuid()} with mode 777" in done.stderr
-    assert "--socket" in done.stderr
-    assert not list(public.iterdir())
-
-
-def _plain_file(path: Path):
-    path.write_text("the thesis")
-    return contextlib.nullcontext()
-
-
-def _directory(path: Path):
-    path.mkdir()
-    return contextlib.nullcontext()
-
-
-def _foreign_socket(path: Path):
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.bind(os.fspath(path))
-    server.listen()
-    return server
-
-
-@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["foreground", "detached"])
-@pytest.mark.parametrize("occupy", [_plain_file, _directory, _foreign_socket])
-def test_what_is_not_a_dead_daemon_s_socket_is_left_alone(daemon, occupy, detach):
-    with occupy(daemon.socket):
-        before = daemon.socket.stat()
-        done = daemon.command("run", *detach, check=False)
-        assert done.returncode == 1
-        assert str(daemon.socket) in done.stderr
-        assert "--socket" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert daemon.socket.stat().st_ino == before.st_ino
-        with pytest.raises(DaemonUnavailableError, match=r"socket.*PREFETCHD_SOCKET"):
-            PrefetchLoader(Numbers(8), batch_size=4)
-    if occupy is _directory:
-        daemon.socket.rmdir()
-    else:
-        daemon.socket.unlink()
-
-
 # --- stopping ---
+
+
+def kill(daemon):
+    pid = daemon.pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), "the daemon is dead")
 
 
 def test_a_signal_in_the_middle_of_work_ends_it_in_order_and_tells_the_trainer(daemon):
@@ -306,12 +149,6 @@ def test_a_new_trainer_is_told_that_the_daemon_does_not_answer(daemon, monkeypat
 # --- dying ---
 
 
-def kill(daemon):
-    pid = daemon.pid
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(pid), "the daemon is dead")
-
-
 def test_a_killed_daemon_is_replaced_and_what_it_left_is_reclaimed(daemon):
     daemon.start("--workers", "1")
     loader = PrefetchLoader(Numbers(4000), batch_size=4, buffer=6)
@@ -340,11 +177,39 @@ def test_a_killed_daemon_is_replaced_and_what_it_left_is_reclaimed(daemon):
         assert peer.hear().program_wanted
 
 
+CRASHES = """
+import sys
+from prefetchd.cli.main import main
+from prefetchd.daemon.service import Service
+
+def forget(self, session, message):
+    raise KeyError("a bug of ours")
+
+Service.trainer_message = forget
+sys.argv = ["prefetchd", "run"]
+main()
+"""
+
+
+def test_a_daemon_that_crashes_says_so_in_its_log_and_leaves_nothing(daemon):
+    log = daemon.socket.with_name("crash.log")
+    with log.open("wb") as stderr:
+        process = subprocess.Popen([sys.executable, "-c", CRASHES], env=daemon.environment, stderr=stderr)
+    until(daemon.socket.exists, "it serves")
+    with Peer(daemon.socket) as peer:
+        peer.say(trainer_hello())
+        assert peer.hear().program_wanted
+        peer.say(PlaceCursor(1, 0, 0, True))
+        assert peer.hear() is None
+    assert process.wait(ENDS_WITHIN_S) == 1
+    assert not leftovers(daemon)
+    crashed = next(json.loads(line) for line in log.read_text().splitlines() if '"crashed"' in line)
+    assert crashed["level"] == "error"
+    assert "KeyError: 'a bug of ours'" in crashed["traceback"]
+
+
 def test_a_program_that_its_client_still_hands_over_is_not_reclaimed(daemon):
     """A client that waits for an answer holds a lock on it; the daemon that comes leaves it alone."""
-    from prefetchd.wire.file_locks import try_lock
-    from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
-
     ours, dead = (Path("/dev/shm" + daemon.paths.segment_name("program", token)) for token in ("ours", "dead"))
     with ours.open("wb+") as file, dead.open("wb+"):
         assert try_lock(file.fileno(), DAEMON_LOCK_OFFSET, shared=True)
@@ -359,6 +224,7 @@ def test_a_daemon_whose_files_run_out_ends_its_sessions_and_nothing_is_left(daem
     daemon.start()
     pid = daemon.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert before[0] == min(before[1], 65536), "it takes as many as it may have"
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + 4, before[1]))
     crowd = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
     try:

@@ -1,0 +1,147 @@
+"""Daemons start, meet one another, and find their place taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.autostart import connect_or_start
+
+from prefetchd.wire.errors import DaemonUnavailableError
+from tests.scenario.datasets import Numbers
+from tests.scenario.foreground import ENDS_WITHIN_S, leftovers, run_in_foreground
+from tests.scenario.forked import forked, told_by
+from tests.scenario.raw_peer import Peer, control_hello
+from tests.scenario.watching import report_when, until
+
+# --- starting ---
+
+
+def test_of_daemons_started_at_once_exactly_one_wins_and_the_others_say_so(daemon):
+    started = [run_in_foreground(daemon) for _ in range(6)]
+    processes = {process.pid: (process, log) for process, log in started}
+    until(lambda: sum(process.poll() is not None for process, _ in started) == 5, "five of six have ended")
+    winner = report_when(daemon, lambda report: report.state == "running", "one serves").snapshot["daemon"]["pid"]
+    for pid, (process, log) in processes.items():
+        if pid == winner:
+            assert process.poll() is None
+            continue
+        assert process.returncode == 1
+        assert log.read_text() == f"Error: a daemon serves {daemon.socket} already; see `prefetchd status`\n"
+    daemon.command("stop")
+    assert processes[winner][0].wait(ENDS_WITHIN_S) == 0
+    for process, _ in started:
+        process.stdout.close()
+
+
+def test_a_second_detached_daemon_says_that_there_is_one(daemon):
+    assert daemon.command("run", "--detach").stdout == ""
+    pid = daemon.pid
+    again = daemon.command("run", "--detach")
+    assert again.stdout == f"a daemon serves {daemon.socket} already\n"
+    assert daemon.pid == pid
+
+
+def test_clients_that_start_a_daemon_at_once_get_one_daemon(daemon):
+    def ask_for_its_pid():
+        with Peer(connect_or_start(daemon.paths)) as peer:
+            peer.say(control_hello())
+            return peer.hear().pid
+
+    children = [forked(ask_for_its_pid) for _ in range(8)]
+    assert [told_by(child) for child in children] == [str(daemon.pid)] * 8
+    assert not daemon.paths.start_lock.exists()
+
+
+def test_a_detached_daemon_keeps_nothing_of_its_starter(daemon, tmp_path):
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    (tmp_path / "here").mkdir()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "prefetchd", "run", "--detach"],
+            env=daemon.environment,
+            pass_fds=[writing],
+            cwd=tmp_path / "here",
+            check=True,
+            timeout=ENDS_WITHIN_S,
+        )
+        os.close(writing)
+        os.set_blocking(reading, False)
+        assert os.read(reading, 1) == b"", "the daemon keeps the starter's pipe open"
+    finally:
+        os.close(reading)
+    process = psutil.Process(daemon.pid)
+    assert process.cwd() == "/"
+    assert os.getsid(process.pid) == process.pid
+    for fd in (0, 1, 2):
+        assert os.readlink(f"/proc/{process.pid}/fd/{fd}") == os.devnull
+
+
+def test_a_detached_daemon_that_cannot_log_says_so(daemon, tmp_path):
+    in_the_way = tmp_path / "state"
+    in_the_way.write_text("not a directory")
+    daemon.environment["XDG_STATE_HOME"] = str(in_the_way)
+    done = daemon.command("run", "--detach", check=False)
+    assert done.returncode == 1
+    assert str(in_the_way) in done.stderr
+    assert "XDG_STATE_HOME" in done.stderr
+    assert not leftovers(daemon)
+
+
+# --- what is in the way ---
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["foreground", "detached"])
+def test_a_directory_that_others_can_write_to_is_refused(tmp_path, daemon, detach):
+    public = tmp_path / "public"
+    public.mkdir()
+    public.chmod(0o777)
+    done = daemon.command("run", *detach, "--socket", str(public / "d.sock"), check=False)
+    assert done.returncode == 1
+    assert f"{public} belongs to uid {os.geteuid()} with mode 777" in done.stderr
+    assert "--socket" in done.stderr
+    assert not list(public.iterdir())
+
+
+def _plain_file(path: Path):
+    path.write_text("the thesis")
+    return contextlib.nullcontext()
+
+
+def _directory(path: Path):
+    path.mkdir()
+    return contextlib.nullcontext()
+
+
+def _foreign_socket(path: Path):
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(os.fspath(path))
+    server.listen()
+    return server
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["foreground", "detached"])
+@pytest.mark.parametrize("occupy", [_plain_file, _directory, _foreign_socket])
+def test_what_is_not_a_dead_daemon_s_socket_is_left_alone(daemon, occupy, detach):
+    with occupy(daemon.socket):
+        before = daemon.socket.stat()
+        done = daemon.command("run", *detach, check=False)
+        assert done.returncode == 1
+        assert str(daemon.socket) in done.stderr
+        assert "--socket" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert daemon.socket.stat().st_ino == before.st_ino
+        with pytest.raises(DaemonUnavailableError, match=r"socket.*PREFETCHD_SOCKET"):
+            PrefetchLoader(Numbers(8), batch_size=4)
+    if occupy is _directory:
+        daemon.socket.rmdir()
+    else:
+        daemon.socket.unlink()
