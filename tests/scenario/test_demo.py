@@ -85,7 +85,6 @@ def start(tmp_path):
 def test_from_the_pictures_to_the_table(start):
     demo = start("--images", "40", "--epochs", "1", "--batch-size", "4", "--workers", "2")
     lines = demo.read_until("epoch 1 ")
-    assert "ring" in lines[-1]
     prefix = demo.segment_prefix()
     rest, _ = demo.process.communicate()
     assert demo.process.returncode == 0, rest
@@ -96,7 +95,8 @@ def test_from_the_pictures_to_the_table(start):
     for title in ("first batch", "stalled", "first batch after the restart"):
         assert len(rows[title]) == 4, rows[title]
     assert not any(control in "".join(lines) for control in "\x1b\r")
-    assert sum("epoch 2 " in line for line in lines) == 2
+    # The daemon tells of its ring four times a second, and the first epoch may be over before.
+    assert ["ring" in line for line in lines if "epoch 2 " in line] == [True, False]
     demo.check_nothing_is_left(prefix)
 
 
