@@ -88,7 +88,8 @@ class Daemon:
 
     def stop_and_check(self) -> None:
         """Stops it if it runs; whatever is left then is an error."""
-        self.command("stop", check=False)
+        if self.socket.exists():
+            self.command("stop", check=False)
         psutil.wait_procs(self.processes(), timeout=GONE_WITHIN_S)
         left = self.processes()
         for process in left:

@@ -156,6 +156,9 @@ class Session:
             except ProtocolError as error:
                 self.refuse(error)
                 continue
+            except ConnectionResetError:
+                # The peer left without reading all. That is told once, before what it said last, such as Goodbye.
+                continue
             except OSError:
                 self.close()
                 return

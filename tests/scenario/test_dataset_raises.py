@@ -194,7 +194,7 @@ def test_worker_init_fn_raises():
 def test_worker_init_fn_ends_the_worker():
     with (
         PrefetchLoader(
-            bad.Raising(_nothing), batch_size=4, buffer=6, worker_init_fn=bad.init_that_exits, timeout=3
+            bad.Raising(_nothing), batch_size=4, buffer=6, worker_init_fn=bad.init_that_exits, timeout=60
         ) as loader,
         pytest.raises((StreamFailedError, WorkerDiedError), match="exited with 7"),
     ):

@@ -58,7 +58,8 @@ def test_two_hundred_sessions_leave_neither_descriptors_nor_memory(shared_daemon
     before, memory_before = settled(), rss_bytes(shared_daemon)
     for _ in range(67):
         a_round()
-    until(lambda: settled() == before, f"the daemon has its {before} descriptors again")
+    # Idle workers may have retired meanwhile.
+    until(lambda: settled() <= before, f"the daemon has no more than its {before} descriptors")
     assert rss_bytes(shared_daemon) - memory_before < 4 * MIB
     assert len([name for name in streams(shared_daemon) if name.startswith("again")]) == 1
 
@@ -199,20 +200,23 @@ def test_watermarks_hold_filling_back_and_let_it_go_on(shared_daemon, monkeypatc
 
     monkeypatch.setattr(loader_module, "stream_request", with_watermarks)
 
-    def at_rest(produced):
+    def at_rest(consumed, produced):
         stream_when(
             shared_daemon,
             "watered",
-            lambda stream: stream["produced_batches"] == produced and not any(w["busy"] for w in stream["workers"]),
-            f"{produced} batches are made and nobody works",
+            lambda stream: (
+                (stream["consumed_batches"], stream["produced_batches"]) == (consumed, produced)
+                and not any(worker["busy"] for worker in stream["workers"])
+            ),
+            f"{consumed} batches are consumed, {produced} made, and nobody works",
         )
 
     with PrefetchLoader(Numbers(400), batch_size=4, buffer=16, stream="watered") as loader:
         iterator = iter(loader)
-        for _ in range(6):
-            at_rest(8)
+        for consumed in range(6):
+            at_rest(consumed, 8)
             next(iterator)
-        at_rest(6 + 8)
+        at_rest(6, 6 + 8)
 
 
 def _ten_ms(index):

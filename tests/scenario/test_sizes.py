@@ -116,7 +116,7 @@ def test_the_daemon_s_memory_bounds_all_rings_together(bounded):
         assert len(list(one)) == 64
 
 
-@pytest.mark.xfail(strict=True, reason="lingering rings do not yield when memory is short (DESIGN: section 6)")
+@pytest.mark.xfail(strict=True, reason="lingering rings do not yield when memory is short")
 def test_a_ring_without_a_consumer_yields_to_one_that_has_one(bounded):
     for name in ("four", "five", "six"):
         with PrefetchLoader(Rows(64, MIB // 32), batch_size=4, buffer="16MiB", stream=name, socket=bounded) as loader:

@@ -208,6 +208,17 @@ def test_the_peer_s_end_ends_the_session_once(world):
     world.session.send(Farewell("to nobody"))
 
 
+def test_what_a_peer_said_before_it_left_counts_though_it_has_not_read_all(world):
+    """Then the kernel resets the connection, and says so before it hands out what is still queued: a Goodbye would be
+    taken for a crash."""
+    world.session.send(Farewell("unread"))
+    world.peer.send(encode(HELLO))
+    world.peer.send(encode(Goodbye()))
+    world.peer.close()
+    world.turn()
+    assert world.events.told == [("hello", HELLO), ("trainer", Goodbye()), ("ended", 7)]
+
+
 def test_a_chatty_peer_leaves_the_others_their_turn(world):
     """At most a few messages are handled before the loop goes on."""
     for _ in range(150):
