@@ -36,7 +36,7 @@ def _stream(stream: dict[str, Any]) -> list[str]:
     head = f"{stream['name']}  {stream['order']}, batch {stream['batch_size']}, {stream['steps']} steps an epoch"
     head += f", seed {stream['seed']} ({stream['seed_source']})"
     if stream["lingering"]:
-        head += "  [lingering]"
+        head += "  [parked]" if stream["stage"] == "parked" else "  [lingering]"
     lines = [head]
     if stream["failure"]:
         return [*lines, f"  failed: {stream['failure']}"]

@@ -17,7 +17,7 @@ from prefetchd.daemon.metrics import StatusSegment, snapshot
 from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.daemon.sessions import Listener, Session
 from prefetchd.ring.segment import RingSegment
-from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
     Farewell,
@@ -269,11 +269,9 @@ class Service:
             case c.CreateRing():
                 self._create_ring(command)
             case c.GrowRing(stream, slots):
-                resources = self._resources[stream]
-                ring = resources.ring
-                if ring is not None:
-                    ring.grow(slots)
-                    self.loop.in_between(lambda: self._prepare(stream, resources, ring))
+                self._grow_ring(stream, slots)
+            case c.ParkStream(stream):
+                self._backend.drop_stream(stream)
             case c.DropStream(stream):
                 self._backend.drop_stream(stream)
                 self._output.forget(stream)
@@ -306,10 +304,24 @@ class Service:
                 self._budget_bytes(),
             )
         except PrefetchdError as error:
-            self.engine.ring_failed(stream, error.code, str(error))
+            self.engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
             return
         header = ring.header
         self.engine.ring_created(stream, header.slots, ring.wanted_slots, header.slot_bytes, time.monotonic())
+        self.loop.in_between(lambda: self._prepare(stream, resources, ring))
+
+    def _grow_ring(self, stream: int, slots: int) -> None:
+        resources = self._resources[stream]
+        ring = resources.ring
+        if ring is None:
+            return
+        growth_bytes = (slots - ring.wanted_slots) * ring.header.slot_bytes
+        budget_bytes = self._budget_bytes()
+        if budget_bytes is not None and growth_bytes > budget_bytes:
+            text = f"the daemon's memory setting leaves {budget_bytes >> 20} MiB: raise --memory"
+            self.engine.ring_short(stream, text, growth_bytes - budget_bytes)
+            return
+        ring.grow(slots)
         self.loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
@@ -320,16 +332,17 @@ class Service:
             return ring.prefault_step()
         try:
             slots = ring.reserve_step()
-        except PrefetchdError as error:
-            self.engine.ring_failed(stream, error.code, str(error))
-            return True
+        except NoSpaceError as error:
+            ring.stay()
+            self.engine.ring_short(stream, str(error), error.short_bytes)
+            return False
         self.engine.ring_reserved(stream, slots, time.monotonic())
         return False
 
     def _budget_bytes(self) -> int | None:
         if self._memory_bytes is None:
             return None
-        rings = [each.ring.header.segment_bytes for each in self._resources.values() if each.ring is not None]
+        rings = [each.ring.wanted_bytes for each in self._resources.values() if each.ring is not None]
         return max(0, self._memory_bytes - sum(rings))
 
 

@@ -48,28 +48,36 @@ def most_slots(spec: StreamSpec, slots: int, *, varying: bool) -> int:
 
 def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -> int:
     """The slots of the stream's ring. Raises BufferTooSmallError or NoSpaceError, naming sizes and knob."""
+    least_bytes = ring_bytes(spec.minimum_slots, slot_bytes)
+    lower = "lower buffer="
     if spec.buffer_batches:
         slots = spec.buffer_batches
         asked = f"buffer={slots} batches"
+    elif spec.buffer_bytes:
+        slots = _slots_within(spec.buffer_bytes, slot_bytes)
+        asked = f"buffer={_mib(spec.buffer_bytes)}"
+    elif (default_bytes := default_buffer_bytes(room)) > least_bytes:
+        slots = _slots_within(default_bytes, slot_bytes)
+        asked = f"buffer={_mib(default_bytes)} (the default here)"
     else:
-        buffer_bytes = spec.buffer_bytes or default_buffer_bytes(room)
-        slots = _slots_within(buffer_bytes, slot_bytes)
-        asked = f"buffer={_mib(buffer_bytes)}" + ("" if spec.buffer_bytes else " (the default here)")
+        slots = spec.minimum_slots
+        asked = f"the smallest ring, {slots} batches of {_mib(batch_bytes)},"
+        lower = "use smaller batches"
     if slots < spec.minimum_slots:
-        needed = ring_bytes(spec.minimum_slots, slot_bytes)
         raise BufferTooSmallError(
             f"{asked} holds {slots} batches of {_mib(batch_bytes)} ({_mib(slot_bytes)} a slot); allowed: at least "
-            f"{spec.minimum_slots}. Set buffer= to {_mib_that_hold(needed)} or more, or use smaller batches"
+            f"{spec.minimum_slots}. Set buffer= to {_mib_that_hold(least_bytes)} or more, or use smaller batches"
         )
     slots = min(slots, SLOTS_LIMIT)
     needed = ring_bytes(slots, slot_bytes)
     for what, limit, remedy in (
-        (f"{room.store} has", room.store_bytes, f"lower buffer=, or enlarge {room.store} (docker: --shm-size)"),
-        ("the cgroup has", room.memory_bytes, "lower buffer=, or raise the memory limit of the daemon's cgroup"),
-        ("the daemon's memory setting leaves", room.budget_bytes, "lower buffer=, or raise memory in its config"),
+        (f"{room.store} has", room.store_bytes, f"enlarge {room.store} (docker: --shm-size)"),
+        ("the cgroup has", room.memory_bytes, "raise the memory limit of the daemon's cgroup"),
+        ("the daemon's memory setting leaves", room.budget_bytes, "raise --memory"),
     ):
         if limit is not None and needed > limit:
-            raise NoSpaceError(f"{asked} needs {_mib(needed)}; {what} {_mib(limit)} left: {remedy}")
+            text = f"{asked} needs {_mib(needed)}; {what} {_mib(limit)} left: {lower}, or {remedy}"
+            raise NoSpaceError(text, needed - limit)
     return slots
 
 

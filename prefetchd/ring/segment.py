@@ -86,15 +86,23 @@ class RingSegment:
 
     def reserve_step(self) -> int:
         """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
-        wanted_bytes = self.header.slot_payload_offset(self.wanted_slots)
-        self._reserve_up_to(min(self._reserved_bytes + RESERVE_STEP_BYTES, wanted_bytes))
+        self._reserve_up_to(min(self._reserved_bytes + RESERVE_STEP_BYTES, self.wanted_bytes))
         slots = (self._reserved_bytes - self.header.payload_offset) // self.header.slot_bytes
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         return slots
 
+    def stay(self) -> None:
+        """reserve_step() has nothing more to do."""
+        self.wanted_slots = (self._reserved_bytes - self.header.payload_offset) // self.header.slot_bytes
+
+    @property
+    def wanted_bytes(self) -> int:
+        """The segment's bytes once all wanted slots are reserved."""
+        return self.header.slot_payload_offset(self.wanted_slots)
+
     @property
     def is_reserved(self) -> bool:
-        return self._reserved_bytes >= self.header.slot_payload_offset(self.wanted_slots)
+        return self._reserved_bytes >= self.wanted_bytes
 
     def prefault_step(self) -> bool:
         """Makes a few more MiB of what is reserved resident, first slots first; True when all is. Contents stay as
@@ -145,7 +153,8 @@ class RingSegment:
         except OSError as error:
             raise NoSpaceError(
                 f"shared memory is full: {self._reserved_bytes >> 20} of {self.header.segment_bytes >> 20} MiB could "
-                f"be reserved ({error.strerror}). Lower buffer=, or enlarge /dev/shm (docker: --shm-size)"
+                f"be reserved ({error.strerror}). Lower buffer=, or enlarge /dev/shm (docker: --shm-size)",
+                end - self._reserved_bytes,
             ) from None
         self._reserved_bytes = end
 

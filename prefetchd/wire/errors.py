@@ -56,9 +56,14 @@ class RemoteError(PrefetchdError, RuntimeError):
 
 
 class NoSpaceError(RemoteError):
-    """Shared memory or the memory limit cannot hold the ring; names the sizes and the knob."""
+    """Shared memory or the memory limit cannot hold the ring; names the sizes and the knob. `short_bytes` more would
+    do; 0 when nobody knows."""
 
     code = "no_space"
+
+    def __init__(self, message: str, short_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.short_bytes = short_bytes
 
 
 class DaemonUnavailableError(RemoteError):

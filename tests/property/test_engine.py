@@ -14,6 +14,8 @@ from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "shuffle", 13, 3)  # 5 steps an epoch, the last of one row
 
+OTHER = StreamSpec("1" * 32, 0, "sequential", 13, 3)
+
 
 class EngineMachine(RuleBasedStateMachine):
     """One shared stream, up to two trainers with up to three cursors each, workers that die."""
@@ -22,12 +24,13 @@ class EngineMachine(RuleBasedStateMachine):
         workers=st.integers(1, 3),
         slots=st.integers(4, 9),
         by_rows=st.booleans(),
+        spare=st.none() | st.integers(0, 12),
         odd=st.dictionaries(
             st.tuples(st.integers(0, 3), st.integers(0, 4)), st.sampled_from(["deviates", "fails", "large"]), max_size=4
         ),
     )
-    def begin(self, workers, slots, by_rows, odd):
-        self.world = World(workers, slots, by_rows)
+    def begin(self, workers, slots, by_rows, odd, spare=None):
+        self.world = World(workers, slots, by_rows, None if spare is None else slots + spare)
         for position, how in odd.items():
             if how == "large":
                 self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
@@ -84,6 +87,27 @@ class EngineMachine(RuleBasedStateMachine):
             trainer.let_go(0)
         trainer.flush()
         self.world.kill(trainer)
+
+    @precondition(lambda self: self.kills < 3)
+    @rule(crash=st.booleans(), rest=st.booleans(), others=st.booleans())
+    def all_leave_and_one_comes_back(self, crash, rest, others):
+        """While nobody consumes the stream, it may be filled up and parked."""
+        self.kills += 1
+        for trainer in self.trainers:
+            if not crash:
+                self.world.goodbye(trainer)
+            self.world.kill(trainer)
+        self.trainers = []
+        if others:
+            other = self.world.join(OTHER, "other")
+            other.place(1, 0, 0, True)
+            self.world.goodbye(other)
+            self.world.kill(other)
+        if rest:
+            self.world.settle()
+        self.world.now += 1
+        self.world.tick()
+        self.join()
 
     @rule(which=st.integers(0, 1), begin=st.booleans())
     def next_iterator(self, which, begin):

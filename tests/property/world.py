@@ -171,11 +171,12 @@ class SimTrainer:
 class World:
     """Carries out commands at once where order cannot matter, and keeps the rest for the test to pick."""
 
-    def __init__(self, workers: int = 2, slots: int = 4, by_rows: bool = True) -> None:
+    def __init__(self, workers: int = 2, slots: int = 4, by_rows: bool = True, memory_slots: int | None = None) -> None:
         self.engine = Engine(Limits(workers=workers))
         self.slots = slots
         self.most_slots = slots * (1 if by_rows else 4)
         self.by_rows = by_rows
+        self.memory_slots = memory_slots
         self.now = 0.0
         self.trainers: dict[int, SimTrainer] = {}
         self.workers: dict[int, SimWorker] = {}
@@ -224,6 +225,10 @@ class World:
 
     def note(self, trainer: SimTrainer, cursor: int, position, content) -> None:
         self.yields.setdefault((trainer.session, cursor), []).append(position)
+
+    def tick(self) -> None:
+        self.engine.tick(self.now)
+        self.run()
 
     # --- memory ---
 
@@ -295,6 +300,9 @@ class World:
                         "next": record.next_slot,
                         "scribbled": False,
                     }
+            case c.ParkStream(stream):
+                assert not any(w.tasks or w.kept for w in self.workers.values() if w.stream == stream)
+                self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
             case c.DropStream(stream):
                 self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
                 self.memory.pop(stream, None)
@@ -356,6 +364,8 @@ class World:
         elif kind == "stopped" and subject in self.workers:
             del self.workers[subject]
             self.engine.worker_died(subject, "stopped", self.now)
+        elif kind == "ring" and subject in self.engine.streams and (short := self._short(subject, self.slots)) > 0:
+            self.engine.ring_failed(subject, "no_space", "no room", short * SLOT_BYTES)
         elif kind == "ring" and subject in self.engine.streams:
             self.memory[subject] = {}
             self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self.now)
@@ -363,7 +373,9 @@ class World:
             self.pending.append(("reserved", subject))
         elif kind == "grown":
             stream = self.engine.streams.get(subject)
-            if stream is not None and stream.window.ring.reserved < more[0]:
+            if stream is not None and (short := self._short(subject, more[0])) > 0:
+                self.engine.ring_short(subject, "no room", short * SLOT_BYTES)
+            elif stream is not None and stream.window.ring.reserved < more[0]:
                 self.engine.ring_reserved(subject, more[0], self.now)
         elif kind == "reserved":
             stream = self.engine.streams.get(subject)
@@ -371,6 +383,14 @@ class World:
                 reserved = stream.window.ring.reserved
                 self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2), self.now)
         self.run()
+
+    def _short(self, stream: int, slots: int) -> int:
+        """Slots that are missing so that `stream` may have `slots`."""
+        if self.memory_slots is None:
+            return 0
+        rings = [(each.number, each.window.ring) for each in self.engine.streams.values()]
+        others = sum(max(ring.reserved, self.slots) for number, ring in rings if ring is not None and number != stream)
+        return others + slots - self.memory_slots
 
     def work(self, index: int, tasks: int = 1) -> None:
         """One of the busy workers does its next task; of `tasks` tasks the daemon hears all at once."""
@@ -403,6 +423,7 @@ class World:
             answer = Unfit(task, size, "too large")
         else:
             whole = kind != FILL_ROWS
+            worker.kept = None
             self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end))
             answer = Filled(((task, size, 1000, end - first),))
         self.engine.worker_message(worker.number, answer, self.now)

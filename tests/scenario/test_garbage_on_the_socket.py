@@ -22,6 +22,7 @@ from prefetchd.wire.messages import (
     Hello,
     PlaceCursor,
     Program,
+    Refused,
     Stop,
     StreamFailed,
     Welcome,
@@ -300,7 +301,6 @@ def test_a_client_that_dies_without_a_word_leaves_nothing(peers, shared_daemon):
     told_by(forked(say_hello_and_die))
 
 
-@pytest.mark.xfail(strict=True, reason="Engine._drop closes the sessions of a stream without a word")
 def test_when_the_first_of_a_shared_stream_leaves_before_its_program_the_others_are_told(peers):
     first, second = peers(), peers()
     first.say(trainer_hello("both", shared=True))
@@ -310,4 +310,18 @@ def test_when_the_first_of_a_shared_stream_leaves_before_its_program_the_others_
     assert welcome.stream == "both"
     assert not welcome.program_wanted
     first.sock.close()
-    assert second.hear() is not None
+    told = second.hear()
+    assert isinstance(told, Refused)
+    assert "make the loader again" in told.message
+
+
+def test_when_another_of_a_shared_stream_leaves_before_its_program_the_first_goes_on(peers):
+    first, second = peers(), peers()
+    first.say(trainer_hello("both stay", shared=True))
+    assert first.hear().program_wanted
+    second.say(trainer_hello("both stay", shared=True))
+    assert not second.hear().program_wanted
+    second.sock.close()
+    third = peers()
+    third.say(trainer_hello("both stay", shared=True))
+    assert not third.hear().program_wanted, "the first one is still to send it"

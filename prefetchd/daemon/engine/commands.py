@@ -87,7 +87,7 @@ class LendRing(Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRing(Command):
-    """Make the stream's segment; answer with ring_created, ring_reserved... or ring_failed.
+    """Make the stream's segment; answer with ring_created, ring_reserved... (or ring_short), or with ring_failed.
 
     A batch takes `batch_bytes`; a slot has room for `slot_bytes`. `layout` is the row layout or empty.
     """
@@ -100,7 +100,7 @@ class CreateRing(Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GrowRing(Command):
-    """Put memory behind the ring's slots up to `slots`; answer with ring_reserved... or ring_failed."""
+    """Put memory behind the ring's slots up to `slots`; answer with ring_reserved... or ring_short."""
 
     stream: int
     slots: int
@@ -113,6 +113,13 @@ class WriteSlot(Command):
     stream: int
     slot: int
     record: SlotRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParkStream(Command):
+    """End the stream's zygote and workers, none of which is at a task; ring and program stay."""
+
+    stream: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

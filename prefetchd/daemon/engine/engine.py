@@ -13,7 +13,7 @@ from prefetchd.daemon.engine.commands import (
     CloseSession,
     Command,
     CreateRing,
-    DropStream,
+    GrowRing,
     LendRing,
     Log,
     Send,
@@ -22,9 +22,10 @@ from prefetchd.daemon.engine.commands import (
     Wake,
 )
 from prefetchd.daemon.engine.pool import Pool
+from prefetchd.daemon.engine.registry import GHOST, Registry
 from prefetchd.daemon.engine.stream import Consumer, Stage, StreamState, WorkerStage
 from prefetchd.ring.policy import Ring
-from prefetchd.wire.errors import CallerError, PrefetchdError, ProtocolError
+from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (
     CloseCursor,
     Consumed,
@@ -39,11 +40,8 @@ from prefetchd.wire.messages import (
     Waiting,
     Welcome,
 )
-from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
 
 POSITION_LIMIT = 1 << 60
-GHOST = -1
-"""The consumer of a cursor that keeps a ring filling after its trainer has gone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +65,10 @@ class Engine:
         self._pid = pid
         self._generation = generation
         self._sessions: dict[int, StreamState] = {}
-        self._next_stream = 1
         self._commands: list[Command] = []
         self._moved = False
         self.pool = Pool(limits.workers, limits.retire_after_s, self.streams, self._commands, self._fail_stream)
+        self.registry = Registry(self.streams, self._sessions, self.pool, self._commands)
 
     def take_commands(self) -> list[Command]:
         """What is to be done since the last call, in order. Tasks are handed out and consumers told here, once for
@@ -87,7 +85,7 @@ class Engine:
     def hello(self, session: int, hello: Hello, now_s: float) -> None:
         """A trainer opens a session. Answers Welcome or Refused."""
         try:
-            stream = self._stream_for(hello, now_s)
+            stream = self.registry.stream_for(hello)
         except PrefetchdError as error:
             self._refuse(session, error.code, str(error))
             return
@@ -99,6 +97,8 @@ class Engine:
         self._sessions[session] = stream
         stream.lingers_until_s = None
         wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1
+        if wanted:
+            stream.program_from = session
         self._commands.append(
             Send(
                 session,
@@ -113,7 +113,7 @@ class Engine:
     def program_arrived(self, session: int) -> None:
         """The stream's program segment is in the daemon's hands."""
         stream = self._session(session)
-        if stream.stage is not Stage.AWAITING_PROGRAM:
+        if stream.stage is not Stage.AWAITING_PROGRAM or stream.program_from != session:
             raise ProtocolError("a program that nobody asked for")
         stream.stage = Stage.LOADING
         self._commands.append(StartStream(stream.number))
@@ -148,10 +148,12 @@ class Engine:
             return
         consumer = stream.consumers.pop(session)
         position = stream.offering.drop_consumer(session, marks)
-        if (stream.failure is not None and not stream.consumers) or stream.stage is Stage.AWAITING_PROGRAM:
-            self._drop(stream)
+        if stream.stage is Stage.AWAITING_PROGRAM and stream.program_from == session:
+            self.registry.drop(stream, "the trainer that was to hand over its dataset has gone; make the loader again")
+        elif stream.failure is not None and not stream.consumers:
+            self.registry.drop(stream)
         elif not consumer.departed:
-            self._linger(stream, position, now_s + self.limits.linger_crash_s)
+            self.registry.linger(stream, position, now_s + self.limits.linger_crash_s)
         self._moved = True
 
     def publications(self, session: int) -> list[Message]:
@@ -204,6 +206,7 @@ class Engine:
             return
         stream.slot_bytes = slot_bytes
         stream.wanted_slots = wanted_slots
+        stream.most_slots = slots
         stream.window.ring = Ring(slots)
         stream.filling.ring_opened()
         for worker in stream.workers.values():
@@ -220,11 +223,33 @@ class Engine:
             stream.window.ring.reserve(slots)
             self._moved = True
 
-    def ring_failed(self, number: int, code: str, message: str) -> None:
-        """The segment cannot be made."""
+    def ring_failed(self, number: int, code: str, message: str, short_bytes: int = 0) -> None:
+        """The segment cannot be made. When `short_bytes` more would do and streams without a consumer hold as much,
+        they are dropped for it."""
         stream = self.streams.get(number)
-        if stream is not None:
+        if stream is None:
+            return
+        if self.registry.yield_memory(stream, short_bytes):
+            self._create_ring(stream)
+        else:
             self._fail_stream(stream, code, message)
+
+    def ring_short(self, number: int, message: str, short_bytes: int) -> None:
+        """No memory for more slots than are reserved; `short_bytes` more would do. What others without a consumer
+        hold is taken; else the ring stays as it is, if that is enough to go on."""
+        stream = self.streams.get(number)
+        if stream is None or stream.window.ring is None:
+            return
+        if self.registry.yield_memory(stream, short_bytes):
+            self._commands.append(GrowRing(number, stream.wanted_slots))
+            return
+        reserved = stream.window.ring.reserved
+        if reserved < stream.spec.minimum_slots:
+            self._fail_stream(stream, "no_space", message)
+            return
+        self._log("warning", "ring stays small", stream=stream.name, slots=reserved, why=message)
+        self.pool.keep_ring_small(stream)
+        self._moved = True
 
     # --- workers: the pool knows them, the engine publishes what they made ---
 
@@ -239,7 +264,7 @@ class Engine:
             return
         if stream.window.ring is None and stream.batch_bytes and not stream.slot_bytes:
             stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
-            self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))
+            self._create_ring(stream)
         self._moved = True
 
     def worker_died(self, worker: int, how: str, now_s: float) -> None:
@@ -249,20 +274,10 @@ class Engine:
 
     # --- time ---
 
-    def next_deadline_s(self, now_s: float) -> float | None:
-        """When tick() is due."""
-        deadlines = [each.lingers_until_s for each in self.streams.values() if each.lingers_until_s is not None]
-        retirement = self.pool.next_retirement_s()
-        if retirement is not None:
-            deadlines.append(retirement)
-        return min(deadlines, default=None)
-
     def tick(self, now_s: float) -> None:
-        """Ends what has lingered long enough."""
-        for stream in list(self.streams.values()):
-            if stream.lingers_until_s is not None and stream.lingers_until_s <= now_s:
-                self._log("info", "ring lingered out", stream=stream.name)
-                self._drop(stream)
+        """Ends what has lingered long enough, and processes that have nothing to do."""
+        self.registry.end_lingering(now_s)
+        self.registry.park()
         self.pool.retire_idle(now_s)
 
     def stop(self, reason: str) -> None:
@@ -274,9 +289,12 @@ class Engine:
             self._commands.append(Send(session, Farewell(reason)))
             self._commands.append(CloseSession(session))
         for stream in list(self.streams.values()):
-            self._drop(stream)
+            self.registry.drop(stream)
 
     # --- inside ---
+
+    def _create_ring(self, stream: StreamState) -> None:
+        self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))
 
     def _session(self, session: int) -> StreamState:
         stream = self._sessions.get(session)
@@ -287,40 +305,6 @@ class Engine:
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))
         self._commands.append(CloseSession(session))
-
-    def _stream_for(self, hello: Hello, now_s: float) -> StreamState:
-        spec = decode_spec(hello.spec)
-        spec = dataclasses.replace(spec, name=hello.stream, fingerprint=hello.fingerprint)
-        by_name = {stream.name: stream for stream in self.streams.values()}
-        found = by_name.get(spec.name)
-        if found is not None and found.in_use and not (hello.shared and found.offering.shareable):
-            if hello.shared and found.spec.fingerprint != spec.fingerprint:
-                raise CallerError(
-                    f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
-                )
-            suffix = 2
-            while (found := by_name.get(f"{hello.stream}#{suffix}")) is not None and found.in_use:
-                suffix += 1
-            spec = dataclasses.replace(spec, name=f"{hello.stream}#{suffix}")
-        if found is not None:
-            if self._serves(found, spec) and not hello.fresh:
-                found.serve_as(spec)
-                return found
-            if found.in_use:
-                why = "shared, and fresh=True would drop what others read" if hello.fresh else "another fingerprint"
-                raise CallerError(f"stream {spec.name!r} is in use ({why}); choose another name with stream=")
-            self._log("info", "stream replaced", stream=found.name, was=found.spec.fingerprint)
-            self._drop(found)
-        stream = StreamState(self._next_stream, spec, self._commands)
-        stream.offering.shareable = hello.shared
-        self._next_stream += 1
-        self.streams[stream.number] = stream
-        return stream
-
-    @staticmethod
-    def _serves(stream: StreamState, spec: StreamSpec) -> bool:
-        same = ("fingerprint", "buffer_bytes", "buffer_batches", "minimum_slots", "store")
-        return stream.failure is None and all(getattr(stream.spec, each) == getattr(spec, each) for each in same)
 
     @staticmethod
     def _check_position(cursor: int, epoch: int, step: int) -> None:
@@ -344,15 +328,7 @@ class Engine:
         # Tensors may outlive the loader: leases on yielded batches go on until the connection ends.
         stream.consumers[session].departed = True
         position = stream.offering.close_cursors(session)
-        self._linger(stream, position, now_s + self.limits.linger_clean_s)
-
-    def _linger(self, stream: StreamState, position: Position | None, until_s: float) -> None:
-        """Without a consumer the ring stays for a while and fills on, from where its trainer stopped."""
-        if stream.in_use:
-            return
-        stream.lingers_until_s = until_s
-        if position is not None:
-            stream.offering.place_cursor((GHOST, 0), position, waiting=True)
+        self.registry.linger(stream, position, now_s + self.limits.linger_clean_s)
 
     def _fail_stream(self, stream: StreamState, code: str, message: str, error: bytes = b"") -> None:
         stream.stage = Stage.FAILED
@@ -362,18 +338,11 @@ class Engine:
             self._commands.append(Send(session, StreamFailed(code, message, error)))
         self.pool.stop_workers(stream)
         if not stream.consumers:
-            self._drop(stream)
-
-    def _drop(self, stream: StreamState) -> None:
-        self.pool.forget_stream(stream)
-        for session in stream.consumers:
-            self._sessions.pop(session, None)
-            self._commands.append(CloseSession(session))
-        del self.streams[stream.number]
-        self._commands.append(DropStream(stream.number))
+            self.registry.drop(stream)
 
     def _decide(self) -> None:
         """Workers get what they can take; consumers are told what is ready, or asked for what stands in the way."""
+        self.registry.unpark()
         self.pool.dispatch()
         for stream in self.streams.values():
             offering = stream.offering

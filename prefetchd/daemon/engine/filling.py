@@ -236,6 +236,18 @@ class Filling:
         self._settle_failed(batch)
         return first and not batch.cancelled
 
+    def wider_than(self, span: int) -> list[Batch]:
+        """The batches that wait for more than `span` slots."""
+        return [batch for batch in self._roomless if batch.span > span]
+
+    def refuse_room(self, batch: Batch, error: bytes) -> None:
+        """The batch waits for room that there will never be; the trainer gets `error` in its place."""
+        self._roomless.remove(batch)
+        batch.pending.clear()
+        batch.retainer = None
+        batch.error = error
+        self._settle_failed(batch)
+
     def lost(self, piece: Piece) -> None:
         """The worker died, for certain: its rows go first."""
         batch = piece.batch

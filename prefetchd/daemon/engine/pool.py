@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, MutableMapping
 
-from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.batches import Batch, Piece
 from prefetchd.daemon.engine.commands import Assign, Command, GrowRing, LendRing, Log, StartWorker, StopWorker
 from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
@@ -54,7 +54,7 @@ class Pool:
                 break
             worker = self._worker_for(stream)
             if worker is None:
-                if self._busy() >= self.limit and len(self._streams) > 1:
+                if self._is_full(stream) and len(self._streams) > 1:
                     # The others must not keep their workers' queues full while the neediest waits for one to end.
                     break
                 running.remove(stream)
@@ -84,7 +84,7 @@ class Pool:
                 break
             if best is None or len(worker.tasks) < len(best.tasks):
                 best = worker
-        if best is not None and not best.busy and self._busy() >= self.limit:
+        if best is not None and not best.busy and self._is_full(stream):
             return None
         return best
 
@@ -96,8 +96,13 @@ class Pool:
         slot = batch.grant.slot if batch.grant is not None else 0
         return (task, piece.kind, *batch.position, piece.first, piece.end, slot)
 
-    def _busy(self) -> int:
-        return sum(worker.busy for worker in self.workers.values())
+    def _is_full(self, stream: StreamState) -> bool:
+        """True when no more workers may be busy for `stream`. One that has a consumer does not wait for those that have
+        none: what they are at may never end."""
+        counted = self.workers.values()
+        if stream.lingers:
+            return sum(worker.busy for worker in counted) >= self.limit
+        return sum(worker.busy and not worker.stream.lingers for worker in counted) >= self.limit
 
     def _start_workers(self) -> None:
         for stream in self._streams.values():
@@ -188,6 +193,7 @@ class Pool:
         counters.tasks += 1
         counters.fill_us += duration_us
         counters.samples += samples
+        stream.host_deaths = 0
         if stream.filling.filled(piece, payload_bytes):
             counters.batches += 1
             counters.payload_bytes += payload_bytes
@@ -207,31 +213,31 @@ class Pool:
             return
         assert ring is not None
         span = -(-message.payload_bytes // stream.slot_bytes)
-        if span > ring.slots // 2:
-            epoch, step = piece.batch.position
-            text = (
-                f"the batch at epoch {epoch}, step {step} takes {message.payload_bytes} bytes; allowed: half of the "
-                f"ring's {ring.slots * stream.slot_bytes} bytes. Raise buffer="
-            )
-            error = RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}")
-            if stream.filling.failed(piece, encode_exception(error)):
+        if span > stream.most_slots // 2:
+            error = _too_large(piece.batch, message.payload_bytes, stream.most_slots * stream.slot_bytes)
+            if stream.filling.failed(piece, error):
                 stream.counters.failed += 1
             return
         stream.filling.too_large(piece, span, worker.number)
         batches = stream.spec.buffer_batches
-        wanted = min(ring.slots, max(2 * span, math.ceil(batches * ring.mean_span))) if batches else ring.slots
+        most = stream.most_slots
+        wanted = min(most, max(2 * span, math.ceil(batches * ring.mean_span))) if batches else most
         if wanted > stream.wanted_slots:
             stream.wanted_slots = wanted
             self._commands.append(GrowRing(stream.number, wanted))
 
-    # --- going ---
+    def keep_ring_small(self, stream: StreamState) -> None:
+        """The ring cannot have more slots than are reserved: batches that wait for more room than there will be
+        fail."""
+        ring = stream.window.ring
+        assert ring is not None
+        stream.wanted_slots = stream.most_slots = ring.reserved
+        for batch in stream.filling.wider_than(stream.most_slots // 2):
+            size = batch.span * stream.slot_bytes
+            stream.filling.refuse_room(batch, _too_large(batch, size, stream.most_slots * stream.slot_bytes))
+            stream.counters.failed += 1
 
-    def next_retirement_s(self) -> float | None:
-        """When retire_idle() is due, or None when no worker is too many."""
-        if len(self.workers) <= self.limit:
-            return None
-        idle = [each.idle_since_s for each in self.workers.values() if self._is_retirable(each)]
-        return min(idle) + self._retire_after_s if idle else None
+    # --- going ---
 
     def retire_idle(self, now_s: float) -> None:
         """Stops workers beyond the limit that have been idle for long."""
@@ -247,7 +253,7 @@ class Pool:
             self._stop(worker)
 
     def forget_stream(self, stream: StreamState) -> None:
-        """The stream is being dropped; its zygote takes the workers with it."""
+        """The stream is being dropped or parked; its zygote takes the workers with it."""
         for number in stream.workers:
             self.workers.pop(number, None)
         stream.workers.clear()
@@ -265,11 +271,24 @@ class Pool:
 
 
 def _neediest(running: list[StreamState]) -> StreamState | None:
-    """The stream that has something to fill and the fewest batches ahead of its consumers."""
+    """The stream that has something to fill and the fewest batches ahead of its consumers; those without one last."""
     if len(running) == 1:
         return running[0]
-    needs = [(need, stream.number, stream) for stream in running if (need := stream.filling.need()) is not None]
-    return min(needs)[2] if needs else None
+    needs = [
+        (stream.lingers, need, stream.number, stream)
+        for stream in running
+        if (need := stream.filling.need()) is not None
+    ]
+    return min(needs)[3] if needs else None
+
+
+def _too_large(batch: Batch, payload_bytes: int, ring_bytes: int) -> bytes:
+    epoch, step = batch.position
+    text = (
+        f"the batch at epoch {epoch}, step {step} takes {payload_bytes} bytes; allowed: half of the ring's "
+        f"{ring_bytes} bytes. Raise buffer="
+    )
+    return encode_exception(RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}"))
 
 
 def _died_too_often(piece: Piece, how: str, deaths: int) -> bytes:

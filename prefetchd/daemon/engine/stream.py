@@ -26,6 +26,7 @@ class Stage(enum.Enum):
     AWAITING_PROGRAM = "awaiting program"
     LOADING = "loading"
     RUNNING = "running"
+    PARKED = "parked"
     FAILED = "failed"
 
 
@@ -102,7 +103,8 @@ class StreamState:
         self.slot_bytes = 0
         self.batch_bytes = 0
         self.wanted_slots = 0
-        self.ring_shared = False
+        self.most_slots = 0
+        self.program_from = 0
         self.lingers_until_s: float | None = None
         self.host_deaths = 0
         self.deaths_at_start = 0
@@ -120,6 +122,15 @@ class StreamState:
     def in_use(self) -> bool:
         """True while a process consumes the stream; one that said Goodbye and still holds tensors does not."""
         return any(not consumer.departed for consumer in self.consumers.values())
+
+    @property
+    def lingers(self) -> bool:
+        return self.lingers_until_s is not None
+
+    @property
+    def ring_bytes(self) -> int:
+        """What its ring takes or is about to take, records left aside; 0 without one."""
+        return self.wanted_slots * self.slot_bytes if self.window.ring is not None else 0
 
     def serve_as(self, spec: StreamSpec) -> None:
         """A new consumer's wishes that change no byte of any batch."""

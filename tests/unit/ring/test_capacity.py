@@ -67,15 +67,16 @@ def test_the_default_is_the_least_of_a_gibibyte_and_shares_of_what_there_is():
 @settings(deadline=None, max_examples=100)
 def test_the_default_always_finds_room(store, memory, budget, slot_bytes):
     room = Room(store, memory_bytes=memory, budget_bytes=budget)
-    if ring_bytes(4, slot_bytes) > default_buffer_bytes(room):
-        with pytest.raises(BufferTooSmallError, match=r"\(the default here\)"):
+    least_bytes = ring_bytes(4, slot_bytes)
+    limits = [each for each in (store, memory, budget) if each is not None]
+    if least_bytes > min(limits):
+        with pytest.raises(NoSpaceError, match=r"the smallest ring, 4 batches of .* use smaller batches, or") as caught:
             slots_for(spec(), slot_bytes, slot_bytes, room)
+        assert least_bytes - caught.value.short_bytes in limits, "so much more would do"
         return
     slots = slots_for(spec(), slot_bytes, slot_bytes, room)
-    taken = ring_bytes(slots, slot_bytes)
     assert slots >= 4
-    assert taken <= min(store // 4, GIB, *([memory // 4] if memory is not None else []))
-    assert budget is None or taken <= budget
+    assert ring_bytes(slots, slot_bytes) <= max(default_buffer_bytes(room), least_bytes)
 
 
 @given(st.integers(1, 1 << 40))

@@ -1,0 +1,156 @@
+"""The streams of one daemon: found by name, kept for a while without a consumer, parked, dropped. Pure.
+
+A stream without a consumer lingers: its ring fills on and waits for a trainer to come back. It is the first to give
+way: its processes when it has nothing to fill, its place among the busy workers, its ring when others need the memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, Log, ParkStream, Send, StartStream
+from prefetchd.daemon.engine.pool import Pool
+from prefetchd.daemon.engine.stream import Stage, StreamState
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.messages import Hello, Refused
+from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
+
+GHOST = -1
+"""The consumer of a cursor that keeps a ring filling after its trainer has gone."""
+
+
+class Registry:
+    """Which streams there are. `streams` and `sessions` (whose stream is which) are the engine's, and changed here."""
+
+    def __init__(
+        self,
+        streams: dict[int, StreamState],
+        sessions: dict[int, StreamState],
+        pool: Pool,
+        commands: list[Command],
+    ) -> None:
+        self._streams = streams
+        self._sessions = sessions
+        self._pool = pool
+        self._commands = commands
+        self._next_stream = 1
+
+    def stream_for(self, hello: Hello) -> StreamState:
+        """The stream that a trainer asks for: the one that is there, or a new one in its place or beside it. Raises
+        CallerError and ProtocolError."""
+        spec = decode_spec(hello.spec)
+        spec = dataclasses.replace(spec, name=hello.stream, fingerprint=hello.fingerprint)
+        by_name = {stream.name: stream for stream in self._streams.values()}
+        found = by_name.get(spec.name)
+        if found is not None and found.in_use and not (hello.shared and found.offering.shareable):
+            if hello.shared and found.spec.fingerprint != spec.fingerprint:
+                raise CallerError(
+                    f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
+                )
+            suffix = 2
+            while (found := by_name.get(f"{hello.stream}#{suffix}")) is not None and found.in_use:
+                suffix += 1
+            spec = dataclasses.replace(spec, name=f"{hello.stream}#{suffix}")
+        if found is not None:
+            differs = _difference(found, spec)
+            if not differs and not hello.fresh:
+                found.serve_as(spec)
+                return found
+            if found.in_use:
+                why = "shared, and fresh=True would drop what others read" if hello.fresh else differs
+                raise CallerError(f"stream {spec.name!r} is in use ({why}); choose another name with stream=")
+            self._log("info", "stream replaced", stream=found.name, was=found.spec.fingerprint, why=differs or "fresh")
+            self.drop(found)
+        stream = StreamState(self._next_stream, spec, self._commands)
+        stream.offering.shareable = hello.shared
+        self._next_stream += 1
+        self._streams[stream.number] = stream
+        return stream
+
+    # --- without a consumer ---
+
+    def linger(self, stream: StreamState, position: Position | None, until_s: float) -> None:
+        """Without a consumer the ring stays for a while and fills on, from where its trainer stopped."""
+        if stream.in_use:
+            return
+        stream.lingers_until_s = until_s
+        if position is not None:
+            stream.offering.place_cursor((GHOST, 0), position, waiting=True)
+
+    def end_lingering(self, now_s: float) -> None:
+        """Drops streams whose time is over."""
+        for stream in self._lingering():
+            if stream.lingers_until_s is not None and stream.lingers_until_s <= now_s:
+                self._log("info", "ring lingered out", stream=stream.name)
+                self.drop(stream)
+
+    def park(self) -> None:
+        """Streams without a consumer that have nothing to fill give up their processes, but for the one that is to
+        linger longest: its trainer is the likeliest to come back."""
+        idle = [
+            stream
+            for stream in self._lingering()
+            if stream.stage is Stage.RUNNING
+            and stream.filling.need() is None
+            and not any(worker.busy for worker in stream.workers.values())
+        ]
+        for stream in idle[:-1]:
+            stream.stage = Stage.PARKED
+            self._pool.forget_stream(stream)
+            self._commands.append(ParkStream(stream.number))
+
+    def unpark(self) -> None:
+        """Parked streams that have something to fill get processes again."""
+        for stream in self._streams.values():
+            if stream.stage is Stage.PARKED and stream.filling.need() is not None:
+                stream.stage = Stage.LOADING
+                self._commands.append(StartStream(stream.number))
+
+    def yield_memory(self, needy: StreamState, short_bytes: int) -> bool:
+        """Drops streams without a consumer until `needy` can have `short_bytes`, the soonest to end first. False, and
+        nothing is dropped, when that would not do."""
+        rings = [stream for stream in self._lingering() if stream is not needy and stream.ring_bytes]
+        if short_bytes <= 0 or sum(stream.ring_bytes for stream in rings) < short_bytes:
+            return False
+        for stream in rings:
+            self._log("info", "ring yields its memory", stream=stream.name, to=needy.name)
+            short_bytes -= stream.ring_bytes
+            self.drop(stream)
+            if short_bytes <= 0:
+                break
+        return True
+
+    def drop(self, stream: StreamState, why: str = "") -> None:
+        """Ends the stream; who is still connected to it is told `why`."""
+        self._pool.forget_stream(stream)
+        for session in stream.consumers:
+            self._sessions.pop(session, None)
+            if why:
+                self._commands.append(Send(session, Refused("daemon_refused", f"stream {stream.name!r}: {why}")))
+            self._commands.append(CloseSession(session))
+        del self._streams[stream.number]
+        self._commands.append(DropStream(stream.number))
+
+    def _lingering(self) -> list[StreamState]:
+        """Streams without a consumer, the soonest to end first."""
+        lingering = [stream for stream in self._streams.values() if stream.lingers]
+        return sorted(lingering, key=lambda stream: stream.lingers_until_s or 0.0)
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _difference(stream: StreamState, spec: StreamSpec) -> str:
+    """Why `stream` cannot serve who asks for `spec`; empty when it can."""
+    if stream.failure is not None:
+        return "it has failed"
+    for name, told in (
+        ("fingerprint", "another fingerprint"),
+        ("buffer_bytes", "another buffer="),
+        ("buffer_batches", "another buffer="),
+        ("minimum_slots", "another device="),
+        ("store", "another store"),
+    ):
+        if getattr(stream.spec, name) != getattr(spec, name):
+            return told
+    return ""

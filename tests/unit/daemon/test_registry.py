@@ -1,0 +1,219 @@
+"""Streams without a consumer give way: their processes, their place among the busy, their memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefetchd.daemon.engine import commands as c
+from prefetchd.daemon.engine.stream import Stage
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import Refused
+from prefetchd.wire.remote_exception import decode_exception
+from prefetchd.wire.stream_spec import StreamSpec
+from tests.property.world import SLOT_BYTES, World
+
+SPEC = StreamSpec("0" * 32, 0, "sequential", 40, 4)
+
+
+class Recorder(World):
+    """A world that keeps what it was commanded."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.commanded = []
+
+    def _run(self, command):
+        self.commanded.append(command)
+        super()._run(command)
+
+    def took(self, kind):
+        found = [command for command in self.commanded if isinstance(command, kind)]
+        self.commanded = []
+        return found
+
+    def visit(self, name):
+        """A trainer that comes, and goes when its ring is full."""
+        trainer = self.join(SPEC, name)
+        trainer.place(1, 0, 0, True)
+        self.settle()
+        self.goodbye(trainer)
+        self.kill(trainer)
+        self.now += 1
+        return self.stream_of[name]
+
+    def stage(self, number):
+        return self.engine.streams[number].stage
+
+
+def consume(world, trainer, steps):
+    world.settle()
+    for _ in range(steps):
+        trainer.next(1, hold=False)
+        world.settle()
+
+
+# --- processes ---
+
+
+def test_of_the_full_rings_without_a_consumer_only_the_last_keeps_its_processes():
+    world = Recorder()
+    numbers = [world.visit(name) for name in ("one", "two", "three")]
+    world.tick()
+    assert [command.stream for command in world.took(c.ParkStream)] == numbers[:2]
+    assert [world.stage(number) for number in numbers] == [Stage.PARKED, Stage.PARKED, Stage.RUNNING]
+    assert {worker.stream for worker in world.workers.values()} == {numbers[2]}
+    assert {worker.stream.number for worker in world.engine.pool.workers.values()} == {numbers[2]}
+    world.tick()
+    assert not world.took(c.ParkStream)
+
+
+def test_a_parked_stream_serves_what_it_has_and_gets_processes_when_it_needs_more():
+    world = Recorder(slots=4)
+    world.visit("one")
+    world.visit("two")
+    world.tick()
+    trainer = world.join(SPEC, "one")
+    trainer.place(1, 0, 0, True)
+    assert world.stage(1) is Stage.PARKED
+    trainer.activate(1)
+    assert world.took(c.StartStream) == [c.StartStream(1), c.StartStream(2)], "those of the two visits"
+    consume(world, trainer, 10)
+    assert world.took(c.StartStream) == [c.StartStream(1)]
+    assert world.stage(1) is Stage.RUNNING
+
+
+def test_a_ring_that_is_still_being_filled_keeps_its_processes():
+    world = Recorder()
+    for name in ("one", "two"):
+        trainer = world.join(SPEC, name)
+        trainer.place(1, 0, 0, True)
+        while any(kind != "started" for kind, *_ in world.pending):
+            world.deliver(0)
+        world.goodbye(trainer)
+        world.kill(trainer)
+    world.tick()
+    assert not world.took(c.ParkStream)
+
+
+# --- the workers' limit ---
+
+
+def test_a_task_of_a_stream_without_a_consumer_holds_up_nobody_else():
+    """It may never end."""
+    world = World(workers=1)
+    gone = world.join(SPEC, "gone")
+    gone.place(1, 0, 0, True)
+    while not any(worker.tasks for worker in world.workers.values()):
+        world.deliver(0)
+    hung = next(worker for worker in world.workers.values() if worker.tasks)
+    stays = world.join(SPEC, "stays")
+    stays.place(1, 0, 0, False)
+    while world.pending:
+        world.deliver(0)
+    assert [worker for worker in world.workers.values() if worker.tasks] == [hung], "one may be busy at a time"
+    world.kill(gone)
+    assert any(worker.tasks for worker in world.workers.values() if worker is not hung)
+
+
+# --- memory ---
+
+
+def test_a_ring_without_a_consumer_yields_its_memory_the_soonest_to_end_first():
+    world = Recorder(memory_slots=12)
+    for name in ("one", "two", "three"):
+        world.visit(name)
+    assert not world.took(c.DropStream)
+    trainer = world.join(SPEC, "four")
+    trainer.place(1, 0, 0, False)
+    consume(world, trainer, 2)
+    assert world.took(c.DropStream) == [c.DropStream(1)]
+    assert sorted(world.engine.streams) == [2, 3, 4]
+
+
+def test_nothing_is_dropped_when_that_would_not_do():
+    world = Recorder(memory_slots=7)
+    world.visit("one")
+    stays = world.join(SPEC, "one")
+    trainer = world.join(SPEC, "two")
+    trainer.place(1, 0, 0, False)
+    world.settle()
+    assert trainer.failed == "no_space: no room"
+    assert not world.took(c.DropStream)
+    assert stays.failed is None
+
+
+def wide_batch(world):
+    """A trainer whose third batch takes five slots, which the ring of four does not have yet."""
+    world.sizes[0, 2] = 5 * SLOT_BYTES
+    trainer = world.join(StreamSpec("0" * 32, 0, "sequential", 40, 4, buffer_batches=4), "wide")
+    trainer.place(1, 0, 0, False)
+    return trainer
+
+
+def test_a_ring_that_grows_takes_the_memory_of_one_without_a_consumer():
+    world = Recorder(slots=4, by_rows=False, memory_slots=12)
+    world.visit("one")
+    trainer = wide_batch(world)
+    consume(world, trainer, 10)
+    assert world.took(c.DropStream) == [c.DropStream(1)]
+    assert world.engine.streams[2].window.ring.reserved >= 10
+
+
+def test_a_ring_that_cannot_grow_stays_as_it_is_and_what_does_not_fit_fails_by_itself():
+    world = World(slots=4, by_rows=False, memory_slots=8)
+    trainer = wide_batch(world)
+    world.settle()
+    for _ in range(2):
+        trainer.next(1, hold=False)
+        world.settle()
+    error = decode_exception(trainer.cursors[1].offers[2])
+    assert error.type_name == "BatchTooLargeError"
+    assert "epoch 0, step 2 takes 500 bytes; allowed: half of the ring's 400 bytes. Raise buffer=" in error.message
+    consume(world, trainer, 8)
+    assert world.engine.streams[1].counters.failed == 1
+    assert trainer.failed is None
+
+
+def test_a_ring_without_even_the_smallest_number_of_slots_fails():
+    world = World(slots=4)
+    trainer = world.join(SPEC)
+    trainer.place(1, 0, 0, False)
+    while ("reserved", 1) not in world.pending:
+        world.deliver(0) if world.pending else world.work(0)
+    world.engine.ring_reserved(1, 3, 0.0)
+    world.engine.ring_short(1, "shared memory is full", SLOT_BYTES)
+    world.run()
+    assert trainer.failed == "no_space: shared memory is full"
+
+
+# --- who is told ---
+
+
+def shared_before_the_program(world):
+    world.engine.program_arrived = lambda session: None
+    first, second = world.join(SPEC, shared=True), world.join(SPEC, shared=True)
+    del world.engine.program_arrived
+    return first, second
+
+
+def test_who_waits_for_another_s_program_is_told_that_it_will_not_come():
+    world = Recorder()
+    first, second = shared_before_the_program(world)
+    world.commanded = []
+    world.kill(first)
+    (told,) = [command for command in world.commanded if isinstance(command, c.Send)]
+    assert told.session == second.session
+    assert isinstance(told.message, Refused)
+    assert not world.engine.streams
+
+
+def test_whose_program_is_awaited_stays_when_another_leaves():
+    world = World()
+    first, second = shared_before_the_program(world)
+    world.kill(second)
+    assert list(world.engine.streams) == [1]
+    third = world.join(SPEC, shared=True)
+    with pytest.raises(ProtocolError, match="nobody asked for"):
+        world.engine.program_arrived(third.session)
+    world.engine.program_arrived(first.session)
+    assert world.engine.streams[1].stage is Stage.LOADING
