@@ -18,6 +18,11 @@ _UCRED = struct.Struct("iII")
 IDLE_EXIT_S = 900.0
 
 
+def what_it_says(paths: RuntimePaths) -> str:
+    """Where the daemon's own words are found: its log, or whatever runs it in the foreground."""
+    return f"see {paths.log}" if paths.log.exists() else "see what the daemon wrote to its stderr (or journalctl)"
+
+
 def connect(paths: RuntimePaths) -> socket.socket | None:
     """A connection to the daemon, or None when none answers. Raises DaemonUnavailableError when something else does."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,7 +70,9 @@ def connect_or_start(paths: RuntimePaths) -> socket.socket:
     finally:
         lock.release()
     if sock is None:
-        raise DaemonUnavailableError(f"the daemon that was started does not answer on {paths.socket}; see {paths.log}")
+        raise DaemonUnavailableError(
+            f"the daemon that was started does not answer on {paths.socket}; {what_it_says(paths)}"
+        )
     return sock
 
 
@@ -91,8 +98,10 @@ def start_daemon(paths: RuntimePaths) -> None:
         )
     except subprocess.TimeoutExpired:
         raise DaemonUnavailableError(
-            f"the daemon did not start within {START_TIMEOUT_S:.0f} s; see {paths.log}"
+            f"the daemon did not start within {START_TIMEOUT_S:.0f} s; {what_it_says(paths)}"
         ) from None
     if done.returncode:
         said = done.stdout.decode("utf-8", "replace").strip()
-        raise DaemonUnavailableError(f"the daemon did not start (exit {done.returncode}): {said}; see {paths.log}")
+        raise DaemonUnavailableError(
+            f"the daemon did not start (exit {done.returncode}): {said}; {what_it_says(paths)}"
+        )

@@ -45,7 +45,7 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd_client.attachment import Attachment
-from prefetchd_client.autostart import connect_or_start
+from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
 from prefetchd_client.remote_errors import rebuild_exception, stream_failure
@@ -121,7 +121,7 @@ class StreamClient:
         try:
             message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
         except DaemonUnavailableError as silence:
-            raise DaemonUnavailableError(f"{silence} ({self._paths.socket}); see {self._paths.log}") from None
+            raise DaemonUnavailableError(f"{silence} ({self._paths.socket}); {what_it_says(self._paths)}") from None
         close_all(fds)
         if isinstance(message, Refused):
             error = error_from_code(message.code, message.message)
@@ -213,6 +213,8 @@ class StreamClient:
 
     def _end_after_close(self) -> None:
         self._connection.close()
+        if self._attachment is not None:
+            self._attachment.close()
         _outliving.discard(self)
 
     def stats(self) -> dict[str, Any]:
@@ -246,7 +248,7 @@ class StreamClient:
                 raise self._failure
             if not self._connection.is_open:
                 raise DaemonUnavailableError(
-                    f"the daemon is gone{': ' + self._farewell if self._farewell else ''}; see {self._paths.log}"
+                    f"the daemon is gone{': ' + self._farewell if self._farewell else ''}; {what_it_says(self._paths)}"
                 )
             waited_s = (time.monotonic_ns() - began_ns) / 1e9
             if timeout_s and waited_s >= timeout_s:
@@ -265,7 +267,8 @@ class StreamClient:
     def _name_wait(self, cursor: ClientCursor, waited_s: float) -> None:
         print(
             f"prefetchd: waiting for epoch {cursor.epoch} step {cursor.step} of stream {self.name!r} for "
-            f"{waited_s:.0f} s; `prefetchd status` shows what its workers do, {self._paths.log} what they said",
+            f"{waited_s:.0f} s; `prefetchd status` shows what its workers do; for what they said "
+            f"{what_it_says(self._paths)}",
             file=sys.stderr,
         )
 

@@ -157,6 +157,12 @@ def endless(index: int) -> int:
     return os.getpid()
 
 
+def leaves_at_four(index: int) -> int:
+    if index == 4:
+        os._exit(3)
+    return index
+
+
 def init_fails(place: int) -> None:
     raise ConnectionError(f"no database for worker {place}")
 

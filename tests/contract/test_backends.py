@@ -155,6 +155,31 @@ def test_a_worker_that_is_at_an_endless_task_can_be_killed(process_stage):
         stage.event("worker_died", worker, "killed by SIGKILL")
 
 
+def test_what_is_done_is_told_before_the_next_task_which_may_be_endless(process_stage):
+    with process_stage.stream(Made(programs.endless)) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        first, _ = stream.assign(worker, (FILL_ROWS, 0, 0, 0, 1, 0), (FILL_ROWS, 0, 1, 0, 4, 1))
+        assert stream.answer(worker, first)[0] == first
+
+
+def test_what_a_worker_has_done_is_told_before_its_death_and_nothing_else(process_stage):
+    """Though it has not read all that it was told."""
+    stage = process_stage
+    with stage.stream(Made(programs.leaves_at_four)) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        kept = len(stage.told.events)
+        tasks = [(FILL_ROWS, 0, step, 0, 4, slot) for slot, step in enumerate((0, 0, 0, 1, 0))]
+        done = stream.assign(worker, *tasks)[:3]
+        stream.assign(worker, *tasks)
+        stage.event("worker_died", worker, "exited with 3")
+        told = [row[0] for event, *said in stage.told.events[kept:] if event == "worker_message" for row in said[1].tasks]
+        assert told == done
+
+
 def test_a_worker_that_something_else_kills_is_told_to_have_died(process_stage):
     stage = process_stage
     with stage.stream(Made(programs.process_number)) as stream:

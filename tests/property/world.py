@@ -301,7 +301,9 @@ class World:
                         "scribbled": False,
                     }
             case c.ParkStream(stream):
-                assert not any(w.tasks or w.kept for w in self.workers.values() if w.stream == stream)
+                assert not any(w.tasks for w in self.workers.values() if w.stream == stream)
+                kept = [batch.retainer for batch in self.engine.streams[stream].window.batches.values()]
+                assert not any(kept), "a worker that keeps a batch for which there is room soon is not idle"
                 self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
             case c.DropStream(stream):
                 self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}

@@ -102,6 +102,14 @@ class HasNoText(Exception):  # noqa: N818
         raise RuntimeError("no text")
 
 
+class HasNoNotes(Exception):  # noqa: N818
+    """Cannot be formatted by traceback before Python 3.13."""
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise RuntimeError("no notes")
+
+
 class DecodeFailed(UnicodeDecodeError):  # noqa: N818
     """A builtin that keeps its state outside of `args`, and a constructor of its own."""
 
@@ -128,6 +136,10 @@ def with_a_lock() -> None:
 
 def without_text() -> None:
     raise HasNoText
+
+
+def without_notes() -> None:
+    raise HasNoNotes("with notes that raise")
 
 
 def local_class() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 
+from prefetchd.daemon.engine.pool import MOST_DEATHS_A_BATCH
 from prefetchd.wire.errors import RemoteError, StreamFailedError, WorkerDiedError
 from tests.scenario import bad_datasets as bad
 from tests.scenario.watching import stream_when
@@ -66,7 +67,6 @@ def test_the_state_of_an_exception_comes_with_it():
     assert raised_by(bad.with_notes).note == "an attribute"
 
 
-@pytest.mark.xfail(strict=True, reason="fill._pickled_exception takes args, where OSError keeps no file name")
 def test_an_os_error_names_its_file():
     error = raised_by(bad.os_error)
     assert (error.errno, error.filename) == (2, "a.png")
@@ -90,11 +90,18 @@ def test_an_exception_that_cannot_be_pickled_is_told_by_name(misbehave, text):
     assert misbehave.__name__ in shown(error)
 
 
-@pytest.mark.xfail(strict=True, reason="fill.remote_exception calls str(cause), which may raise, and the worker dies")
-def test_an_exception_without_a_text_is_told_by_name():
+def test_an_exception_without_a_text_is_told_by_its_type():
     error = raised_by(bad.without_text)
-    assert "HasNoText" in type(error).__name__ + str(error)
+    assert type(error) is bad.HasNoText
+    assert "HasNoText: <exception str() failed>" in shown(error)
     assert "dataset[5]" in shown(error)
+
+
+def test_an_exception_that_cannot_be_formatted_is_told_by_its_text():
+    error = raised_by(bad.without_notes)
+    assert (type(error), str(error)) == (bad.HasNoNotes, "with notes that raise")
+    assert "dataset[5]" in str(error.__cause__)
+    assert "without_notes" in str(error.__cause__), "the worker's traceback"
 
 
 def test_stop_iteration_does_not_end_the_epoch():
@@ -255,8 +262,11 @@ def test_a_worker_that_exits_once_is_replaced(tmp_path, shared_daemon):
     [(bad.exit_now, "exited with 3"), (bad.segfault, "SIGSEGV"), (bad.leave, "exited with 1")],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_sample_that_always_ends_its_worker_is_an_error_that_says_so(misbehave, how):
-    error = raised_by(misbehave)
+def test_a_sample_that_always_ends_its_worker_is_an_error_that_says_so(misbehave, how, shared_daemon):
+    stream = f"always {misbehave.__name__}"
+    error = raised_by(misbehave, stream=stream)
+    deaths = stream_when(shared_daemon, stream)["worker_deaths"]
+    assert deaths == MOST_DEATHS_A_BATCH, "another batch was blamed for some of them"
     assert isinstance(error, WorkerDiedError)
     assert how in str(error)
     assert "epoch 0, step 1" in str(error)

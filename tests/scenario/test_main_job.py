@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, default_convert
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Dice, Made, Numbers, equal
 from tests.scenario.oracle import epoch_batches
+from tests.scenario.watching import open_fds
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 
@@ -146,12 +148,18 @@ def test_the_trainers_own_randomness_is_left_alone():
     torch.seed()
 
 
-def test_batches_outlive_the_loader():
+def test_batches_outlive_the_loader_and_nothing_outlives_them():
+    before = open_fds(os.getpid())
     with PrefetchLoader(Numbers(40), batch_size=4, buffer=4) as loader:
         kept = next(iter(loader))[0]
     del loader
     gc.collect()
     assert torch.equal(kept, torch.arange(4).view(4, 1).expand(4, 4))
+    assert open_fds(os.getpid()) > before, "the ring's, and the session that keeps the slot"
+    del kept
+    gc.collect()
+    assert open_fds(os.getpid()) == before
+    assert "prefetchd" not in Path("/proc/self/maps").read_text(), "nor is the ring mapped"
 
 
 def test_large_arrays_travel_beside_the_pickle():

@@ -151,7 +151,6 @@ def test_the_neediest_stream_is_served_first(single):
         stream_when(single, "hoarder", lambda stream: stream["produced_batches"] > produced, "it goes on by and by")
 
 
-@pytest.mark.xfail(strict=False, reason="a worker tells of short tasks only when the next ones of the message are done")
 def test_a_slow_sample_holds_up_no_batch_before_it(single):
     with PrefetchLoader(
         Made(_stuck_at_eight, 24), batch_size=4, buffer=8, timeout=3, socket=str(single.socket)

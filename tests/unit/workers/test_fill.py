@@ -14,6 +14,7 @@ from prefetchd_client.tensors import BatchReader
 from torch.utils.data import default_collate
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import KEPT_FOR_TASKS, Filler, UserCodeError, load_failed, remote_exception
@@ -333,19 +334,71 @@ def test_an_exception_travels_with_its_text_place_and_traceback():
     assert told.pickled
 
 
+class AboutAFile(OSError):  # noqa: N818
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "No such shard", path)
+        self.path = path
+
+
+class ByParts(Exception):  # noqa: N818
+    """Pickled as a call of its constructor, which makes the text of two parts."""
+
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(f"{path}:{line}")
+
+    def __reduce__(self) -> Any:
+        return ByParts, tuple(str(self).split(":"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file or directory", "a.png"),
+        PermissionError(13, "Permission denied", "a.png", None, "b.png"),
+        OSError("the object store does not answer"),
+        AboutAFile("a.tar"),
+        ByParts("a.csv", 12),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_comes_back_with_what_it_keeps_outside_of_its_arguments(error):
+    rebuilt = rebuild_exception(encode_exception(remote_exception(user_code_error(error))))
+    assert type(rebuilt) is type(error)
+    assert str(rebuilt) == str(error)
+    assert vars(rebuilt) == vars(error)
+    for name in ("errno", "strerror", "filename", "filename2"):
+        assert getattr(rebuilt, name, None) == getattr(error, name, None)
+
+
 class WithoutText(Exception):  # noqa: N818
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class WithoutNotes(Exception):  # noqa: N818
+    @property
+    def __notes__(self) -> Any:
+        raise RuntimeError("no notes")
 
 
 class Huge(Exception):  # noqa: N818
     pass
 
 
+def without_notes(index: int) -> Any:
+    raise WithoutNotes("whatever traceback.py asks it for")
+
+
 def test_exceptions_that_resist_travel_all_the_same():
     told = remote_exception(user_code_error(WithoutText()))
     assert told.type_name == "WithoutText"
     assert told.message
+    assert type(rebuild_exception(encode_exception(told))) is WithoutText
+    with pytest.raises(UserCodeError) as caught:
+        filler(Recorded(without_notes)).batch((0, 1))
+    told = remote_exception(caught.value)
+    assert (told.type_name, told.message) == ("WithoutNotes", "whatever traceback.py asks it for")
+    assert "in without_notes" in told.traceback
     assert remote_exception(user_code_error(Huge("x" * 100_000))).pickled == b""
     assert remote_exception(user_code_error(Huge(lambda: 1))).pickled == b""
     long = load_failed(user_code_error(Huge("x" * 100_000)))

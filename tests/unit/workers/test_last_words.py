@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 
-import pytest
-
 from prefetchd.daemon.loop import Loop
 from prefetchd.wire.framing import encode
 from prefetchd.wire.messages import Fill, Filled
@@ -14,9 +12,6 @@ from prefetchd.workers.child_process import ChildProcess
 from tests.scenario.forked import forked, told_by
 
 
-@pytest.mark.xfail(
-    strict=True, reason="ECONNRESET comes before what is still queued, and ChildProcess takes it for the end"
-)
 def test_the_results_of_a_worker_that_died_with_tasks_unread_are_heard():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     output, into = os.pipe()
