@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import time
 import weakref
@@ -9,11 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from prefetchd.wire.file_locks import reopen, try_lock
+from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
     CONSUMER_LOCK_OFFSET,
     CONSUMER_RECORD,
+    DAEMON_LOCK_OFFSET,
     MARK,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
@@ -21,8 +24,20 @@ from prefetchd.wire.segment_layout import (
 )
 from prefetchd_client.tensors import BatchReader, private_copy
 
+SHARED_MEMORY = "/dev/shm"
+
 Release = tuple[int, int, int]
 """(cursor, slot, generation)."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Counts:
+    """Since the loader was made; times in microseconds."""
+
+    yielded: int = 0
+    waited_us: int = 0
+    longest_us: int = 0
+    copies: int = 0
 
 
 class Attachment:
@@ -32,24 +47,30 @@ class Attachment:
     empties.
     """
 
-    def __init__(self, fd: int, consumer: int) -> None:
-        """Takes `fd` over. Raises ProtocolError when it is no ring."""
+    def __init__(self, fd: int, consumer: int, former: Attachment | None = None) -> None:
+        """Takes `fd` over, and the counts of the `former` attachment on. Raises ProtocolError when it is no ring."""
         # A description of our own: the lock on our record must end with this process.
         own = reopen(fd)
         os.close(fd)
         self.ring = RingMemory(own)
-        self._consumer = consumer
+        self.consumer = consumer
         try_lock(own, CONSUMER_LOCK_OFFSET + consumer)
         self._reader = BatchReader()
         self._record_offset = self.ring.header.consumer_record_offset(consumer)
-        self._held: dict[tuple[int, int], tuple[weakref.ref[Any], int]] = {}
+        self._held: dict[tuple[int, int], tuple[weakref.ref[Any], int, int]] = {}
         self._dropped: deque[Release] = deque()
         self._when_all_are_dropped: Callable[[], None] | None = None
         self._held_slots = 0
-        self._yielded = 0
-        self._waited_us = 0
-        self._longest_us = 0
-        self._copies = 0
+        self._counts: _Counts = former._counts if former is not None else _Counts()
+
+    def is_to(self, fd: int, consumer: int) -> bool:
+        """True when this is the attachment that RingOpened with `fd` asks for."""
+        mine, other = os.fstat(self.ring.fd), os.fstat(fd)
+        return (mine.st_dev, mine.st_ino, self.consumer) == (other.st_dev, other.st_ino, consumer)
+
+    def holds(self) -> tuple[Release, ...]:
+        """The batches whose tensors live."""
+        return tuple((cursor, slot, generation) for (slot, generation), (_, _, cursor) in list(self._held.items()))
 
     @property
     def held(self) -> int:
@@ -57,12 +78,12 @@ class Attachment:
         return len(self._held)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the attachment; times in seconds."""
+        """Counts since the loader was made; times in seconds."""
         return {
-            "yielded": self._yielded,
-            "waited_s": self._waited_us / 1e6,
-            "longest_wait_s": self._longest_us / 1e6,
-            "private_copies": self._copies,
+            "yielded": self._counts.yielded,
+            "waited_s": self._counts.waited_us / 1e6,
+            "longest_wait_s": self._counts.longest_us / 1e6,
+            "private_copies": self._counts.copies,
             "held": len(self._held) - len(self._dropped),
             "slots": RESERVED_SLOTS.unpack_from(self.ring.memory, RESERVED_SLOTS_OFFSET)[0],
         }
@@ -75,12 +96,12 @@ class Attachment:
         payload = ring.batch(slot, span)
         (reserved,) = RESERVED_SLOTS.unpack_from(ring.memory, RESERVED_SLOTS_OFFSET)
         if private or self._held_slots + span > reserved // 2:
-            self._copies += 1
+            self._counts.copies += 1
             return self._reader.read(private_copy(payload)), False
         # Before the hand-out: from here on its holder may write to it.
-        MARK.pack_into(ring.memory, ring.header.mark_offset(self._consumer, slot), generation)
+        MARK.pack_into(ring.memory, ring.header.mark_offset(self.consumer, slot), generation)
         key = (cursor, slot, generation)
-        self._held[slot, generation] = (weakref.ref(payload, lambda _: self._drop(key)), span)
+        self._held[slot, generation] = (weakref.ref(payload, lambda _: self._drop(key)), span, cursor)
         self._held_slots += span
         return self._reader.read(payload), True
 
@@ -89,16 +110,17 @@ class Attachment:
         released: list[int] = []
         while self._dropped:
             key = self._dropped.popleft()
-            _, span = self._held.pop(key[1:])
+            _, span, _ = self._held.pop(key[1:])
             self._held_slots -= span
             released += key
         return tuple(released)
 
     def note_yield(self, cursor: int, epoch: int, step: int, waited_us: int) -> None:
         """Writes this consumer's record: the position that is about to be yielded, and how long it took."""
-        self._yielded += 1
-        self._waited_us += waited_us
-        self._longest_us = max(self._longest_us, waited_us)
+        counts = self._counts
+        counts.yielded += 1
+        counts.waited_us += waited_us
+        counts.longest_us = max(counts.longest_us, waited_us)
         CONSUMER_RECORD.pack_into(
             self.ring.memory,
             self._record_offset,
@@ -106,13 +128,23 @@ class Attachment:
             cursor,
             epoch,
             step,
-            self._yielded,
-            self._waited_us,
-            self._copies,
-            self._longest_us,
+            counts.yielded,
+            counts.waited_us,
+            counts.copies,
+            counts.longest_us,
             time.monotonic_ns(),
             len(self._held),
         )
+
+    def reclaim(self) -> None:
+        """Unlinks ring and program if their daemon is dead and nobody else consumes the stream: the next daemon may be
+        long in coming."""
+        fd, header = self.ring.fd, self.ring.header
+        if is_locked(fd, CONSUMER_LOCK_OFFSET, header.consumers) or not try_lock(fd, DAEMON_LOCK_OFFSET):
+            return
+        for path in (os.readlink(f"/proc/self/fd/{fd}"), SHARED_MEMORY + header.program_name):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def when_all_are_dropped(self, callback: Callable[[], None]) -> None:
         """`callback`, from whatever thread that happens in, once the last held batch is gone. It must not block."""

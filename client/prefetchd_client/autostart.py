@@ -23,13 +23,14 @@ def what_it_says(paths: RuntimePaths) -> str:
     return f"see {paths.log}" if paths.log.exists() else "see what the daemon wrote to its stderr (or journalctl)"
 
 
-def connect(paths: RuntimePaths) -> socket.socket | None:
-    """A connection to the daemon, or None when none answers. Raises DaemonUnavailableError when something else does."""
+def connect(paths: RuntimePaths, timeout_s: float = START_TIMEOUT_S) -> socket.socket | None:
+    """A connection to the daemon, or None when none answers, or none within `timeout_s` if that is 0. Raises
+    DaemonUnavailableError when something else does."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(START_TIMEOUT_S)
+    sock.settimeout(timeout_s)
     try:
         sock.connect(os.fspath(paths.socket))
-    except (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         sock.close()
         return None
     except OSError as error:
@@ -81,27 +82,42 @@ def start_daemon(paths: RuntimePaths) -> None:
 
     Raises DaemonUnavailableError with what it said.
     """
+    process = launch(paths)
+    try:
+        process.wait(START_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise DaemonUnavailableError(
+            f"the daemon did not start within {START_TIMEOUT_S:.0f} s; {what_it_says(paths)}"
+        ) from None
+    failure = outcome(process, paths)
+    if failure is not None:
+        raise failure
+
+
+def launch(paths: RuntimePaths) -> subprocess.Popen[bytes]:
+    """Begins to start a daemon; the process ends when the daemon serves, or cannot (see outcome). Does not block."""
     command = [sys.executable, "-m", "prefetchd", "run", "--detach", "--socket", os.fspath(paths.socket)]
     command += ["--idle-exit", str(IDLE_EXIT_S), "--reset-affinity"]
     # The trainer may have made our modules importable by other means than an installation.
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry))
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env=environment,
-            timeout=START_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise DaemonUnavailableError(
-            f"the daemon did not start within {START_TIMEOUT_S:.0f} s; {what_it_says(paths)}"
-        ) from None
-    if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").strip()
-        raise DaemonUnavailableError(
-            f"the daemon did not start (exit {done.returncode}): {said}; {what_it_says(paths)}"
-        )
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env=environment,
+    )
+
+
+def outcome(process: subprocess.Popen[bytes], paths: RuntimePaths) -> DaemonUnavailableError | None:
+    """What became of a launch that has ended; None when a daemon serves."""
+    output, _ = process.communicate()
+    if not process.returncode:
+        return None
+    said = output.decode("utf-8", "replace").strip()
+    return DaemonUnavailableError(
+        f"the daemon did not start (exit {process.returncode}): {said}; {what_it_says(paths)}"
+    )

@@ -48,9 +48,11 @@ from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.reconnection import Reconnection
 from prefetchd_client.remote_errors import rebuild_exception, stream_failure
 
 ANSWER_TIMEOUT_S = 60.0
+ATTEMPTS = 3
 TELL_WAIT_AFTER_S = 0.05
 NAME_WAIT_AFTER_S = 60.0
 NAME_WAIT_AGAIN_S = 30.0
@@ -91,6 +93,9 @@ class StreamClient:
         """
         self.name = spec.name
         self._paths = paths
+        self._spec = spec
+        self._parts = parts
+        self._shared = shared
         self._pid = os.getpid()
         self._cursors: dict[int, ClientCursor] = {}
         self._next_cursor = 1
@@ -98,26 +103,23 @@ class StreamClient:
         self._failure: PrefetchdError | None = None
         self._closed = False
         self._farewell = ""
-        self._connection = Connection(connect_or_start(paths))
-        try:
-            self._open(spec, parts, shared, fresh)
-        except BaseException:
-            self._connection.close()
-            raise
+        self._supervised = False
+        self._reconnection: Reconnection | None = None
+        self._reconnections = 0
+        for attempts_left in reversed(range(ATTEMPTS)):
+            self._connection = Connection(connect_or_start(paths))
+            try:
+                self._open(fresh)
+                break
+            except BaseException as error:
+                # One that dies or stops may still have taken our connection: the next one will be another's.
+                is_gone = isinstance(error, DaemonUnavailableError) and not self._connection.is_open
+                self._connection.close()
+                if not (is_gone and attempts_left):
+                    raise
 
-    def _open(self, spec: StreamSpec, parts: dict[str, Any], shared: bool, fresh: bool) -> None:
-        hello = Hello(
-            PROTOCOL_VERSION,
-            "trainer",
-            __version__,
-            self._pid,
-            spec.name,
-            spec.fingerprint,
-            encode_spec(spec),
-            shared,
-            fresh=fresh,
-        )
-        self._connection.send(hello)
+    def _open(self, fresh: bool) -> None:
+        self._connection.send(self._hello(fresh))
         try:
             message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
         except DaemonUnavailableError as silence:
@@ -128,11 +130,34 @@ class StreamClient:
             raise error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
         if not isinstance(message, Welcome):
             raise unexpected(message)
+        self.is_new = message.program_wanted
+        self._welcomed(message)
+
+    def _hello(self, fresh: bool) -> Hello:
+        """Says what is wanted and, to a daemon that does not know us any more, where we stand."""
+        spec, attachment = self._spec, self._attachment
+        return Hello(
+            PROTOCOL_VERSION,
+            "trainer",
+            __version__,
+            self._pid,
+            self.name,
+            spec.fingerprint,
+            encode_spec(spec),
+            self._shared,
+            cursors=tuple((each.number, each.epoch, each.step, int(each.waiting)) for each in self._cursors.values()),
+            held=attachment.holds() if attachment is not None else (),
+            fresh=fresh,
+            consumer=attachment.consumer if attachment is not None else -1,
+            ring=attachment.ring.header.created_ns if attachment is not None else 0,
+        )
+
+    def _welcomed(self, message: Welcome) -> None:
         self.name = message.stream
         self._consumer = message.consumer
-        self.is_new = message.program_wanted
+        self._supervised = message.supervised
         if message.program_wanted:
-            pickled, buffers = pickle_program(parts)
+            pickled, buffers = pickle_program(self._parts)
             name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
             try:
                 self._connection.send_with_fd(Program(name, program_bytes), fd)
@@ -199,6 +224,10 @@ class StreamClient:
             return
         self._closed = True
         attachment = self._attachment
+        if self._reconnection is not None:
+            self._reconnection.close()
+        if attachment is not None:
+            attachment.reclaim()
         if attachment is not None and (released := attachment.take_released()):
             self._connection.send(Consumed(-1, 0, released))
         self._connection.send(Goodbye())
@@ -218,8 +247,9 @@ class StreamClient:
         _outliving.discard(self)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the session began; times in seconds."""
-        return self._attachment.stats() if self._attachment is not None else {"yielded": 0}
+        """Counts since the loader was made; times in seconds."""
+        counts = self._attachment.stats() if self._attachment is not None else {"yielded": 0}
+        return counts | {"reconnections": self._reconnections}
 
     def abandon(self) -> None:
         """In a forked child: closes what it inherited and sends nothing."""
@@ -246,10 +276,10 @@ class StreamClient:
                 raise EndOfEpoch
             if self._failure is not None:
                 raise self._failure
-            if not self._connection.is_open:
-                raise DaemonUnavailableError(
-                    f"the daemon is gone{': ' + self._farewell if self._farewell else ''}; {what_it_says(self._paths)}"
-                )
+            if self._reconnection is not None and self._reconnection.error is not None:
+                error, self._reconnection = self._reconnection.error, None
+                gone = f"the daemon is gone{': ' + self._farewell if self._farewell else ''}"
+                raise DaemonUnavailableError(f"{gone}, and {error}")
             waited_s = (time.monotonic_ns() - began_ns) / 1e9
             if timeout_s and waited_s >= timeout_s:
                 raise WaitTimedOut
@@ -260,7 +290,11 @@ class StreamClient:
                 told = True
                 self._connection.send(Waiting(cursor.number))
             wake_at_s = min(name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or name_at_s)
-            self._connection.wait(wake_at_s - waited_s)
+            if self._reconnection is not None:
+                told = False
+                time.sleep(min(self._reconnection.pause_s, max(0.0, wake_at_s - waited_s)))
+            else:
+                self._connection.wait(wake_at_s - waited_s)
             self._drain()
         return (time.monotonic_ns() - began_ns) // 1000
 
@@ -273,16 +307,48 @@ class StreamClient:
         )
 
     def _drain(self) -> None:
+        if self._reconnection is not None:
+            self._come_back(self._reconnection)
         while (found := self._connection.receive()) is not None:
             message, fds = found
             if isinstance(message, RingOpened) and len(fds) == 1:
-                self._attachment = Attachment(fds[0], self._consumer)
+                self._attach(fds[0])
                 continue
             close_all(fds)
             self._handle(message)
+        if not self._connection.is_open and self._reconnection is None and self._failure is None:
+            self._connection.close()
+            self._reconnection = Reconnection(self._paths, supervised=self._supervised)
+
+    def _come_back(self, reconnection: Reconnection) -> None:
+        """What was offered is good as long as no daemon has heard our Hello; then it is offered again."""
+        sock = reconnection.step()
+        if sock is None:
+            return
+        self._reconnection = None
+        self._reconnections += 1
+        self._farewell = ""
+        self._connection = Connection(sock)
+        if self._attachment is not None:
+            self._attachment.take_released()
+        for cursor in self._cursors.values():
+            cursor.offers = {}
+            cursor.steps = None
+        self._connection.send(self._hello(fresh=False))
+
+    def _attach(self, fd: int) -> None:
+        former = self._attachment
+        if former is not None and former.is_to(fd, self._consumer):
+            os.close(fd)
+            return
+        self._attachment = Attachment(fd, self._consumer, former)
+        if former is not None:
+            former.when_all_are_dropped(former.close)
 
     def _handle(self, message: Message) -> None:
-        if isinstance(message, Published):
+        if isinstance(message, Welcome):
+            self._welcomed(message)
+        elif isinstance(message, Published):
             self._published(message)
         elif isinstance(message, BatchFailed):
             cursor = self._cursors.get(message.cursor)

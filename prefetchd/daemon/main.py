@@ -17,7 +17,6 @@ from prefetchd import __version__
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.logs import log_to
 from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.recovery import reclaim
 from prefetchd.daemon.service import Service
 from prefetchd.daemon.sessions import Listener
 from prefetchd.wire.errors import CallerError
@@ -33,7 +32,8 @@ log = logging.getLogger("prefetchd")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own."""
+    """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
+    who started it may start it again when it dies."""
 
     limits: Limits
     nice: int = 0
@@ -42,6 +42,7 @@ class Options:
     log_file: Path | None = None
     log_level: str = "info"
     keep_affinity: bool = True
+    supervised: bool = False
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
@@ -60,7 +61,6 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
         _raise_descriptor_limit()
         generation = lock.read_number() + 1
         lock.write_number(generation)
-        reclaim(paths)
         _serve(paths, options, generation, ready)
     except CallerError:
         raise
@@ -87,6 +87,7 @@ def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callab
             nice=options.nice,
             memory_bytes=options.memory_bytes,
             idle_exit_s=options.idle_exit_s,
+            supervised=options.supervised,
         )
         ending.callback(service.close)
         _stop_on_signals(loop, service)

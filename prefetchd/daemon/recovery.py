@@ -1,12 +1,13 @@
-"""What a daemon finds when it starts: segments of predecessors on the same socket."""
+"""What a daemon finds when it starts: segments of predecessors on the same socket, adopted or reclaimed."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-from prefetchd.daemon.resources import SHARED_MEMORY
+from prefetchd.daemon.resources import SHARED_MEMORY, StreamResources
 from prefetchd.ring.segment import unlink
+from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
@@ -14,26 +15,44 @@ from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 log = logging.getLogger("prefetchd")
 
 
-def reclaim(paths: RuntimePaths) -> list[str]:
-    """Unlinks the ring and program segments of this socket that no living process has locked; their names.
-
-    A client holds the lock on a program that it is about to hand over.
-    """
-    reclaimed = []
-    prefix = f"{SEGMENT_PREFIX}{paths.instance}-"
-    for entry in os.scandir(SHARED_MEMORY):
-        if not entry.name.startswith((prefix + "ring-", prefix + "program-")):
+def find_streams(paths: RuntimePaths, generation: int) -> list[StreamResources]:
+    """Takes over the rings of dead daemons of this socket, with their programs. What cannot be taken over, and programs
+    that no living process has locked, are unlinked: a client holds the lock on a program that it is about to hand
+    over."""
+    found, reclaimed = [], []
+    for name in _segments(paths, "ring"):
+        fd = _lock(name)
+        if fd < 0:
             continue
         try:
-            fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            if os.fstat(fd).st_uid == os.geteuid() and try_lock(fd, DAEMON_LOCK_OFFSET):
-                unlink("/" + entry.name)
-                reclaimed.append(entry.name)
-        finally:
+            found.append(StreamResources.of_dead_daemon(name, fd, generation))
+        except (PrefetchdError, OSError) as error:
+            log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
+            unlink(name)
+            reclaimed.append(name)
+    for name in _segments(paths, "program"):
+        fd = _lock(name)
+        if fd >= 0:
+            unlink(name)
             os.close(fd)
+            reclaimed.append(name)
     if reclaimed:
         log.info("reclaimed", extra={"fields": {"segments": reclaimed}})
-    return reclaimed
+    return found
+
+
+def _segments(paths: RuntimePaths, kind: str) -> list[str]:
+    prefix = f"{SEGMENT_PREFIX}{paths.instance}-{kind}-"
+    return sorted("/" + entry.name for entry in os.scandir(SHARED_MEMORY) if entry.name.startswith(prefix))
+
+
+def _lock(name: str) -> int:
+    """A descriptor of our own segment `name`, with the daemon's lock on it; -1 when somebody else has that."""
+    try:
+        fd = os.open(SHARED_MEMORY + name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return -1
+    if os.fstat(fd).st_uid == os.geteuid() and try_lock(fd, DAEMON_LOCK_OFFSET):
+        return fd
+    os.close(fd)
+    return -1

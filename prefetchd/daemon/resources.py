@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 
+from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.ring.capacity import Room, aligned_slot_bytes, most_slots, slots_for
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.ring.segment import RingSegment, new_header, unlink
@@ -12,7 +15,7 @@ from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
-from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -45,6 +48,51 @@ class StreamResources:
         try_lock(own, DAEMON_LOCK_OFFSET, shared=True)
         self.program_fd, self.program_name = own, name
 
+    @classmethod
+    def of_dead_daemon(cls, name: str, fd: int, generation: int) -> StreamResources:
+        """Takes over the ring `name` of a dead daemon behind `fd`, which is locked by now, and its program if that is
+        still there. `fd` is taken over whatever happens. Raises ProtocolError, CallerError and OSError."""
+        ring = RingSegment.adopt(name, fd, generation)
+        try:
+            resources = cls(decode_spec(ring.spec))
+        except BaseException:
+            ring.close(unlink_name=False)
+            raise
+        spec, header = resources.spec, ring.header
+        resources.ring = ring
+        grows = spec.buffer_batches and not ring.row_layout
+        ring.grow(spec.buffer_batches if grows else header.slots)
+        with contextlib.suppress(OSError):
+            program = os.open(SHARED_MEMORY + header.program_name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if header.program_name and try_lock(program, DAEMON_LOCK_OFFSET, shared=True):
+                resources.program_fd, resources.program_name = program, header.program_name
+            else:
+                os.close(program)
+        return resources
+
+    def found(self) -> FoundRing:
+        """What the ring tells of the time before this daemon."""
+        ring = self.ring
+        assert ring is not None
+        return FoundRing(
+            ring=ring.header.created_ns,
+            slots=ring.header.slots,
+            wanted_slots=ring.wanted_slots,
+            slot_bytes=ring.header.slot_bytes,
+            layout=ring.row_layout,
+            has_program=self.program_fd >= 0,
+            records=tuple(ring.slot_records()),
+            consumers=tuple(self._found_consumers(ring)),
+        )
+
+    @staticmethod
+    def _found_consumers(ring: RingSegment) -> Iterator[FoundConsumer]:
+        for number in range(ring.header.consumers):
+            record, alive = ring.consumer_record(number), ring.has_living_consumer(number)
+            if alive or record.yielded:
+                position = (record.epoch, record.step) if record.yielded else None
+                yield FoundConsumer(number, record.pid, alive, position, ring.marks(number))
+
     def create_ring(
         self, name: str, batch_bytes: int, slot_bytes: int, layout: bytes, generation: int, budget_bytes: int | None
     ) -> RingSegment:
@@ -55,7 +103,7 @@ class StreamResources:
         spec = encode_spec(self.spec)
         most = most_slots(self.spec, slots, varying=not layout)
         header = new_header(most, slot_bytes, self.spec.fingerprint, generation, spec, layout, self.program_name)
-        self.ring = RingSegment(name, header, spec, layout, slots)
+        self.ring = RingSegment.create(name, header, spec, layout, slots)
         return self.ring
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from prefetchd import __version__
@@ -14,6 +15,7 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.metrics import StatusSegment, snapshot
+from prefetchd.daemon.recovery import find_streams
 from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.daemon.sessions import Listener, Session
 from prefetchd.ring.segment import RingSegment
@@ -33,6 +35,7 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.workers.process_backend import ProcessBackend
 
 STATUS_INTERVAL_S = 0.25
+LOOK_AGAIN_S = 0.02
 OUTPUT_LINES_A_SECOND = 20
 # So that a second's lines fit into one packet.
 OUTPUT_LINE_BYTES = 3000
@@ -53,9 +56,12 @@ class Service:
         nice: int = 0,
         memory_bytes: int | None = None,
         idle_exit_s: float | None = None,
+        supervised: bool = False,
     ) -> None:
         self.loop = loop
-        self.engine = Engine(limits, software=__version__, pid=os.getpid(), generation=generation)
+        self.engine = Engine(
+            limits, software=__version__, pid=os.getpid(), generation=generation, supervised=supervised
+        )
         self.listener: Listener | None = None
         self._paths = paths
         self._generation = generation
@@ -70,6 +76,7 @@ class Service:
         self._output = _OutputRate()
         self._status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._settle)
+        self._adopt()
         self._tick()
 
     # --- SessionEvents ---
@@ -80,7 +87,18 @@ class Service:
                 f"this daemon (prefetchd {__version__}) speaks protocol {PROTOCOL_VERSION}, the client "
                 f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
             )
-        self.engine.hello(session.number, hello, time.monotonic())
+        self._look_for_the_dead()
+        marks = next(
+            (
+                ring.marks(hello.consumer)
+                for each in self._resources.values()
+                if (ring := each.ring) is not None
+                and ring.header.created_ns == hello.ring
+                and 0 <= hello.consumer < ring.header.consumers
+            ),
+            (),
+        )
+        self.engine.hello(session.number, hello, time.monotonic(), marks)
 
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
         stream = self.engine.stream_of(session.number)
@@ -89,9 +107,13 @@ class Service:
             raise ProtocolError("a program before Hello")
         resources = StreamResources(stream.spec)
         resources.take_program(program.name, fd, self._paths)
-        if stream.number in self._resources:
+        former = self._resources.get(stream.number)
+        if former is not None and former.program_fd >= 0:
             resources.close()
             raise ProtocolError("a second program")
+        if former is not None:
+            # Its ring was adopted, and the program had gone.
+            resources.ring, former.ring = former.ring, None
         self._resources[stream.number] = resources
         self.engine.program_arrived(session.number)
 
@@ -117,11 +139,17 @@ class Service:
         self._wanting.discard(session.number)
         stream = self.engine.stream_of(session.number)
         marks: tuple[int, ...] = ()
+        alive = False
         if stream is not None and session.number in stream.consumers:
-            resources = self._resources.get(stream.number)
-            if resources is not None and resources.ring is not None:
-                marks = resources.ring.marks(stream.consumers[session.number].record)
-        self.engine.session_closed(session.number, marks, time.monotonic())
+            ring = self._ring(stream.number)
+            if ring is not None:
+                record = stream.consumers[session.number].record
+                marks = ring.marks(record)
+                alive = ring.has_living_consumer(record) and not session.peer_is_dead
+        self.engine.session_closed(session.number, marks, time.monotonic(), alive=alive)
+        if alive:
+            # Or it is about to die: its connection may just have been the first thing to go.
+            self.loop.call_later(LOOK_AGAIN_S, self._look_for_the_dead)
 
     # --- BackendEvents ---
 
@@ -188,8 +216,36 @@ class Service:
                     ending.callback(session.close)
                 ending.callback(self.listener.close)
 
+    def _adopt(self) -> None:
+        """Goes on with the streams of a daemon that died on the same socket."""
+        for resources in find_streams(self._paths, self._generation):
+            stream = self.engine.adopt(resources.spec, resources.found(), time.monotonic())
+            ring = resources.ring
+            if stream is None or ring is None:
+                resources.close()
+                continue
+            self._resources[stream.number] = resources
+            self.loop.in_between(partial(self._prepare, stream.number, resources, ring))
+
+    def _look_for_the_dead(self) -> None:
+        """Consumers without a connection, and writers of a dead daemon, that live no longer."""
+        for stream in list(self.engine.streams.values()):
+            ring = self._ring(stream.number)
+            if ring is None:
+                continue
+            for record in list(stream.absents):
+                if not ring.has_living_consumer(record):
+                    self.engine.absent_died(stream.number, record, ring.marks(record), time.monotonic())
+            if stream.former_grants and not ring.has_former_writers():
+                self.engine.former_writers_gone(stream.number)
+
+    def _ring(self, stream: int) -> RingSegment | None:
+        resources = self._resources.get(stream)
+        return resources.ring if resources is not None else None
+
     def _tick(self) -> None:
         now_s = time.monotonic()
+        self._look_for_the_dead()
         self.engine.tick(now_s)
         self._backend.retire_idle(now_s)
         self._settle()
@@ -265,7 +321,7 @@ class Service:
             case c.LendRing(worker, stream):
                 ring = self._resources[stream].ring
                 assert ring is not None
-                self._backend.lend_ring(worker, ring.shared_fd, self.engine.streams[stream].layout)
+                self._backend.lend_ring(worker, ring.writers_fd, self.engine.streams[stream].layout)
             case c.CreateRing():
                 self._create_ring(command)
             case c.GrowRing(stream, slots):
@@ -307,7 +363,9 @@ class Service:
             self.engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
             return
         header = ring.header
-        self.engine.ring_created(stream, header.slots, ring.wanted_slots, header.slot_bytes, time.monotonic())
+        self.engine.ring_created(
+            stream, header.slots, ring.wanted_slots, header.slot_bytes, time.monotonic(), header.created_ns
+        )
         self.loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _grow_ring(self, stream: int, slots: int) -> None:

@@ -52,6 +52,7 @@ class Session:
     def __init__(self, number: int, sock: socket.socket, loop: Loop, events: SessionEvents, pidfd: int) -> None:
         self.number = number
         self.role = ""
+        self.peer_is_dead = False
         self._sock = sock
         self._pidfd = pidfd
         self._loop = loop
@@ -63,7 +64,7 @@ class Session:
         loop.watch(sock.fileno(), self._readable)
         if pidfd >= 0:
             # A forked child of the trainer may keep the connection open after the trainer's death.
-            loop.watch(pidfd, self.close)
+            loop.watch(pidfd, self._peer_died)
 
     @property
     def is_clear(self) -> bool:
@@ -94,6 +95,10 @@ class Session:
             self.close()
             return
         self._flush()
+
+    def _peer_died(self) -> None:
+        self.peer_is_dead = True
+        self.close()
 
     def check_hello(self) -> None:
         """Ends a session that has not said Hello by now."""

@@ -1,31 +1,40 @@
 """The memory behind a ring: made, locked, reserved, prefaulted and unlinked by the daemon that owns it.
 
-Owned means: the daemon holds the lock on DAEMON_LOCK_OFFSET through a description that it never passes on. What it
-passes to workers and clients is another description of the same file, so that the lock ends with the daemon and with
-nobody else.
+Owned means: the daemon holds the lock on DAEMON_LOCK_OFFSET through a description that it never passes on, so that
+the lock ends with the daemon and with nobody else. Clients get another description. Workers get a third, which has a
+lock on WRITERS_LOCK_OFFSET from before the first of them is given it, and until the last of them is gone: messages on
+their way count.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import mmap
 import os
 import time
 
 import posix_ipc
 
-from prefetchd.wire.errors import InvariantError, NoSpaceError
-from prefetchd.wire.file_locks import reopen, try_lock
+from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
+from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
+    CONSUMER_LOCK_OFFSET,
     DAEMON_LOCK_OFFSET,
+    HEADER_BYTES,
     MARK,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
     ROW_LAYOUT_OFFSET,
     SPEC_OFFSET,
+    WRITERS_LOCK_OFFSET,
+    ConsumerRecord,
     SegmentHeader,
     SlotRecord,
+    decode_consumer_record,
+    decode_header,
+    decode_slot_record,
     encode_header,
     encode_slot_record,
 )
@@ -36,42 +45,50 @@ _MADV_POPULATE_WRITE = 23
 
 
 class RingSegment:
-    """One stream's ring in POSIX shared memory.
+    """One stream's ring in POSIX shared memory: made by create(), or taken over from a dead daemon by adopt().
 
-    After creation, call reserve_step() until it is done: each makes more slots usable. Then prefault_step() until it
-    is done; it is only for speed. Both take a few milliseconds a call.
+    Then call reserve_step() until it is done: each makes more slots usable. Then prefault_step() until it is done; it
+    is only for speed. Both take a few milliseconds a call.
     """
 
-    def __init__(self, name: str, header: SegmentHeader, spec: bytes, row_layout: bytes, wanted_slots: int) -> None:
-        """Creates the segment, mode 0600, with header, spec and layout in it and no slot reserved. Of the header's
-        slots, `wanted_slots` will be reserved at first. Raises NoSpaceError, and FileExistsError when the name is
-        taken."""
+    def __init__(self, name: str, fd: int, header: SegmentHeader, wanted_slots: int) -> None:
+        """For create() and adopt(). Takes `fd` over, which has the daemon's lock; on an error it stays theirs."""
         self.name = name
         self.wanted_slots = wanted_slots
         self.header = header
+        self._fd = fd
+        self._reserved_bytes = header.payload_offset
+        self._prefaulted_bytes = 0
+        with contextlib.ExitStack() as undo:
+            self.shared_fd = reopen(fd)
+            undo.callback(os.close, self.shared_fd)
+            self.writers_fd = reopen(fd)
+            undo.callback(os.close, self.writers_fd)
+            try_lock(self.writers_fd, WRITERS_LOCK_OFFSET, shared=True)
+            self.memory = RingMemory(reopen(fd))
+            undo.pop_all()
+
+    @classmethod
+    def create(cls, name: str, header: SegmentHeader, spec: bytes, row_layout: bytes, wanted_slots: int) -> RingSegment:
+        """A new segment, mode 0600, with header, spec and layout in it and no slot reserved. Of the header's slots,
+        `wanted_slots` will be reserved at first. Raises NoSpaceError, and FileExistsError when the name is taken."""
         try:
             shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
         except posix_ipc.ExistentialError:
             raise FileExistsError(name) from None
-        self._fd = shared.fd
-        self._reserved_bytes = 0
-        self._prefaulted_bytes = 0
-        self.shared_fd = -1
+        fd = shared.fd
         try:
-            os.ftruncate(self._fd, header.segment_bytes)
-            self._reserve_up_to(header.payload_offset)
-            if not try_lock(self._fd, DAEMON_LOCK_OFFSET):
+            os.ftruncate(fd, header.segment_bytes)
+            _reserve(fd, header, 0, header.payload_offset)
+            if not try_lock(fd, DAEMON_LOCK_OFFSET):
                 raise InvariantError(f"the new segment {name} is locked by somebody")
-            os.pwrite(self._fd, spec, SPEC_OFFSET)
-            os.pwrite(self._fd, row_layout, ROW_LAYOUT_OFFSET)
+            os.pwrite(fd, spec, SPEC_OFFSET)
+            os.pwrite(fd, row_layout, ROW_LAYOUT_OFFSET)
             # The header last: without it nobody takes this for a ring.
-            os.pwrite(self._fd, encode_header(header), 0)
-            self.shared_fd = reopen(self._fd)
-            self.memory = RingMemory(reopen(self._fd))
+            os.pwrite(fd, encode_header(header), 0)
+            return cls(name, fd, header, wanted_slots)
         except BaseException as error:
-            if self.shared_fd >= 0:
-                os.close(self.shared_fd)
-            os.close(self._fd)
+            os.close(fd)
             unlink(name)
             if isinstance(error, OSError):
                 raise NoSpaceError(
@@ -80,20 +97,69 @@ class RingSegment:
                 ) from None
             raise
 
+    @classmethod
+    def adopt(cls, name: str, fd: int, daemon_generation: int) -> RingSegment:
+        """The segment `name` of a dead daemon behind `fd`, which has the lock by now and is taken over, whatever
+        happens. Raises ProtocolError when it is no whole ring of this version, and OSError."""
+        try:
+            size = os.fstat(fd).st_size
+            header = decode_header(os.pread(fd, HEADER_BYTES, 0), size)
+            (reserved,) = RESERVED_SLOTS.unpack(os.pread(fd, RESERVED_SLOTS.size, RESERVED_SLOTS_OFFSET))
+            if reserved > header.slots:
+                raise ProtocolError(f"a ring of {header.slots} slots tells of {reserved} reserved ones")
+            header = dataclasses.replace(header, daemon_generation=daemon_generation)
+            ring = cls(name, fd, header, reserved)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.pwrite(fd, encode_header(header), 0)
+        ring._reserved_bytes = ring._prefaulted_bytes = header.slot_payload_offset(reserved)
+        return ring
+
+    @property
+    def spec(self) -> bytes:
+        return bytes(self.memory.memory[SPEC_OFFSET : SPEC_OFFSET + self.header.spec_bytes])
+
+    @property
+    def row_layout(self) -> bytes:
+        return bytes(self.memory.memory[ROW_LAYOUT_OFFSET : ROW_LAYOUT_OFFSET + self.header.row_layout_bytes])
+
+    @property
+    def reserved_slots(self) -> int:
+        return (self._reserved_bytes - self.header.payload_offset) // self.header.slot_bytes
+
+    def slot_records(self) -> list[SlotRecord]:
+        """All reserved slots' records, in order."""
+        memory = memoryview(self.memory.memory)
+        return [decode_slot_record(memory, self.header.slot_record_offset(slot)) for slot in range(self.reserved_slots)]
+
+    def consumer_record(self, consumer: int) -> ConsumerRecord:
+        return decode_consumer_record(memoryview(self.memory.memory), self.header.consumer_record_offset(consumer))
+
+    def has_living_consumer(self, consumer: int) -> bool:
+        """True while the process that writes this consumer's record lives."""
+        return is_locked(self._fd, CONSUMER_LOCK_OFFSET + consumer)
+
+    def has_former_writers(self) -> bool:
+        """True while a worker of a dead daemon may still write to the ring."""
+        return is_locked(self.writers_fd, WRITERS_LOCK_OFFSET)
+
     def grow(self, slots: int) -> None:
         """From now on reserve_step() goes up to `slots`."""
         self.wanted_slots = max(self.wanted_slots, min(slots, self.header.slots))
 
     def reserve_step(self) -> int:
         """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
-        self._reserve_up_to(min(self._reserved_bytes + RESERVE_STEP_BYTES, self.wanted_bytes))
-        slots = (self._reserved_bytes - self.header.payload_offset) // self.header.slot_bytes
+        end = min(self._reserved_bytes + RESERVE_STEP_BYTES, self.wanted_bytes)
+        _reserve(self._fd, self.header, self._reserved_bytes, end)
+        self._reserved_bytes = max(self._reserved_bytes, end)
+        slots = self.reserved_slots
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         return slots
 
     def stay(self) -> None:
         """reserve_step() has nothing more to do."""
-        self.wanted_slots = (self._reserved_bytes - self.header.payload_offset) // self.header.slot_bytes
+        self.wanted_slots = self.reserved_slots
 
     @property
     def wanted_bytes(self) -> int:
@@ -142,21 +208,23 @@ class RingSegment:
             unlink(self.name)
         self.memory.close()
         os.close(self.shared_fd)
+        os.close(self.writers_fd)
         os.close(self._fd)
         self._fd = -1
 
-    def _reserve_up_to(self, end: int) -> None:
-        if end <= self._reserved_bytes:
-            return
-        try:
-            os.posix_fallocate(self._fd, self._reserved_bytes, end - self._reserved_bytes)
-        except OSError as error:
-            raise NoSpaceError(
-                f"shared memory is full: {self._reserved_bytes >> 20} of {self.header.segment_bytes >> 20} MiB could "
-                f"be reserved ({error.strerror}). Lower buffer=, or enlarge /dev/shm (docker: --shm-size)",
-                end - self._reserved_bytes,
-            ) from None
-        self._reserved_bytes = end
+
+def _reserve(fd: int, header: SegmentHeader, begin: int, end: int) -> None:
+    """Puts memory behind the bytes from `begin` to `end`. Raises NoSpaceError."""
+    if end <= begin:
+        return
+    try:
+        os.posix_fallocate(fd, begin, end - begin)
+    except OSError as error:
+        raise NoSpaceError(
+            f"shared memory is full: {begin >> 20} of {header.segment_bytes >> 20} MiB could be reserved "
+            f"({error.strerror}). Lower buffer=, or enlarge /dev/shm (docker: --shm-size)",
+            end - begin,
+        ) from None
 
 
 def new_header(

@@ -52,9 +52,13 @@ class Hello(Message):
     """Opens a connection. `role` is "trainer" or "control"; a control connection leaves the rest empty.
 
     A trainer asks for one stream: by `fingerprint` and `spec` (stream_spec), or by name alone to attach. While a
-    live process holds the name, a stream that is not `shared` gets another one. After a daemon's death the
-    trainer says where it stands: `cursors` are (cursor, epoch, next step, waiting), `held` are (cursor, slot,
-    generation) whose tensors live. `fresh`: batches that an earlier run left are dropped.
+    live process holds the name, a stream that is not `shared` gets another one. `fresh`: batches that an earlier
+    run left are dropped.
+
+    A trainer whose connection has ended, as when its daemon died, says where it stands: `cursors` are (cursor,
+    epoch, next step, waiting); what was offered to it and not yielded is given back. `ring` names the ring that it
+    has mapped (the header's created_ns), `consumer` its record there, and `held` are (cursor, slot, generation) of
+    that ring whose tensors live.
     """
 
     protocol: int
@@ -68,6 +72,8 @@ class Hello(Message):
     cursors: Rows = ()
     held: Rows = ()
     fresh: bool = False
+    consumer: int = -1
+    ring: int = 0
 
 
 # --- daemon -> any peer ---------------------------------------------------------------------------------------
@@ -79,7 +85,8 @@ class Welcome(Message):
     """The answer to Hello. `generation` counts the daemons of this socket; `consumer` is the record to write.
 
     `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the
-    daemon does not have the stream and waits for Program.
+    daemon does not have the stream and waits for Program. `supervised`: somebody else than a client started the
+    daemon, and may start it again.
     """
 
     protocol: int
@@ -89,6 +96,7 @@ class Welcome(Message):
     stream: str = ""
     consumer: int = 0
     program_wanted: bool = False
+    supervised: bool = False
 
 
 @_numbered(3)

@@ -71,6 +71,8 @@ SLOTS_LIMIT = 65_536
 LOCK_BASE = 1 << 62
 DAEMON_LOCK_OFFSET = LOCK_BASE
 CONSUMER_LOCK_OFFSET = LOCK_BASE + 0x1000
+# Shared, through the description that workers are lent: while another than our own holds it, a dead daemon's worker
+# may still write.
 WRITERS_LOCK_OFFSET = LOCK_BASE + 0x10000
 
 

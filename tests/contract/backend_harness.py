@@ -173,7 +173,7 @@ class HarnessedStream:
         size = aligned_slot_bytes(slot_bytes or self.measure_told.payload_bytes)
         header = new_header(slots, size, self.spec.fingerprint, 1, spec, layout, "")
         name = self.stage.paths.segment_name("ring", f"{os.getpid():x}-{self.number:x}")
-        ring = self.ring = RingSegment(name, header, spec, layout, slots)
+        ring = self.ring = RingSegment.create(name, header, spec, layout, slots)
         while not ring.is_reserved:
             ring.reserve_step()
         for slot in range(slots):

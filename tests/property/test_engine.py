@@ -40,6 +40,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.trainers = []
         self.next_cursor = 0
         self.kills = 0
+        self.crashes = 0
         self.join()
 
     def join(self):
@@ -82,6 +83,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def goodbye(self):
         trainer = self.trainers.pop(0)
+        if not trainer.connected:
+            self.world.reconnect(trainer)
         self.world.goodbye(trainer)
         while trainer.held:
             trainer.let_go(0)
@@ -94,7 +97,7 @@ class EngineMachine(RuleBasedStateMachine):
         """While nobody consumes the stream, it may be filled up and parked."""
         self.kills += 1
         for trainer in self.trainers:
-            if not crash:
+            if not crash and trainer.connected:
                 self.world.goodbye(trainer)
             self.world.kill(trainer)
         self.trainers = []
@@ -108,6 +111,38 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.now += 1
         self.world.tick()
         self.join()
+
+    # --- what ends a connection, but no trainer ---
+
+    @precondition(lambda self: self.crashes < 3)
+    @rule()
+    def crash_the_daemon(self):
+        self.crashes += 1
+        self.world.crash()
+
+    @precondition(lambda self: self.crashes < 3)
+    @rule(which=st.integers(0, 1))
+    def cut_off(self, which):
+        trainer = self.trainers[which % len(self.trainers)]
+        if trainer.connected:
+            self.crashes += 1
+            self.world.cut_off(trainer)
+
+    @rule(which=st.integers(0, 1))
+    def reconnect(self, which):
+        trainer = self.trainers[which % len(self.trainers)]
+        if not trainer.connected:
+            self.world.reconnect(trainer)
+
+    @precondition(lambda self: self.world.former_workers)
+    @rule(index=st.integers(0, 9))
+    def former_work(self, index):
+        self.world.former_work(index)
+
+    @precondition(lambda self: self.world.former_workers)
+    @rule()
+    def former_workers_die(self):
+        self.world.former_workers_die()
 
     @rule(which=st.integers(0, 1), begin=st.booleans())
     def next_iterator(self, which, begin):
@@ -172,6 +207,10 @@ class EngineMachine(RuleBasedStateMachine):
         its epoch's end."""
         if not hasattr(self, "world"):
             return
+        self.world.former_workers_die()
+        for trainer in self.trainers:
+            if not trainer.connected:
+                self.world.reconnect(trainer)
         for trainer in self.trainers:
             assert trainer.failed is None, trainer.failed
             trainer.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from prefetchd.daemon.engine import commands as c
+from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.wire.messages import (
     FILL_ROWS,
@@ -32,7 +33,7 @@ from prefetchd.wire.messages import (
     Waiting,
     Welcome,
 )
-from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 
 SLOT_BYTES = 100
@@ -77,9 +78,13 @@ class SimTrainer:
         self.cursors: dict[int, SimCursor] = {}
         self.held: list[Held] = []
         self.to_release: list[int] = []
-        self.marks: dict[int, int] = {}
+        self.marks: dict[int, int] = {}  # its own place in the segment
+        self.number = session
         self.record = -1
+        self.ring = 0
         self.open = True
+        self.connected = True
+        self.hello: Hello | None = None
         self.stream_name = ""
         self.failed: str | None = None
         self.deaf = False
@@ -182,6 +187,10 @@ class World:
         self.workers: dict[int, SimWorker] = {}
         self.pending: list[tuple] = []
         self.memory: dict[int, dict[int, dict]] = {}
+        self.records: dict[int, dict[int, SlotRecord]] = {}
+        self.marks: dict[int, dict[int, dict[int, int]]] = {}  # stream -> consumer record -> slot -> generation
+        self.former_workers: list[tuple[SimWorker, dict]] = []
+        self._next_ring = 1
         self.stream_of: dict[str, int] = {}
         self.yields: dict[tuple, list] = {}
         self.specs: dict[int, StreamSpec] = {}
@@ -199,15 +208,14 @@ class World:
         self._next_session += 1
         trainer = SimTrainer(self, session)
         self.trainers[session] = trainer
-        self.engine.hello(
-            session,
-            Hello(1, "trainer", "test", 1, name, spec.fingerprint, encode_spec(spec), shared),
-            self.now,
-        )
+        trainer.hello = Hello(1, "trainer", "test", 1, name, spec.fingerprint, encode_spec(spec), shared)
+        self.engine.hello(session, trainer.hello, self.now)
         self.run()
         return trainer
 
     def send(self, trainer: SimTrainer, message) -> None:
+        if not trainer.connected:
+            return
         self.engine.message(trainer.session, message, self.now)
         self.run()
 
@@ -219,12 +227,110 @@ class World:
         if self.trainers.pop(trainer.session, None) is None:
             return
         trainer.open = False
-        slots = max([*trainer.marks, -1]) + 1
-        self.engine.session_closed(trainer.session, tuple(trainer.marks.get(i, 0) for i in range(slots)), self.now)
+        if trainer.connected:
+            self.engine.session_closed(trainer.session, self.told_marks(trainer), self.now)
+        elif trainer.stream_name in self.stream_of:
+            self.engine.absent_died(trainer.stream, trainer.record, self.told_marks(trainer), self.now)
+        self.run()
+
+    def cut_off(self, trainer: SimTrainer) -> None:
+        """The connection of a trainer that lives has ended."""
+        trainer.connected = False
+        ring = self.engine.stream_of(trainer.session).window.ring
+        alive = ring is not None and trainer.ring != 0
+        self.engine.session_closed(trainer.session, self.told_marks(trainer), self.now, alive=alive)
+        self.run()
+
+    def reconnect(self, trainer: SimTrainer) -> None:
+        del self.trainers[trainer.session]
+        trainer.session, self._next_session = self._next_session, self._next_session + 1
+        self.trainers[trainer.session] = trainer
+        trainer.connected = True
+        trainer.to_release = []
+        for cursor in trainer.cursors.values():
+            cursor.offers = {}
+            cursor.ended_at = None
+        hello = dataclasses.replace(
+            trainer.hello,
+            stream=trainer.stream_name,
+            cursors=tuple((each.number, each.epoch, each.step, each.waiting) for each in trainer.cursors.values()),
+            held=tuple((each.cursor, each.slot, each.generation) for each in trainer.held),
+            consumer=trainer.record,
+            ring=trainer.ring,
+        )
+        self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
+        self.run()
+
+    @staticmethod
+    def told_marks(trainer: SimTrainer) -> tuple[int, ...]:
+        return tuple(trainer.marks.get(slot, 0) for slot in range(max([*trainer.marks, -1]) + 1))
+
+    # --- the daemon's end ---
+
+    def crash(self) -> None:
+        """The daemon is killed and another one adopts its rings. Trainers live on without a connection; of the former
+        workers nobody knows yet whether they do."""
+        old, memory, records, marks = self.engine, self.memory, self.records, self.marks
+        self.engine = Engine(Limits(workers=old.limits.workers))
+        self.former_workers += [
+            (each, memory[each.stream]) for each in self.workers.values() if each.tasks and each.stream in memory
+        ]
+        self.workers, self.pending, self.answers = {}, [], []
+        self.memory, self.records, self.marks, self.stream_of = {}, {}, {}, {}
+        for trainer in self.trainers.values():
+            trainer.connected = False
+        for number, stream in old.streams.items():
+            ring = stream.window.ring
+            if ring is None:
+                continue
+            living = {t.record: t for t in self.trainers.values() if t.ring == stream.ring_id}
+            consumers = [
+                FoundConsumer(
+                    record,
+                    1,
+                    record in living,
+                    min(((c.epoch, c.step) for c in living[record].cursors.values()), default=None)
+                    if record in living
+                    else None,
+                    tuple(each.get(slot, 0) for slot in range(ring.slots)),
+                )
+                for record, each in marks[number].items()
+            ]
+            empty = SlotRecord(0)
+            found = FoundRing(
+                stream.ring_id,
+                ring.slots,
+                stream.wanted_slots,
+                SLOT_BYTES,
+                stream.layout,
+                True,
+                tuple(records[number].get(slot, empty) for slot in range(ring.reserved)),
+                tuple(consumers),
+            )
+            new = self.engine.adopt(stream.spec, found, self.now).number
+            self.memory[new], self.records[new], self.marks[new] = memory[number], records[number], marks[number]
+            self.stream_of[stream.name] = new
+            self.pending.append(("grown", new, stream.wanted_slots))
+        self.run()
+
+    def former_work(self, index: int) -> None:
+        """A worker of a dead daemon, which lives still, does its task."""
+        worker, memory = self.former_workers[index % len(self.former_workers)]
+        if not worker.tasks:
+            return
+        _, kind, epoch, step, first, end, slot = worker.tasks.pop(0)
+        if kind != MEASURE:
+            assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
+            memory[slot]["rows"].update(dict.fromkeys(range(first, end), (epoch, step)))
+
+    def former_workers_die(self) -> None:
+        self.former_workers = []
+        for number in list(self.engine.streams):
+            self.engine.former_writers_gone(number)
         self.run()
 
     def note(self, trainer: SimTrainer, cursor: int, position, content) -> None:
-        self.yields.setdefault((trainer.session, cursor), []).append(position)
+        self.yields.setdefault((trainer.number, cursor), []).append(position)
 
     def tick(self) -> None:
         self.engine.tick(self.now)
@@ -289,6 +395,7 @@ class World:
             case c.CreateRing(stream, _, _, _):
                 self.pending.append(("ring", stream))
             case c.WriteSlot(stream, slot, record):
+                self.records[stream][slot] = record
                 if record.state in (SLOT_FILLING, SLOT_CONTINUED):
                     held = [h for t in self.trainers.values() if t.stream_name for h in t.held if t.stream == stream]
                     assert slot not in [s for h in held for s in h.slots], "a slot was reused under its holder"
@@ -308,13 +415,20 @@ class World:
             case c.DropStream(stream):
                 self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
                 self.memory.pop(stream, None)
+                self.records.pop(stream, None)
+                self.marks.pop(stream, None)
             case c.CloseSession(session):
                 trainer = self.trainers.pop(session, None)
                 if trainer is not None:
                     trainer.open = False
             case c.GrowRing(stream, slots):
                 self.pending.append(("grown", stream, slots))
-            case c.ShareRing() | c.LendRing() | c.Log():
+            case c.ShareRing(session, stream):
+                trainer = self.trainers.get(session)
+                if trainer is not None:
+                    trainer.ring = self.engine.streams[stream].ring_id
+                    trainer.marks = self.marks[stream].setdefault(trainer.record, {})
+            case c.LendRing() | c.Log():
                 pass
             case _:
                 raise AssertionError(command)
@@ -369,8 +483,9 @@ class World:
         elif kind == "ring" and subject in self.engine.streams and (short := self._short(subject, self.slots)) > 0:
             self.engine.ring_failed(subject, "no_space", "no room", short * SLOT_BYTES)
         elif kind == "ring" and subject in self.engine.streams:
-            self.memory[subject] = {}
-            self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self.now)
+            self.memory[subject], self.records[subject], self.marks[subject] = {}, {}, {}
+            self._next_ring += 1
+            self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self.now, self._next_ring)
             self.pending.append(("reserved", subject))
             self.pending.append(("reserved", subject))
         elif kind == "grown":

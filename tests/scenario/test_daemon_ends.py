@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from prefetchd_client import PrefetchLoader, stream_client
+from prefetchd_client import PrefetchLoader, autostart, reconnection, stream_client
 
 from prefetchd.cli import control_client, stop
 from prefetchd.cli.snapshot import read_report
@@ -38,7 +38,7 @@ def kill(daemon):
     until(lambda: is_gone(pid), "the daemon is dead")
 
 
-def test_a_signal_in_the_middle_of_work_ends_it_in_order_and_tells_the_trainer(daemon):
+def test_a_signal_in_the_middle_of_work_ends_it_in_order(daemon):
     with foreground(daemon, "--workers", "2") as (process, log):
         loader = PrefetchLoader(Made(_slowly, 40_000), batch_size=4, buffer=9000, stream="busy")
         iterator = iter(loader)
@@ -47,15 +47,40 @@ def test_a_signal_in_the_middle_of_work_ends_it_in_order_and_tells_the_trainer(d
         process.send_signal(signal.SIGTERM)
         assert process.wait(ENDS_WITHIN_S) == 0
         assert not leftovers(daemon)
-        with pytest.raises(DaemonUnavailableError) as caught:
-            list(iterator)
-        assert "SIGTERM" in str(caught.value)
-        assert str(daemon.paths.log) in str(caught.value)
         assert kept.tolist() == [0, 1, 2, 3]
         loader.close()
         events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
         assert events[0] == "started"
         assert events[-2:] == ["stopping", "stopped"]
+
+
+def test_a_trainer_gives_a_supervisor_time_and_then_starts_a_daemon_itself(daemon, monkeypatch):
+    monkeypatch.setattr(reconnection, "SUPERVISOR_GRACE_S", 0.5)
+    with foreground(daemon) as (process, _):
+        loader = PrefetchLoader(Numbers(400), batch_size=4, buffer=8)
+        iterator = iter(loader)
+        next(iterator)
+        process.send_signal(signal.SIGTERM)
+        process.wait(ENDS_WITHIN_S)
+    began_s = time.monotonic()
+    assert [index[0] for _, index in iterator] == list(range(4, 400, 4))
+    assert time.monotonic() - began_s > 0.5
+    assert read_report(daemon.paths).snapshot["daemon"]["generation"] == 1, "it had left nothing"
+    loader.close()
+
+
+def test_a_trainer_whose_daemon_cannot_be_started_again_is_told_why(daemon, monkeypatch):
+    daemon.start()
+    with PrefetchLoader(Made(_slowly, 400), batch_size=4, buffer=8) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        monkeypatch.setattr(autostart.sys, "executable", "/bin/false")
+        kill(daemon)
+        with pytest.raises(DaemonUnavailableError, match="the daemon is gone, and the daemon did not start") as caught:
+            list(iterator)
+        assert str(daemon.paths.log) in str(caught.value)
+        monkeypatch.undo()
+        assert next(iterator) is not None, "asked again, it tries again"
 
 
 def test_ctrl_c_ends_it_in_order_too(daemon):
@@ -149,7 +174,7 @@ def test_a_new_trainer_is_told_that_the_daemon_does_not_answer(daemon, monkeypat
 # --- dying ---
 
 
-def test_a_killed_daemon_is_replaced_and_what_it_left_is_reclaimed(daemon):
+def test_a_killed_daemon_is_replaced_and_what_it_left_is_used(daemon):
     daemon.start("--workers", "1")
     loader = PrefetchLoader(Numbers(4000), batch_size=4, buffer=6)
     iterator = iter(loader)
@@ -160,21 +185,24 @@ def test_a_killed_daemon_is_replaced_and_what_it_left_is_reclaimed(daemon):
     psutil.wait_procs(daemon.processes(), timeout=ENDS_WITHIN_S)
     assert not daemon.processes(), "its children died with it"
     assert daemon.segments() == left
-    seen = 4
-    try:
-        for _, index in iterator:
-            assert index.tolist() == list(range(seen, seen + 4))
-            seen += 4
-    except DaemonUnavailableError as error:
-        assert str(daemon.paths.log) in str(error)  # noqa: PT017 - it need not raise
-    assert kept[:, 0].tolist() == [0, 1, 2, 3]
-    loader.close()
+    assert loader.stats()["reconnections"] == 0
     daemon.start()
     assert read_report(daemon.paths).snapshot["daemon"]["generation"] == 2
-    assert not set(left) - {daemon.paths.status_segment[1:]} & set(daemon.segments())
-    with Peer(daemon.socket) as peer:
-        peer.say(trainer_hello())
-        assert peer.hear().program_wanted
+    assert daemon.segments() == left, "all of it is in use again"
+    assert [index[0] for _, index in iterator] == list(range(4, 4000, 4))
+    assert kept[:, 0].tolist() == [0, 1, 2, 3]
+    assert loader.stats()["reconnections"] == 1
+    loader.close()
+
+
+def test_what_a_killed_daemon_left_and_nobody_can_use_is_reclaimed(daemon):
+    daemon.start()
+    rings = [Path("/dev/shm" + daemon.paths.segment_name(kind, "broken")) for kind in ("ring", "ring-2", "program")]
+    for place, path in enumerate(rings):
+        path.write_bytes(b"PFDRING\0" * 600 * place)
+    kill(daemon)
+    daemon.start()
+    assert not any(path.exists() for path in rings)
 
 
 CRASHES = """

@@ -24,6 +24,7 @@ class Batch:
     cancelled   nobody wants it any more: it ends with its last task
     recalled    whoever was offered it gives it back, and it is evicted then
     pressed     it was recalled for a call of next() that waits, though another cursor awaits it
+    written     a holder may have written to it: it is not offered again
     retainer    the worker that keeps the finished batch in its own memory until there is room
     error       what the trainer gets in its place
     """
@@ -39,6 +40,7 @@ class Batch:
     filled: bool = False
     recalled: bool = False
     pressed: bool = False
+    written: bool = False
     retainer: int | None = None
     error: bytes | None = None
     deaths: int = 0

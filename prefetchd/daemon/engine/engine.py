@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from prefetchd.daemon.engine.adoption import FoundRing
 from prefetchd.daemon.engine.commands import (
     CloseSession,
     Command,
@@ -23,7 +24,7 @@ from prefetchd.daemon.engine.commands import (
 )
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import GHOST, Registry
-from prefetchd.daemon.engine.stream import Consumer, Stage, StreamState, WorkerStage
+from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState, WorkerStage
 from prefetchd.ring.policy import Ring
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (
@@ -40,6 +41,7 @@ from prefetchd.wire.messages import (
     Waiting,
     Welcome,
 )
+from prefetchd.wire.stream_spec import StreamSpec
 
 POSITION_LIMIT = 1 << 60
 
@@ -57,13 +59,16 @@ class Limits:
 class Engine:
     """All streams of one daemon."""
 
-    def __init__(self, limits: Limits, *, software: str = "", pid: int = 0, generation: int = 1) -> None:
+    def __init__(
+        self, limits: Limits, *, software: str = "", pid: int = 0, generation: int = 1, supervised: bool = False
+    ) -> None:
         self.limits = limits
         self.streams: dict[int, StreamState] = {}
         self.stopping = False
         self._software = software
         self._pid = pid
         self._generation = generation
+        self._supervised = supervised
         self._sessions: dict[int, StreamState] = {}
         self._commands: list[Command] = []
         self._moved = False
@@ -82,14 +87,16 @@ class Engine:
 
     # --- sessions ---
 
-    def hello(self, session: int, hello: Hello, now_s: float) -> None:
-        """A trainer opens a session. Answers Welcome or Refused."""
+    def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
+        """A trainer opens a session; `marks` are those of the consumer record that it says it has. Answers Welcome or
+        Refused."""
         try:
             stream = self.registry.stream_for(hello)
         except PrefetchdError as error:
             self._refuse(session, error.code, str(error))
             return
-        record = stream.free_record()
+        comes_back = stream.awaits(hello)
+        record = hello.consumer if comes_back else stream.free_record()
         if record is None:
             self._refuse(session, "daemon_refused", f"stream {stream.name!r} has all the consumers it can have")
             return
@@ -99,16 +106,31 @@ class Engine:
         wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1
         if wanted:
             stream.program_from = session
-        self._commands.append(
-            Send(
-                session,
-                Welcome(hello.protocol, self._software, self._pid, self._generation, stream.name, record, wanted),
-            )
+        welcome = Welcome(
+            hello.protocol,
+            self._software,
+            self._pid,
+            self._generation,
+            stream.name,
+            record,
+            wanted,
+            self._supervised,
         )
+        self._commands.append(Send(session, welcome))
         if stream.failure is not None:
             self._commands.append(Send(session, StreamFailed(*stream.failure)))
         elif stream.window.ring is not None:
             self._commands.append(ShareRing(session, stream.number))
+        if comes_back:
+            del stream.absents[record]
+            if not stream.absents and len(stream.consumers) == 1:
+                stream.offering.shareable = hello.shared
+            held = {(slot, generation): (session, cursor) for cursor, slot, generation in hello.held}
+            stream.offering.resolve_absent(record, marks, held)
+        for cursor, epoch, step, waiting in hello.cursors:
+            self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
+        self.registry.settle(now_s)
+        self._moved = True
 
     def program_arrived(self, session: int) -> None:
         """The stream's program segment is in the daemon's hands."""
@@ -125,10 +147,7 @@ class Engine:
         if isinstance(message, Consumed):
             self._consumed(stream, session, message)
         elif isinstance(message, PlaceCursor):
-            self._check_position(message.cursor, message.epoch, message.step)
-            for key in [key for key in stream.window.cursors if key[0] == GHOST]:  # type: ignore[index]
-                offering.close_cursor(key)  # type: ignore[arg-type]
-            offering.place_cursor((session, message.cursor), (message.epoch, message.step), waiting=message.waiting)
+            self._place_cursor(stream, session, message)
         elif isinstance(message, CloseCursor):
             offering.close_cursor((session, message.cursor))
         elif isinstance(message, GiveBack):
@@ -141,20 +160,54 @@ class Engine:
             raise ProtocolError(f"a trainer does not send {type(message).__name__}")
         self._moved = True
 
-    def session_closed(self, session: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The connection has ended; `marks` are those of its consumer record."""
+    def session_closed(self, session: int, marks: tuple[int, ...], now_s: float, *, alive: bool = False) -> None:
+        """The connection has ended; `marks` are those of its consumer record. When its process is `alive`, what it
+        holds stays its own until it comes back or absent_died."""
         stream = self._sessions.pop(session, None)
         if stream is None:
             return
         consumer = stream.consumers.pop(session)
+        if alive and not consumer.departed and stream.failure is None and stream.window.ring is not None:
+            position = stream.offering.keep_for_absent(session, consumer.record)
+            stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, position)
+            self._moved = True
+            return
         position = stream.offering.drop_consumer(session, marks)
         if stream.stage is Stage.AWAITING_PROGRAM and stream.program_from == session:
             self.registry.drop(stream, "the trainer that was to hand over its dataset has gone; make the loader again")
-        elif stream.failure is not None and not stream.consumers:
+        elif stream.failure is not None and not stream.consumers and not stream.absents:
             self.registry.drop(stream)
         elif not consumer.departed:
             self.registry.linger(stream, position, now_s + self.limits.linger_crash_s)
         self._moved = True
+
+    def adopt(self, spec: StreamSpec, found: FoundRing, now_s: float) -> StreamState | None:
+        """A dead daemon's ring becomes a stream again; None when it cannot."""
+        self._moved = True
+        return self.registry.adopt(spec, found, now_s, self.limits.linger_crash_s)
+
+    def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
+        """The consumer of `record`, which had no connection, is dead."""
+        stream = self.streams.get(number)
+        absent = stream.absents.pop(record, None) if stream is not None else None
+        if stream is None or absent is None:
+            return
+        stream.offering.resolve_absent(record, marks, {})
+        if stream.failure is not None and not stream.in_use:
+            self.registry.drop(stream)
+            return
+        self.registry.linger(stream, absent.position, now_s + self.limits.linger_crash_s)
+        self.registry.settle(now_s)
+        self._moved = True
+
+    def former_writers_gone(self, number: int) -> None:
+        """No worker of a dead daemon can write to the ring any more."""
+        stream = self.streams.get(number)
+        if stream is not None and stream.window.ring is not None:
+            for grant in stream.former_grants:
+                stream.window.ring.clear(grant)
+            stream.former_grants = []
+            self._moved = True
 
     def publications(self, session: int) -> list[Message]:
         """What to tell the session now; its batches are leased with this. Empty when there is nothing."""
@@ -198,12 +251,15 @@ class Engine:
         stream.stage = Stage.LOADING
         self._commands.append(StartStream(number))
 
-    def ring_created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, now_s: float) -> None:
+    def ring_created(
+        self, number: int, slots: int, wanted_slots: int, slot_bytes: int, now_s: float, ring_id: int = 0
+    ) -> None:
         """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
-        (ring_reserved)."""
+        (ring_reserved). Clients that have it mapped call it `ring_id`."""
         stream = self.streams.get(number)
         if stream is None:
             return
+        stream.ring_id = ring_id
         stream.slot_bytes = slot_bytes
         stream.wanted_slots = wanted_slots
         stream.most_slots = slots
@@ -276,6 +332,7 @@ class Engine:
 
     def tick(self, now_s: float) -> None:
         """Ends what has lingered long enough, and processes that have nothing to do."""
+        self.registry.settle(now_s)
         self.registry.end_lingering(now_s)
         self.registry.park()
         self.pool.retire_idle(now_s)
@@ -292,6 +349,13 @@ class Engine:
             self.registry.drop(stream)
 
     # --- inside ---
+
+    def _place_cursor(self, stream: StreamState, session: int, message: PlaceCursor) -> None:
+        self._check_position(message.cursor, message.epoch, message.step)
+        for key in [key for key in stream.window.cursors if key[0] == GHOST]:  # type: ignore[index]
+            stream.offering.close_cursor(key)  # type: ignore[arg-type]
+        position = (message.epoch, message.step)
+        stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
 
     def _create_ring(self, stream: StreamState) -> None:
         self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))
@@ -337,7 +401,7 @@ class Engine:
         for session in stream.consumers:
             self._commands.append(Send(session, StreamFailed(code, message, error)))
         self.pool.stop_workers(stream)
-        if not stream.consumers:
+        if not stream.consumers and not stream.absents:
             self.registry.drop(stream)
 
     def _decide(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
 
 from prefetchd.daemon.engine.batches import Batch, Lease
 from prefetchd.daemon.engine.window import Window
 from prefetchd.ring.cursors import Cursor, place
+from prefetchd.ring.policy import Grant
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import BatchFailed, Message, Published, Recall
 from prefetchd.wire.stream_spec import Position
@@ -16,6 +18,13 @@ FAILURES_A_PUBLICATION = 64
 
 Key = tuple[Hashable, int]
 """(consumer, the number that it gave its cursor)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Absent:
+    """Holds what is leased to the consumer of `record` while that has no connection."""
+
+    record: int
 
 
 class Offering:
@@ -149,6 +158,48 @@ class Offering:
                 self._end(key, lease, returned=not written)
         return self.close_cursors(consumer)
 
+    # --- consumers whose connection has ended, though they live ---
+
+    def keep_for_absent(self, consumer: Hashable, record: int) -> Position | None:
+        """The consumer may come back: what it was handed or offered alone stays leased, to its record; its cursors
+        and its other leases end. Returns what close_cursors does."""
+        absent: Key = (Absent(record), 0)
+        for key in [key for key in self._leases if key[0] == consumer]:
+            for lease in list(self._leases[key].values()):
+                if lease.exclusive:
+                    self._hold(absent, lease.batch, lease.grant)
+                self._end(key, lease, returned=True)
+        return self.close_cursors(consumer)
+
+    def adopt(self, batch: Batch, records: Sequence[int]) -> None:
+        """A batch that a former daemon made: it is leased to all living consumers of that time, for each may have been
+        offered it or even hold it."""
+        assert batch.grant is not None
+        for record in records:
+            self._hold((Absent(record), 0), batch, batch.grant)
+        if not records:
+            self.window.batches[batch.position] = batch
+        self.window.cursors_moved()
+
+    def resolve_absent(self, record: int, marks: Sequence[int], held: Mapping[tuple[int, int], Key]) -> None:
+        """The absent consumer has come back, or died: `held` says for each (slot, generation) whose tensors live which
+        cursor of its new session leases it. What it has not been handed without a copy (`marks`) can be offered
+        again."""
+        key: Key = (Absent(record), 0)
+        for lease in list(self._leases.get(key, {}).values()):
+            slot, generation = lease.grant.slot, lease.grant.generation
+            holder = held.get((slot, generation))
+            if holder is not None:
+                self._hold(holder, lease.batch, lease.grant)
+            self._end(key, lease, returned=not (slot < len(marks) and marks[slot] == generation))
+        self.window.cursors_moved()
+
+    def _hold(self, key: Key, batch: Batch, grant: Grant) -> None:
+        assert self.window.ring is not None
+        if grant.slot not in self._leases.get(key, {}):
+            self.window.ring.lease(grant, key)
+            self._leases.setdefault(key, {})[grant.slot] = Lease(key, batch, grant, exclusive=True)
+
     def held(self, consumer: Hashable) -> int:
         """Batches in the consumer's hands, offered or yielded."""
         return sum(len(leases) for key, leases in self._leases.items() if key[0] == consumer)
@@ -264,9 +315,12 @@ class Offering:
         del self._leases[key][lease.grant.slot]
         if not self._leases[key]:
             del self._leases[key]
+        if lease.exclusive and not returned:
+            lease.batch.written = True
         if not ring.release(lease.grant, key):
             return
         batch = lease.batch
+        returned = returned and not batch.written
         if batch.recalled and returned:
             ring.evict(lease.grant)
             window.batches.setdefault(batch.position, batch)

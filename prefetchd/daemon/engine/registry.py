@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 
+from prefetchd.daemon.engine.adoption import FoundRing, found_batches, last_generation
+from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, Log, ParkStream, Send, StartStream
 from prefetchd.daemon.engine.pool import Pool
-from prefetchd.daemon.engine.stream import Stage, StreamState
+from prefetchd.daemon.engine.stream import AbsentConsumer, Stage, StreamState
+from prefetchd.ring.policy import Ring, SlotState
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Hello, Refused
 from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
+
+SETTLE_S = 5.0
+"""How long an adopted stream waits for its consumers before it fills anything."""
 
 GHOST = -1
 """The consumer of a cursor that keeps a ring filling after its trainer has gone."""
@@ -42,6 +48,8 @@ class Registry:
         spec = dataclasses.replace(spec, name=hello.stream, fingerprint=hello.fingerprint)
         by_name = {stream.name: stream for stream in self._streams.values()}
         found = by_name.get(spec.name)
+        if found is not None and found.awaits(hello):
+            return found
         if found is not None and found.in_use and not (hello.shared and found.offering.shareable):
             if hello.shared and found.spec.fingerprint != spec.fingerprint:
                 raise CallerError(
@@ -61,11 +69,56 @@ class Registry:
                 raise CallerError(f"stream {spec.name!r} is in use ({why}); choose another name with stream=")
             self._log("info", "stream replaced", stream=found.name, was=found.spec.fingerprint, why=differs or "fresh")
             self.drop(found)
-        stream = StreamState(self._next_stream, spec, self._commands)
+        stream = self._new_stream(spec)
         stream.offering.shareable = hello.shared
-        self._next_stream += 1
-        self._streams[stream.number] = stream
         return stream
+
+    # --- from a dead daemon ---
+
+    def adopt(self, spec: StreamSpec, found: FoundRing, now_s: float, linger_s: float) -> StreamState | None:
+        """A stream of a dead daemon goes on: no ready batch of it is lost. Nothing is filled before its living
+        consumers have come back, or SETTLE_S are over: they may hold what would be filled. None when another ring of
+        that name was adopted already."""
+        if any(stream.name == spec.name for stream in self._streams.values()):
+            return None
+        stream = self._new_stream(spec)
+        stream.stage = Stage.PARKED if found.has_program else Stage.AWAITING_PROGRAM
+        stream.layout, stream.slot_bytes, stream.ring_id = found.layout, found.slot_bytes, found.ring
+        stream.batch_bytes = max((record.payload_bytes for record in found.records), default=0)
+        stream.wanted_slots, stream.most_slots = found.wanted_slots, found.slots
+        stream.filling.whole_only = not found.layout
+        ring = stream.window.ring = Ring(found.slots, first_generation=last_generation(found) + 1)
+        ring.reserve(len(found.records))
+        living = [each.record for each in found.consumers if each.alive]
+        # Whether they shared it, the first to come back will say.
+        stream.offering.shareable = bool(living)
+        for each in found_batches(found):
+            rows = 0 if stream.window.lengths.is_end(each.position) else stream.schedule.rows(each.position[1])
+            if each.filling:
+                ring.adopt(each.grant, quarantined=True)
+                stream.former_grants.append(each.grant)
+            elif rows and (living or each.position not in stream.window.batches) and each.handed_to.issubset(living):
+                ring.adopt(each.grant, quarantined=False)
+                batch = Batch(each.position, rows, each.grant, not found.layout, each.grant.span, filled=True)
+                stream.offering.adopt(batch, living)
+        for consumer in found.consumers:
+            if consumer.alive:
+                stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, consumer.position)
+        if living:
+            stream.settles_until_s = now_s + SETTLE_S
+        else:
+            positions = [each.position for each in found.consumers if each.position is not None]
+            self.linger(stream, min(positions, default=None), now_s + linger_s)
+        self._log(
+            "info", "ring adopted", stream=stream.name, batches=ring.count(SlotState.READY), waits_for=len(living)
+        )
+        return stream
+
+    def settle(self, now_s: float) -> None:
+        """Consumers that have not come back in time are not waited for any longer."""
+        for stream in self._streams.values():
+            if stream.settles_until_s is not None and (not stream.absents or stream.settles_until_s <= now_s):
+                stream.settles_until_s = None
 
     # --- without a consumer ---
 
@@ -102,7 +155,7 @@ class Registry:
     def unpark(self) -> None:
         """Parked streams that have something to fill get processes again."""
         for stream in self._streams.values():
-            if stream.stage is Stage.PARKED and stream.filling.need() is not None:
+            if stream.stage is Stage.PARKED and stream.settles_until_s is None and stream.filling.need() is not None:
                 stream.stage = Stage.LOADING
                 self._commands.append(StartStream(stream.number))
 
@@ -130,6 +183,12 @@ class Registry:
             self._commands.append(CloseSession(session))
         del self._streams[stream.number]
         self._commands.append(DropStream(stream.number))
+
+    def _new_stream(self, spec: StreamSpec) -> StreamState:
+        stream = StreamState(self._next_stream, spec, self._commands)
+        self._next_stream += 1
+        self._streams[stream.number] = stream
+        return stream
 
     def _lingering(self) -> list[StreamState]:
         """Streams without a consumer, the soonest to end first."""

@@ -12,8 +12,10 @@ from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.window import Window
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.cursors import EpochLengths
+from prefetchd.ring.policy import Grant
+from prefetchd.wire.messages import Hello
 from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
-from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.stream_spec import Position, StreamSpec
 
 SHORTEST_PIECE_S = 0.001
 LONG_PIECE_S = 0.05
@@ -80,6 +82,15 @@ class Counters:
     worker_deaths: int = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class AbsentConsumer:
+    """A consumer without a connection whose process lives, and where it stood (None: nowhere yet)."""
+
+    record: int
+    pid: int
+    position: Position | None
+
+
 class StreamState:
     """Everything the engine keeps of one stream."""
 
@@ -97,6 +108,10 @@ class StreamState:
         self.filling = Filling(self.window, lambda position: self.schedule.rows(position[1]))
         self.offering = Offering(self.window)
         self.consumers: dict[int, Consumer] = {}
+        self.absents: dict[int, AbsentConsumer] = {}
+        self.settles_until_s: float | None = None
+        self.ring_id = 0
+        self.former_grants: list[Grant] = []
         self.workers: dict[int, Worker] = {}
         self.counters = Counters()
         self.layout = b""
@@ -121,7 +136,11 @@ class StreamState:
     @property
     def in_use(self) -> bool:
         """True while a process consumes the stream; one that said Goodbye and still holds tensors does not."""
-        return any(not consumer.departed for consumer in self.consumers.values())
+        return bool(self.absents) or any(not consumer.departed for consumer in self.consumers.values())
+
+    def awaits(self, hello: Hello) -> bool:
+        """True when this is one of its absent consumers that comes back."""
+        return hello.ring == self.ring_id and hello.consumer in self.absents
 
     @property
     def lingers(self) -> bool:
@@ -139,7 +158,7 @@ class StreamState:
 
     def free_record(self) -> int | None:
         """A consumer record of the segment that nobody writes, or None when all are taken."""
-        taken = {consumer.record for consumer in self.consumers.values()}
+        taken = {consumer.record for consumer in self.consumers.values()} | self.absents.keys()
         return next((record for record in range(CONSUMERS) if record not in taken), None)
 
     def worker_limit(self, limit: int) -> int:

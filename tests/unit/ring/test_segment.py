@@ -46,7 +46,7 @@ def make(name):
 
         def made(slots: int = 8, slot_bytes: int = PAGE_BYTES, wanted: int | None = None) -> RingSegment:
             header = new_header(slots, slot_bytes, "ab" * 16, 3, SPEC, LAYOUT, "/the-program")
-            ring = RingSegment(name, header, SPEC, LAYOUT, slots if wanted is None else wanted)
+            ring = RingSegment.create(name, header, SPEC, LAYOUT, slots if wanted is None else wanted)
             stack.callback(ring.close)
             return ring
 

@@ -1,0 +1,103 @@
+"""What a dead daemon's ring tells, and what of it can be trusted. Pure.
+
+A slot's record says READY from when all rows are in until the slot is claimed anew: whether the batch was evicted
+meanwhile does not matter, its bytes are still there. It is not trusted when a consumer was handed it without a copy
+(its mark equals the generation), for its holder may have written to it. A record that says FILLING may have writers
+that still live.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from prefetchd.ring.policy import Grant
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
+from prefetchd.wire.stream_spec import Position
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundConsumer:
+    """One consumer of the ring: its record's number, whether its process lives, where it stands (None when it has
+    yielded nothing), and its marks, a generation a slot."""
+
+    record: int
+    pid: int
+    alive: bool
+    position: Position | None
+    marks: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundRing:
+    """A ring without a daemon. `slots` is its full size; `records` are those of the reserved slots; `wanted_slots` are
+    to be reserved in the end."""
+
+    ring: int
+    slots: int
+    wanted_slots: int
+    slot_bytes: int
+    layout: bytes
+    has_program: bool
+    records: tuple[SlotRecord, ...]
+    consumers: tuple[FoundConsumer, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundBatch:
+    """A batch of the ring. `filling`: it never became ready. `handed_to` are the records of consumers that were handed
+    it without a copy."""
+
+    grant: Grant
+    position: Position
+    payload_bytes: int
+    filling: bool
+    handed_to: frozenset[int]
+
+
+def found_batches(found: FoundRing) -> list[FoundBatch]:
+    """All whole batches of the ring, the latest first."""
+    batches = []
+    for slot, record in enumerate(found.records):
+        if record.state not in (SLOT_FILLING, SLOT_READY):
+            continue
+        slots = _chain(found.records, slot)
+        if slots is None:
+            continue
+        marked = (each.record for each in found.consumers if _is_marked(each.marks, slot, record.generation))
+        batches.append(
+            FoundBatch(
+                Grant(slots, record.generation),
+                (record.epoch, record.step),
+                record.payload_bytes,
+                record.state == SLOT_FILLING,
+                frozenset(marked),
+            )
+        )
+    return sorted(batches, key=lambda batch: -batch.grant.generation)
+
+
+def last_generation(found: FoundRing) -> int:
+    """The highest generation that may ever have been given out on the ring."""
+    # A claim that was cut short has written some of its slots' generations, if not all.
+    return max((record.generation for record in found.records), default=0) + 1
+
+
+def _is_marked(marks: Sequence[int], slot: int, generation: int) -> bool:
+    return slot < len(marks) and marks[slot] == generation
+
+
+def _chain(records: Sequence[SlotRecord], slot: int) -> tuple[int, ...] | None:
+    """The slots of the batch that begins in `slot`, or None when some of them have been claimed anew since."""
+    first = records[slot]
+    slots = [slot]
+    following = first.next_slot
+    while following >= 0:
+        if following >= len(records) or len(slots) >= first.span:
+            return None
+        record = records[following]
+        if record.state != SLOT_CONTINUED or record.generation != first.generation:
+            return None
+        slots.append(following)
+        following = record.next_slot
+    return tuple(slots) if len(slots) == first.span else None

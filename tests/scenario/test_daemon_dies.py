@@ -1,0 +1,136 @@
+"""The daemon is killed: the trainer goes on with what is ready, and another daemon with the ring."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+from prefetchd_client import PrefetchLoader
+
+from tests.scenario.datasets import Dice, Numbers, equal
+from tests.scenario.oracle import epoch_batches
+from tests.scenario.watching import is_gone, stream_when, until
+
+
+def kill(daemon):
+    pid = daemon.pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), "the daemon is dead")
+
+
+def name_of(loader):
+    return loader.stats()["stream"]
+
+
+def full(daemon, loader, ready):
+    stream_when(
+        daemon, name_of(loader), lambda stream: (stream["ring"] or {}).get("ready") == ready, "its ring is full"
+    )
+
+
+def test_every_batch_comes_though_the_daemon_is_killed_again_and_again(daemon):
+    daemon.start()
+    with PrefetchLoader(Dice(400), batch_size=4, shuffle=True, seed=5, buffer=8) as loader:
+        for epoch in range(2):
+            seen = []
+            for step, batch in enumerate(loader):
+                seen.append([each.clone() for each in batch])
+                if step % 30 == 10:
+                    kill(daemon)
+            assert equal(seen, epoch_batches(Dice(400), epoch, batch_size=4, seed=5, shuffle=True))
+        assert loader.stats()["reconnections"] >= 6
+
+
+def test_what_is_ready_is_yielded_without_a_daemon(daemon):
+    daemon.start()
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=16) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        full(daemon, loader, 15)
+        longest_before = loader.stats()["longest_wait_s"]
+        kill(daemon)
+        for step in range(1, 14):
+            assert next(iterator)[1][0] == 4 * step
+        assert loader.stats()["longest_wait_s"] == longest_before, "none of them was waited for"
+        list(iterator)
+
+
+def test_a_trainer_that_ends_without_a_daemon_leaves_nothing(daemon):
+    daemon.start()
+    loader = PrefetchLoader(Numbers(400), batch_size=4, buffer=16)
+    kept, _ = next(iter(loader))
+    kill(daemon)
+    loader.close()
+    assert daemon.segments() == [daemon.paths.status_segment[1:]]
+    assert kept[:, 0].tolist() == [0, 1, 2, 3]
+    daemon.start()
+
+
+def test_not_one_ready_batch_is_computed_again(daemon):
+    daemon.start()
+    with PrefetchLoader(Numbers(4000), batch_size=4, buffer=32) as loader:
+        iterator = iter(loader)
+        first = next(iterator)
+        full(daemon, loader, 31)
+        kill(daemon)
+        daemon.start()
+        assert next(iterator)[1][0] == 4, "it hears of the end"
+        assert next(iterator)[1][0] == 8, "it has come back"
+        assert loader.stats()["reconnections"] == 1
+        consumed = loader.stats()["yielded"]
+        for step in range(consumed, 200):
+            assert next(iterator)[1][0] == 4 * step
+        found = stream_when(daemon, name_of(loader), lambda stream: stream["consumed_batches"] >= 150)
+        assert found["produced_batches"] <= 200 - 31 + 32
+        assert first[1].tolist() == [0, 1, 2, 3]
+
+
+def test_batches_that_are_held_stay_as_they_are(daemon):
+    daemon.start()
+    with PrefetchLoader(Numbers(4000), batch_size=4, buffer=8) as loader:
+        iterator = iter(loader)
+        kept = [next(iterator) for _ in range(3)]
+        kept[1][0].zero_()
+        kill(daemon)
+        for step in range(3, 100):
+            assert next(iterator)[1][0] == 4 * step
+        assert [batch[0][0, 0] for batch in kept] == [0, 0, 8]
+        assert loader.stats()["reconnections"] == 1
+
+
+def test_all_die_and_the_next_trainer_finds_the_ring(daemon):
+    """A ring is adopted by its lock, whoever comes first."""
+    daemon.start()
+    loader = PrefetchLoader(Numbers(4000), batch_size=4, buffer=32, stream="orphan")
+    iterator = iter(loader)
+    next(iterator)
+    full(daemon, loader, 31)
+    kill(daemon)
+    loader._client.abandon()
+    with PrefetchLoader(Numbers(4000), batch_size=4, buffer=32, stream="orphan") as again:
+        iterator = iter(again)
+        next(iterator)
+        stream = stream_when(daemon, "orphan")
+        assert [next(iterator)[1][0].item() for _ in range(20)] == [4 * step for step in range(1, 21)]
+        assert stream["produced_batches"] <= 3
+
+
+def test_a_daemon_that_is_stopped_in_order_is_started_again_for_a_trainer_that_goes_on(daemon):
+    daemon.start()
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=8) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        daemon.command("stop")
+        assert [batch[1][0].item() for batch in iterator] == [4 * step for step in range(1, 100)]
+
+
+def test_its_children_die_with_it(daemon):
+    daemon.start()
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=8) as loader:
+        next(iter(loader))
+        processes = daemon.processes()
+        kill(daemon)
+        _, alive = psutil.wait_procs(processes, timeout=10)
+        assert not alive
+    daemon.start()
