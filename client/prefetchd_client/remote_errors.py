@@ -61,7 +61,9 @@ def _original(remote: RemoteException) -> BaseException | None:
             return None
         # Not through the constructor: it may take other arguments than those that ended up in `args`.
         error: BaseException = kind.__new__(kind, *arguments)
-        error.args = arguments
+        if not isinstance(error, OSError):
+            # Of its arguments an OSError keeps two in `args`.
+            error.args = arguments
         with contextlib.suppress(Exception):
             _initialise_builtin(error, arguments)
         error.__dict__.update(attributes)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from prefetchd.cli.run import default_workers
+from prefetchd.workers.cpu_limits import usable_cpus
 
 IMAGES = 2000
 # What imports it, and of what package it is.
@@ -52,7 +52,7 @@ def command(
         "--images": images or (0 if data else IMAGES),
         "--epochs": epochs,
         "--batch-size": batch_size,
-        "--workers": workers or default_workers(),
+        "--workers": workers or usable_cpus(),
         "--buffer": buffer,
     }
     arguments = [f"{name}={value}" for name, value in options.items() if value is not None]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from pathlib import Path
 
 import click
 
@@ -13,6 +13,7 @@ from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
+from prefetchd.workers.cpu_limits import usable_cpus
 
 STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 
@@ -61,31 +62,23 @@ def command(
 ) -> None:
     """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line."""
     paths = runtime_paths(socket)
+    if reset_affinity:
+        # A trainer that started us may be bound to a few CPUs; its loading should not be.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
     options = Options(
-        limits=Limits(workers or default_workers(), linger_clean, linger),
+        limits=Limits(workers or usable_cpus(), linger_clean, linger),
         nice=nice,
         memory_bytes=memory,
         idle_exit_s=idle_exit,
         log_file=paths.log if detach else None,
         log_level=log_level,
-        keep_affinity=not reset_affinity,
+        supervised=not detach,
     )
     if detach:
         _run_detached(paths, options)
     elif not run_daemon(paths, options, lambda: None):
         raise click.ClickException(f"a daemon serves {paths.socket} already; see `prefetchd status`")
-
-
-def default_workers() -> int:
-    """The CPUs that this process may use, less what the cgroup's quota takes away."""
-    cpus = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cpus = min(cpus, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return cpus
 
 
 def _run_detached(paths: RuntimePaths, options: Options) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.runtime_paths import make_directories
 
 ROTATE_BYTES = 8 << 20
 ROTATED_FILES = 3
@@ -36,7 +37,7 @@ def log_to(path: Path | None, level: str) -> None:
         handler = logging.StreamHandler(sys.stderr)
     else:
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(path.parent)
             handler = logging.handlers.RotatingFileHandler(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
         except OSError as error:
             raise CallerError(

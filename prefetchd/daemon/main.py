@@ -41,7 +41,6 @@ class Options:
     idle_exit_s: float | None = None
     log_file: Path | None = None
     log_level: str = "info"
-    keep_affinity: bool = True
     supervised: bool = False
 
 
@@ -54,10 +53,6 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
         return False
     try:
         log_to(options.log_file, options.log_level)
-        if not options.keep_affinity:
-            # A trainer that started us may be bound to a few CPUs; its loading should not be.
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, range(os.cpu_count() or 1))
         _raise_descriptor_limit()
         generation = lock.read_number() + 1
         lock.write_number(generation)

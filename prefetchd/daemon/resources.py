@@ -27,6 +27,7 @@ class StreamResources:
         self.spec = spec
         self.program_fd = -1
         self.program_name = ""
+        self._program_lock = -1
         self.ring: RingSegment | None = None
 
     def take_program(self, name: str, fd: int, paths: RuntimePaths) -> None:
@@ -39,14 +40,28 @@ class StreamResources:
             mine, named = os.fstat(fd), os.stat(SHARED_MEMORY + name)
             if (mine.st_dev, mine.st_ino) != (named.st_dev, named.st_ino) or mine.st_uid != os.geteuid():
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
-            # The lock goes onto a description of our own; the client's, shared as well, ends when it lets go.
-            own = reopen(fd)
+            if not self._own_program(name, fd):
+                raise ProtocolError(f"the program segment {name!r} is being reclaimed")
         except (OSError, ValueError) as error:
             raise ProtocolError(f"the program segment {name!r} cannot be opened: {error}") from None
         finally:
             os.close(fd)
-        try_lock(own, DAEMON_LOCK_OFFSET, shared=True)
-        self.program_fd, self.program_name = own, name
+
+    def _own_program(self, name: str, fd: int) -> bool:
+        """Locks the program through a description of our own: what zygotes get must not keep the lock after us. False
+        when somebody reclaims it."""
+        lock = reopen(fd)
+        try:
+            locked = try_lock(lock, DAEMON_LOCK_OFFSET, shared=True)
+            self.program_fd = reopen(fd) if locked else -1
+        except BaseException:
+            os.close(lock)
+            raise
+        if not locked:
+            os.close(lock)
+            return False
+        self.program_name, self._program_lock = name, lock
+        return True
 
     @classmethod
     def of_dead_daemon(cls, name: str, fd: int, generation: int) -> StreamResources:
@@ -63,10 +78,12 @@ class StreamResources:
         grows = spec.buffer_batches and not ring.row_layout
         ring.grow(spec.buffer_batches if grows else header.slots)
         with contextlib.suppress(OSError):
-            program = os.open(SHARED_MEMORY + header.program_name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            if header.program_name and try_lock(program, DAEMON_LOCK_OFFSET, shared=True):
-                resources.program_fd, resources.program_name = program, header.program_name
-            else:
+            program = os.open(
+                f"{SHARED_MEMORY}/{header.program_name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            )
+            try:
+                resources._own_program(header.program_name, program)
+            finally:
                 os.close(program)
         return resources
 
@@ -114,6 +131,7 @@ class StreamResources:
         if self.program_fd >= 0:
             unlink(self.program_name)
             os.close(self.program_fd)
+            os.close(self._program_lock)
             self.program_fd = -1
 
 

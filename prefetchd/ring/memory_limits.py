@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from prefetchd.ring.cgroups import MEMBERSHIP, ROOT, cgroup_levels
+
 _UNLIMITED = 1 << 60
+# Beyond memory.high nothing fails, but every allocation is slowed down.
+_LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
 
 def free_bytes(directory: str) -> int:
@@ -14,37 +19,20 @@ def free_bytes(directory: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def cgroup_headroom_bytes(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int | None:
+def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:
     """What this process's cgroups (version 1 or 2, all levels) leave of memory, or None without a limit.
 
     File cache that the kernel gives up under pressure counts as left.
     """
-    try:
-        lines = Path(membership).read_text().splitlines()
-    except OSError:
-        return None
     least: int | None = None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            names, base = ("memory.max", "memory.current"), Path(root)
-            if not (base / "cgroup.controllers").exists():
-                base = base / "unified"
-        elif "memory" in controllers.split(","):
-            names, base = ("memory.limit_in_bytes", "memory.usage_in_bytes"), Path(root) / "memory"
-        else:
-            continue
-        for level in _levels(base, path):
-            limit, used = (_number(level / name) for name in names)
+    for version, level in cgroup_levels("memory", root, membership):
+        used = _number(level / _USED[version])
+        for name in _LIMITS[version]:
+            limit = _number(level / name)
             if limit is not None and used is not None and limit < _UNLIMITED:
                 headroom = max(0, limit - used + _reclaimable(level / "memory.stat"))
                 least = headroom if least is None else min(least, headroom)
     return least
-
-
-def _levels(base: Path, path: str) -> list[Path]:
-    parts = [part for part in path.split("/") if part and part != ".."]
-    return [base.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
 def _reclaimable(stat: Path) -> int:

@@ -33,14 +33,19 @@ class RingMemory:
     """The segment behind `fd`, mapped shared and writable. Takes the descriptor over; owned by one process."""
 
     def __init__(self, fd: int) -> None:
-        """Raises ProtocolError when the file is no ring of this layout version."""
+        """Raises ProtocolError when the file is no ring of this layout version, OSError when it cannot be mapped;
+        `fd` is closed then."""
         self._fd = fd
-        size = os.fstat(fd).st_size
-        if size < HEADER_BYTES:
-            raise ProtocolError(f"a ring of {size} bytes is too short for its header")
-        self.memory = mmap.mmap(fd, size)
-        self.header: SegmentHeader = decode_header(memoryview(self.memory)[:HEADER_BYTES], size)
         self._array_types: dict[int, Any] = {}
+        with contextlib.ExitStack() as undoing:
+            undoing.callback(os.close, fd)
+            size = os.fstat(fd).st_size
+            if size < HEADER_BYTES:
+                raise ProtocolError(f"a ring of {size} bytes is too short for its header")
+            self.memory = mmap.mmap(fd, size)
+            undoing.callback(self.memory.close)
+            self.header: SegmentHeader = decode_header(self.memory[:HEADER_BYTES], size)
+            undoing.pop_all()
 
     @property
     def fd(self) -> int:

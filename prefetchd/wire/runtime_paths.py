@@ -32,11 +32,12 @@ class RuntimePaths:
 
     @property
     def lock(self) -> Path:
-        """Held by the daemon while it lives, and by a client while it starts one."""
+        """Held by the daemon while it lives: there is one on a socket."""
         return self.socket.with_name(self.socket.name + ".lock")
 
     @property
     def start_lock(self) -> Path:
+        """Held by a client while it starts a daemon: others wait for what comes of it."""
         return self.socket.with_name(self.socket.name + ".start")
 
     @property
@@ -74,12 +75,13 @@ def runtime_paths(socket: str | os.PathLike[str] | None = None, env: Mapping[str
 
 
 def make_private(directory: Path) -> None:
-    """Creates `directory` with mode 0700, or checks that nobody else can put anything in our socket's place there.
+    """Creates `directory`, and what is missing above it, with mode 0700, or checks that nobody else can put anything in
+    our socket's place there.
 
     Raises CallerError, naming owner and mode, when another user could put a socket there.
     """
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(directory)
     except (FileExistsError, NotADirectoryError):
         raise CallerError(f"{directory} is no directory. Choose another with --socket or ${SOCKET_VARIABLE}") from None
     found = directory.lstat()
@@ -92,6 +94,16 @@ def make_private(directory: Path) -> None:
             f"allowed: a directory of uid {os.geteuid()} that nobody else may write to. "
             f"Choose another with --socket or ${SOCKET_VARIABLE}"
         )
+
+
+def make_directories(directory: Path) -> None:
+    """Creates `directory` and what is missing above it, all with mode 0700."""
+    # Path.mkdir(parents=True) gives its mode to the last one only.
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        make_directories(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _runtime_directory(env: Mapping[str, str]) -> Path:

@@ -106,6 +106,9 @@ class ChildProcess:
                 message, fds = receive_with_fds(self.sock)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                # It died with messages unread. That is told once, before what it said last.
+                continue
             except (OSError, ProtocolError):
                 message, fds = None, []
             if message is None:

@@ -140,7 +140,7 @@ class Filler:
             except Deviation:
                 raise
             except Exception as error:
-                raise Deviation(f"default_collate refuses: {error}") from None
+                raise Deviation(f"default_collate refuses: {_text_of(error)}") from None
             if plan.signature != layout.signature:
                 raise Deviation("the sample's signature is not the layout's")
             self._rows = plan
@@ -225,11 +225,10 @@ def remote_exception(error: UserCodeError) -> RemoteException:
     """The user's exception as it travels to the trainer."""
     cause = error.__cause__
     assert cause is not None
-    trace = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
     return RemoteException(
         type_name=type(cause).__qualname__,
         message=_text_of(cause),
-        traceback=trace,
+        traceback=_traceback_of(cause),
         place=error.place,
         pickled=_pickled_exception(cause),
     )
@@ -261,10 +260,21 @@ def _text_of(error: BaseException) -> str:
         return "an exception whose text cannot be had"
 
 
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:
+        # Its notes, say, are a property that raises: where it came from can still be told.
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
 def _pickled_exception(error: BaseException) -> bytes:
     target = io.BytesIO()
     try:
-        MainAwarePickler(target, 5).dump((type(error), error.args, error.__dict__))
+        # OSError keeps file names outside of `args`. A __reduce__ of the class's own is not asked: what it gives is for
+        # the constructor, which the trainer does not call.
+        arguments = OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args
+        MainAwarePickler(target, 5).dump((type(error), arguments, error.__dict__))
     except Exception:
         return b""
     pickled = target.getvalue()

@@ -12,11 +12,8 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import Filler, UserCodeError, load_failed
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
-from prefetchd.workers.task_runner import Result, TaskRunner
+from prefetchd.workers.task_runner import TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
-
-REPORT_AT_ONCE_US = 1000
-"""Results of shorter tasks wait for the next one, if there is one already, and travel together."""
 
 
 def run_worker(sock: socket.socket, spec: StreamSpec, program: Program, place: int, workers: int) -> None:
@@ -39,8 +36,6 @@ class Worker:
     def __init__(self, sock: socket.socket, runner: TaskRunner) -> None:
         self._sock = sock
         self._runner = runner
-        self._results: list[Result] = []
-        self._results_us = 0
 
     def serve(self) -> None:
         """Until end of file. Blocks."""
@@ -56,20 +51,7 @@ class Worker:
                 close_all(fds)
 
     def _fill(self, message: Fill) -> None:
-        last = len(message.tasks) - 1
-        for place, task in enumerate(message.tasks):
+        # Each answer before the next task: that one may be slow, or end this process.
+        for task in message.tasks:
             answer = self._runner.run(task)
-            if isinstance(answer, tuple):
-                self._results.append(answer)
-                self._results_us += answer[2]
-                if place == last or self._results_us >= REPORT_AT_ONCE_US:
-                    self._report()
-            else:
-                self._report()
-                send(self._sock, answer)
-
-    def _report(self) -> None:
-        if self._results:
-            send(self._sock, Filled(tuple(self._results)))
-            self._results = []
-            self._results_us = 0
+            send(self._sock, Filled((answer,)) if isinstance(answer, tuple) else answer)

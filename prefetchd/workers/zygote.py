@@ -50,19 +50,23 @@ def main(role: str, parent: str, *arguments: str) -> None:
     die_with_parent(int(parent))
     leave_signals_to_daemon()
     numbers = [int(each) for each in arguments]
+    # Handed over for us, not for what the user's code may execute.
+    for fd in numbers[:3]:
+        os.set_inheritable(fd, False)
     sock = socket.socket(fileno=numbers[0])
     if role == ENVIRONMENT:
         _serve_environment(sock)
-    elif role == STREAM:
-        _, program_fd, spec_fd = numbers
-        enter(read_environment(program_fd))
-        _prepare_for_programs()
-        _serve_stream(sock, program_fd, _read_spec(spec_fd))
+        return
+    _, program_fd, spec_fd, *place_and_workers = numbers
+    spec = _read_spec(spec_fd)
+    enter(read_environment(program_fd))
+    _prepare_for_programs()
+    if role == STREAM:
+        _serve_stream(sock, program_fd, spec)
     else:
-        _, program_fd, spec_fd, place, workers = numbers
-        enter(read_environment(program_fd))
-        _prepare_for_programs()
-        _serve_worker(sock, load_program(program_fd), _read_spec(spec_fd), place, workers)
+        program = load_program(program_fd)
+        os.close(program_fd)
+        _serve_worker(sock, program, spec, *place_and_workers)
 
 
 # --- the three roles ------------------------------------------------------------------------------------------
@@ -93,10 +97,7 @@ def _serve_environment(sock: socket.socket) -> None:
             enter(environment)
             _serve_stream(child, program_fd, decode_spec(spec))
 
-        def descriptors(program_fd: int = program_fd, spec: bytes = spec) -> list[int]:
-            return [program_fd, _write_spec(spec)]
-
-        children.start(message.stream, serve, STREAM, descriptors)
+        children.start(message.stream, serve, STREAM, program_fd, spec)
         os.close(program_fd)
 
 
@@ -123,15 +124,10 @@ def _serve_stream(sock: socket.socket, program_fd: int, spec: StreamSpec) -> Non
             place, workers = message.place, message.workers
 
             def serve(child: socket.socket, place: int = place, workers: int = workers) -> None:
+                os.close(program_fd)
                 _serve_worker(child, program, spec, place, workers)
 
-            children.start(
-                message.worker,
-                serve,
-                WORKER,
-                lambda: [program_fd, _write_spec(encode_spec(spec))],
-                (place, workers),
-            )
+            children.start(message.worker, serve, WORKER, program_fd, encode_spec(spec), (place, workers))
 
 
 def _serve_worker(sock: socket.socket, program: Program, spec: StreamSpec, place: int, workers: int) -> None:
@@ -170,16 +166,20 @@ class _Children:
         number: int,
         serve: Callable[[socket.socket], None],
         role: str,
-        descriptors: Callable[[], list[int]],
+        program_fd: int,
+        spec: bytes,
         numbers: tuple[int, ...] = (),
     ) -> None:
-        """Forks a child that runs serve(socket); executes one of `role` anew when forking would not be safe."""
+        """Forks a child that runs serve(socket); executes one of `role` anew, for the same program and spec, when
+        forking would not be safe. `program_fd` stays the caller's."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, into = os.pipe()
         if thread_count() == 1:
             pid = self._fork(serve, ours, theirs, output, into)
         else:
-            pid = _execute(role, theirs, into, descriptors(), numbers)
+            spec_fd = _write_spec(spec)
+            pid = _execute(role, theirs, into, [program_fd, spec_fd], numbers)
+            os.close(spec_fd)
         pidfd = os.pidfd_open(pid)
         self._pidfds[pidfd] = (pid, number)
         self._poll.register(pidfd, select.POLLIN)
@@ -268,10 +268,13 @@ def _preload(modules: tuple[str, ...]) -> None:
 
 
 def _write_spec(spec: bytes) -> int:
-    fd = os.memfd_create("spec", 0)
+    fd = os.memfd_create("spec")
     os.write(fd, spec)
     return fd
 
 
 def _read_spec(fd: int) -> StreamSpec:
-    return decode_spec(os.pread(fd, 1 << 16, 0))
+    """The spec behind `fd`, which is closed."""
+    spec = os.pread(fd, 1 << 16, 0)
+    os.close(fd)
+    return decode_spec(spec)

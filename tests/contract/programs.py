@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from tests.scenario.datasets import Made
+
 
 class Counted(Dataset):
     """Item i is make(i); each call leaves a byte in the file `calls`."""
@@ -72,22 +74,16 @@ class Unloadable:
         return _fail, (self.how,)
 
 
-class StartsThread(Dataset):
+class StartsThread(Made):
     """Unpickling it starts a thread, after which no process may fork."""
 
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
     def __reduce__(self):
-        return _start_thread, ()
+        return _start_thread, (self.make,)
 
 
-def _start_thread() -> StartsThread:
+def _start_thread(make) -> StartsThread:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-    return StartsThread()
+    return StartsThread(make)
 
 
 def _fail(how: str) -> None:

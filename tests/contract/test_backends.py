@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -176,7 +177,9 @@ def test_what_a_worker_has_done_is_told_before_its_death_and_nothing_else(proces
         done = stream.assign(worker, *tasks)[:3]
         stream.assign(worker, *tasks)
         stage.event("worker_died", worker, "exited with 3")
-        told = [row[0] for event, *said in stage.told.events[kept:] if event == "worker_message" for row in said[1].tasks]
+        told = [
+            row[0] for event, *said in stage.told.events[kept:] if event == "worker_message" for row in said[1].tasks
+        ]
         assert told == done
 
 
@@ -255,13 +258,40 @@ def test_all_calls_about_what_is_gone_are_harmless(stage):
 
 def test_workers_of_a_program_that_starts_threads_are_executed_anew(process_stage):
     stage = process_stage
-    with stage.stream(programs.StartsThread()) as stream:
+    with stage.stream(programs.StartsThread(int)) as stream:
         assert "imports started 1 threads" in stage.event("stream_loaded", stream.number)[2]
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
         stream.make_ring([worker])
         stream.fill_rows(worker, step=1, slot=0)
         assert stream.batch(0).tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [Made(programs.process_number), programs.StartsThread(programs.process_number)],
+    ids=["forked", "executed"],
+)
+def test_a_worker_has_no_descriptors_but_its_own(process_stage, dataset):
+    """One that holds the end of another's socket or pipe keeps that one's death from being seen there."""
+    with process_stage.stream(dataset) as stream:
+        workers = stream.start_workers(3)
+        stream.measure(workers[0])
+        stream.make_ring(workers)
+        pids = []
+        for worker in workers:
+            stream.fill_rows(worker, step=1, slot=0)
+            pids.append(int(stream.batch(0)[0]))
+        zygote = psutil.Process(pids[0]).ppid()
+        held = {pid: descriptors(pid) for pid in (zygote, *pids)}
+    channels = [{link for link in links if link.startswith(("socket:", "pipe:"))} for links in held.values()]
+    assert [len(each) for each in channels] == [2] * 4, "a socket to talk, a pipe for output"
+    assert len(set.union(*channels)) == 8
+    for pid, links in held.items():
+        assert not any("spec" in link for link in links), "it was read"
+        assert pid == zygote or not any("-program-" in link for link in links), "it was loaded"
+        for_others = {link for link, inheritable in links.items() if inheritable}
+        assert for_others <= {"/dev/null", *(link for link in links if link.startswith("pipe:"))}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -285,6 +315,15 @@ def test_close_leaves_no_process_and_tells_nothing(kind, tmp_path):
     assert len(stage.told.events) == told
     left = {process.pid for process in psutil.Process().children(recursive=True)}
     assert left <= before, "not even a zombie"
+
+
+def descriptors(pid: int) -> dict[str, bool]:
+    """What the process holds, and whether it leaves that to whatever it executes."""
+    held = {}
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        flags = int(Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0], 8)
+        held[os.readlink(f"/proc/{pid}/fd/{fd}")] = not flags & os.O_CLOEXEC
+    return held
 
 
 def _fill_nothing():

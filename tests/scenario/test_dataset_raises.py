@@ -69,7 +69,7 @@ def test_the_state_of_an_exception_comes_with_it():
 
 def test_an_os_error_names_its_file():
     error = raised_by(bad.os_error)
-    assert (error.errno, error.filename) == (2, "a.png")
+    assert (error.args, error.errno, error.filename) == ((2, "No such file or directory"), 2, "a.png")
     assert str(error) == "[Errno 2] No such file or directory: 'a.png'"
 
 
@@ -265,8 +265,8 @@ def test_a_worker_that_exits_once_is_replaced(tmp_path, shared_daemon):
 def test_a_sample_that_always_ends_its_worker_is_an_error_that_says_so(misbehave, how, shared_daemon):
     stream = f"always {misbehave.__name__}"
     error = raised_by(misbehave, stream=stream)
-    deaths = stream_when(shared_daemon, stream)["worker_deaths"]
-    assert deaths == MOST_DEATHS_A_BATCH, "another batch was blamed for some of them"
+    told = stream_when(shared_daemon, stream, lambda stream: not stream["consumers"], "the loader is closed")
+    assert told["worker_deaths"] == MOST_DEATHS_A_BATCH, "another batch was blamed for some of them"
     assert isinstance(error, WorkerDiedError)
     assert how in str(error)
     assert "epoch 0, step 1" in str(error)

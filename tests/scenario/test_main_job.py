@@ -149,6 +149,7 @@ def test_the_trainers_own_randomness_is_left_alone():
 
 
 def test_batches_outlive_the_loader_and_nothing_outlives_them():
+    gc.collect()
     before = open_fds(os.getpid())
     with PrefetchLoader(Numbers(40), batch_size=4, buffer=4) as loader:
         kept = next(iter(loader))[0]

@@ -153,7 +153,7 @@ def test_the_neediest_stream_is_served_first(single):
 
 def test_a_slow_sample_holds_up_no_batch_before_it(single):
     with PrefetchLoader(
-        Made(_stuck_at_eight, 24), batch_size=4, buffer=8, timeout=3, socket=str(single.socket)
+        Made(_stuck_at_eight, 24), batch_size=4, buffer=8, timeout=60, socket=str(single.socket)
     ) as loader:
         iterator = iter(loader)
         assert next(iterator).tolist() == [0, 1, 2, 3]

@@ -56,6 +56,16 @@ def test_the_tightest_level_decides(headroom):
     assert headroom("0::/a/b/c\n", V2 | files) == 5 * MIB
 
 
+@pytest.mark.parametrize(
+    ("most", "high", "left"),
+    [(100 * MIB, 50 * MIB, 20), (100 * MIB, 200 * MIB, 70), ("max", 50 * MIB, 20), (100 * MIB, "max", 70)],
+)
+def test_what_would_slow_us_down_is_a_limit_as_well(headroom, most, high, left):
+    for group in ("a", "a/b"):
+        files = {f"{group}/memory.max": most, f"{group}/memory.high": high, f"{group}/memory.current": 30 * MIB}
+        assert headroom("0::/a/b\n", V2 | files) == left * MIB
+
+
 def test_a_container_sees_its_own_cgroup_as_the_root(headroom):
     files = {"memory.max": 64 * MIB, "memory.current": 60 * MIB}
     assert headroom("0::/\n", V2 | files) == 4 * MIB
@@ -74,7 +84,7 @@ def test_more_used_than_allowed_leaves_nothing(headroom):
 @pytest.mark.parametrize(
     ("membership", "files"),
     [
-        ("0::/a\n", {"a/memory.max": "max", "a/memory.current": 5}),
+        ("0::/a\n", {"a/memory.max": "max", "a/memory.high": "max", "a/memory.current": 5}),
         ("0::/a\n", {}),
         ("0::/a\n", {"a/memory.max": 100, "a/memory.current": "what?"}),
         ("12:cpu,cpuacct:/a\n", {"memory/a/memory.limit_in_bytes": 100, "memory/a/memory.usage_in_bytes": 1}),

@@ -164,13 +164,17 @@ def mode_of(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
-def test_a_new_directory_is_entered_by_nobody_else(tmp_path, umask):
+def test_new_directories_are_entered_by_nobody_else(tmp_path, umask):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o755)
     before = os.umask(umask)
     try:
-        make_private(tmp_path / "a" / "b")
+        make_private(tmp_path / "there" / "a" / "b" / "c")
     finally:
         os.umask(before)
-    assert mode_of(tmp_path / "a" / "b") == 0o700
+    made = [tmp_path / "there" / path for path in ("a", "a/b", "a/b/c")]
+    assert [mode_of(each) for each in made] == [0o700] * 3
+    assert mode_of(tmp_path / "there") == 0o755, "it was there before"
 
 
 def test_a_private_directory_is_taken_as_it_is(tmp_path):
