@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
@@ -15,10 +16,11 @@ from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.inline import InlineStream
 from prefetchd_client.iterator import PrefetchIterator
-from prefetchd_client.stream_client import ClientCursor, StreamClient, WaitTimedOut
+from prefetchd_client.stream_client import ClientCursor, EndOfEpoch, StreamClient, WaitTimedOut
 from prefetchd_client.stream_request import resolve_order, stream_request
 
 INLINE_VARIABLE = "PREFETCHD_INLINE"
+STATE_VERSION = 1
 
 
 class PrefetchLoader(DataLoader[Any]):
@@ -123,6 +125,7 @@ class PrefetchLoader(DataLoader[Any]):
         self.spec = request.spec
         self._epoch = 0
         self._step = 0
+        self._position = (0, 0)
         self._waiting: ClientCursor | None = None
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._client: StreamClient | InlineStream
@@ -175,12 +178,61 @@ class PrefetchLoader(DataLoader[Any]):
         """Nothing: the daemon bounds its workers, whatever number is asked for here."""
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator to begin takes `epoch`; what was prefetched for another one is given up."""
+        """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
+        load_state_dict() has set within that epoch stays."""
         if epoch < 0:
             raise CallerError(f"epoch {epoch}; allowed: 0 or more")
-        if (epoch, 0) != (self._epoch, self._step):
-            self._epoch, self._step = epoch, 0
+        if epoch != self._epoch:
+            self._go_to(epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
+        the epoch's StopIteration (e + 1, 0). O(1); asks nobody."""
+        epoch, step = self._position
+        return {"version": STATE_VERSION, "epoch": epoch, "step": step, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
+        follow. With a state from after an epoch's last batch, the next iterator ends at once. Living iterators go on
+        as they are. O(1): no batch is skipped over.
+
+        Raises CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the
+        position is taken all the same.
+        """
+        try:
+            version, epoch, step = (int(state[key]) for key in ("version", "epoch", "step"))
+        except (KeyError, TypeError, ValueError):
+            raise CallerError(f"a state_dict() of a PrefetchLoader has version, epoch and step; got {state!r}") from None
+        if version != STATE_VERSION or epoch < 0 or step < 0:
+            raise CallerError(f"version {version}, epoch {epoch}, step {step}; allowed: {STATE_VERSION}, 0.., 0..")
+        differing = [
+            f"{key} was {state[key]}, is {mine}"
+            for key, mine in self._identity().items()
+            if key in state and state[key] != mine
+        ]
+        if differing:
+            warnings.warn(
+                f"the state to resume from is of other batches: {', '.join(differing)}; what follows is no continuation",
+                stacklevel=2,
+            )
+        self._go_to(epoch, step)
+
+    def _identity(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            "seed": spec.seed,
+            "order": spec.order,
+            "samples": spec.length,
+            "batch_size": spec.batch_size,
+            "rank": spec.rank,
+            "world_size": spec.world_size,
+        }
+
+    def _go_to(self, epoch: int, step: int) -> None:
+        if (epoch, step) != (self._epoch, self._step):
+            self._epoch, self._step = epoch, step
             self._place_waiting()
+        self._position = (epoch, step)
 
     def stats(self) -> dict[str, Any]:
         """Counts of this loader since it was made: batches, copies, waits."""
@@ -218,9 +270,14 @@ class PrefetchLoader(DataLoader[Any]):
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
         self._check_fork()
         try:
-            return self._client.next_batch(cursor, self.timeout)
+            batch = self._client.next_batch(cursor, self.timeout)
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
+        except EndOfEpoch:
+            self._position = (cursor.epoch + 1, 0)
+            raise
+        self._position = (cursor.epoch, cursor.step)
+        return batch
 
     def end_cursor(self, cursor: ClientCursor) -> None:
         if not is_forked(self):
