@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
     CONSUMER_LOCK_OFFSET,
@@ -20,7 +21,8 @@ from prefetchd.wire.segment_layout import (
     MARK,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
-    decode_slot_record,
+    SLOT_SPAN,
+    SLOT_SPAN_OFFSET,
 )
 from prefetchd_client.tensors import BatchReader, private_copy
 
@@ -55,6 +57,7 @@ class Attachment:
         self.ring = RingMemory(own)
         self.consumer = consumer
         try_lock(own, CONSUMER_LOCK_OFFSET + consumer)
+        kill_point("client.ring.attached")
         self._reader = BatchReader()
         self._record_offset = self.ring.header.consumer_record_offset(consumer)
         self._held: dict[tuple[int, int], tuple[weakref.ref[Any], int, int]] = {}
@@ -85,25 +88,27 @@ class Attachment:
             "longest_wait_s": self._counts.longest_us / 1e6,
             "private_copies": self._counts.copies,
             "held": len(self._held) - len(self._dropped),
-            "slots": RESERVED_SLOTS.unpack_from(self.ring.memory, RESERVED_SLOTS_OFFSET)[0],
+            "slots": self.slots,
         }
 
     def take(self, cursor: int, slot: int, generation: int, *, private: bool) -> tuple[Any, bool]:
         """The batch in `slot`, and whether it holds a lease. It does not when it must be private, or when it would
         leave fewer than half of the ring's slots unleased: then it is a copy, and the slot can be released at once."""
         ring = self.ring
-        span = decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
+        (span,) = SLOT_SPAN.unpack_from(ring.memory, ring.header.slot_record_offset(slot) + SLOT_SPAN_OFFSET)
         payload = ring.batch(slot, span)
-        (reserved,) = RESERVED_SLOTS.unpack_from(ring.memory, RESERVED_SLOTS_OFFSET)
-        if private or self._held_slots + span > reserved // 2:
+        offset = ring.header.slot_payload_offset(slot)
+        if private or self._held_slots + span > self.slots // 2:
             self._counts.copies += 1
-            return self._reader.read(private_copy(payload)), False
+            return self._reader.read(private_copy(payload), ring.memory, offset), False
+        kill_point("client.mark.unwritten")
         # Before the hand-out: from here on its holder may write to it.
         MARK.pack_into(ring.memory, ring.header.mark_offset(self.consumer, slot), generation)
+        kill_point("client.mark.written")
         key = (cursor, slot, generation)
         self._held[slot, generation] = (weakref.ref(payload, lambda _: self._drop(key)), span, cursor)
         self._held_slots += span
-        return self._reader.read(payload), True
+        return self._reader.read(payload, ring.memory, offset), True
 
     def take_released(self) -> tuple[int, ...]:
         """Flat (cursor, slot, generation) triples of the batches that nobody holds any more."""
@@ -115,8 +120,15 @@ class Attachment:
             released += key
         return tuple(released)
 
-    def note_yield(self, cursor: int, epoch: int, step: int, waited_us: int) -> None:
-        """Writes this consumer's record: the position that is about to be yielded, and how long it took."""
+    @property
+    def slots(self) -> int:
+        """Slots of the ring that have memory by now."""
+        return int(RESERVED_SLOTS.unpack_from(self.ring.memory, RESERVED_SLOTS_OFFSET)[0])
+
+    def note_yield(self, cursor: int, epoch: int, step: int, waited_us: int) -> int:
+        """Writes this consumer's record: the position that is about to be yielded, and how long it took. Returns the
+        monotonic time, in ns."""
+        now_ns = time.monotonic_ns()
         counts = self._counts
         counts.yielded += 1
         counts.waited_us += waited_us
@@ -132,9 +144,10 @@ class Attachment:
             counts.waited_us,
             counts.copies,
             counts.longest_us,
-            time.monotonic_ns(),
+            now_ns,
             len(self._held),
         )
+        return now_ns
 
     def reclaim(self) -> None:
         """Unlinks ring and program if their daemon is dead and nobody else consumes the stream: the next daemon may be

@@ -14,6 +14,7 @@ from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
 
 START_TIMEOUT_S = 60.0
+LOOK_AGAIN_S = 0.1
 _UCRED = struct.Struct("iII")
 IDLE_EXIT_S = 900.0
 
@@ -59,8 +60,14 @@ def connect_or_start(paths: RuntimePaths) -> socket.socket:
         return sock
     make_private(paths.socket.parent)
     lock = LockFile(paths.start_lock)
-    if not lock.acquire(START_TIMEOUT_S):
-        raise DaemonUnavailableError(f"another process has been starting a daemon on {paths.socket} for too long")
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not lock.acquire(LOOK_AGAIN_S):
+        # Whoever has the lock may be stopped, and a daemon serves nevertheless.
+        sock = connect(paths)
+        if sock is not None:
+            return sock
+        if time.monotonic() >= deadline_s:
+            raise DaemonUnavailableError(f"another process has been starting a daemon on {paths.socket} for too long")
     try:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         sock = connect(paths)

@@ -202,7 +202,7 @@ class PrefetchLoader(DataLoader[Any]):
         try:
             version, epoch, step = (int(state[key]) for key in ("version", "epoch", "step"))
         except (KeyError, TypeError, ValueError):
-            raise CallerError(f"a state_dict() of a PrefetchLoader has version, epoch and step; got {state!r}") from None
+            raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {state!r}") from None
         if version != STATE_VERSION or epoch < 0 or step < 0:
             raise CallerError(f"version {version}, epoch {epoch}, step {step}; allowed: {STATE_VERSION}, 0.., 0..")
         differing = [
@@ -212,7 +212,7 @@ class PrefetchLoader(DataLoader[Any]):
         ]
         if differing:
             warnings.warn(
-                f"the state to resume from is of other batches: {', '.join(differing)}; what follows is no continuation",
+                f"the state is of other batches ({', '.join(differing)}): what follows is no continuation",
                 stacklevel=2,
             )
         self._go_to(epoch, step)

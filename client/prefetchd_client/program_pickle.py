@@ -21,6 +21,7 @@ import torch
 
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import try_lock
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
@@ -92,6 +93,7 @@ def write_program(
                 *zip(layout.buffer_offsets, buffers),
             ]
             for offset, part in parts:
+                kill_point("client.program.partial")
                 memory[offset : offset + len(part)] = part
     except BaseException:
         os.close(shared.fd)

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd_client.autostart import connect, launch, outcome
@@ -73,4 +74,5 @@ class Reconnection:
                 raise failure
         elif time.monotonic() >= self._may_start_at_s and self._start_lock.acquire():
             self._starting = launch(self._paths)
+            kill_point("client.daemon.launched")
             self._pause_s = FIRST_PAUSE_S

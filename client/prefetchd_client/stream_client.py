@@ -21,6 +21,7 @@ from prefetchd.wire.errors import (
     error_from_code,
 )
 from prefetchd.wire.framing import close_all
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
     BatchFailed,
@@ -48,12 +49,15 @@ from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.progress import Progress
 from prefetchd_client.reconnection import Reconnection
 from prefetchd_client.remote_errors import rebuild_exception, stream_failure
 
 ANSWER_TIMEOUT_S = 60.0
 ATTEMPTS = 3
 TELL_WAIT_AFTER_S = 0.05
+DRAIN_EVERY = 8
+DRAIN_BELOW = 4
 NAME_WAIT_AFTER_S = 60.0
 NAME_WAIT_AGAIN_S = 30.0
 
@@ -106,6 +110,8 @@ class StreamClient:
         self._supervised = False
         self._reconnection: Reconnection | None = None
         self._reconnections = 0
+        self._progress = Progress()
+        self._undrained = 0
         for attempts_left in reversed(range(ATTEMPTS)):
             self._connection = Connection(connect_or_start(paths))
             try:
@@ -120,6 +126,7 @@ class StreamClient:
 
     def _open(self, fresh: bool) -> None:
         self._connection.send(self._hello(fresh))
+        kill_point("client.hello.said")
         try:
             message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
         except DaemonUnavailableError as silence:
@@ -160,7 +167,9 @@ class StreamClient:
             pickled, buffers = pickle_program(self._parts)
             name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
             try:
+                kill_point("client.program.unsent")
                 self._connection.send_with_fd(Program(name, program_bytes), fd)
+                kill_point("client.program.sent")
             finally:
                 os.close(fd)
 
@@ -178,12 +187,15 @@ class StreamClient:
     def activate(self, cursor: ClientCursor) -> None:
         """The waiting cursor's iterator begins."""
         cursor.waiting = False
+        kill_point("client.cursor.begun")
         self._connection.send(PlaceCursor(cursor.number, cursor.epoch, cursor.step, False))
 
     def close_cursor(self, cursor: ClientCursor) -> None:
         """Its iterator is gone. Idempotent, and silent after close()."""
         if self._cursors.pop(cursor.number, None) is not None and not self._closed:
+            self._tell_progress()
             self._connection.send(CloseCursor(cursor.number))
+            kill_point("client.cursor.closed")
             if self._attachment is not None and (released := self._attachment.take_released()):
                 self._connection.send(Consumed(-1, 0, released))
 
@@ -196,26 +208,37 @@ class StreamClient:
         DaemonUnavailableError, WaitTimedOut.
         """
         self._check_usable()
-        self._drain()
         waited_us = 0
-        if cursor.step not in cursor.offers:
-            waited_us = self._wait_for(cursor, timeout_s)
+        self._undrained += 1
+        # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
+        # caches are cold, a good part of a next().
+        if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._reconnection is not None:
+            self._drain()
+            if cursor.step not in cursor.offers:
+                waited_us = self._wait_for(cursor, timeout_s)
         offer = cursor.offers.pop(cursor.step)
         epoch, step = cursor.epoch, cursor.step
         cursor.step += 1
         attachment = self._attachment
         if isinstance(offer, bytes):
-            released = attachment.take_released() if attachment is not None else ()
-            self._connection.send(Consumed(cursor.number, cursor.step, released, waited_us))
+            self._progress.went_on(cursor, (), waited_us)
+            self._tell_progress()
             raise rebuild_exception(offer)
         assert attachment is not None
         slot, generation, private = offer
         released = attachment.take_released()
         batch, leased = attachment.take(cursor.number, slot, generation, private=private)
-        attachment.note_yield(cursor.number, epoch, step + 1, waited_us)
+        kill_point("client.batch.unnoted")
+        now_ns = attachment.note_yield(cursor.number, epoch, step + 1, waited_us)
+        kill_point("client.batch.noted")
         if not leased:
             released += (cursor.number, slot, generation)
-        self._connection.send(Consumed(cursor.number, cursor.step, released, waited_us))
+        if self._progress.cursor is not cursor:
+            self._tell_progress()
+        self._progress.went_on(cursor, released, waited_us)
+        if self._progress.is_due(now_ns, attachment.slots):
+            self._tell_progress()
+            self._progress.told_ns = now_ns
         return batch
 
     def close(self) -> None:
@@ -223,6 +246,8 @@ class StreamClient:
         if self._closed:
             return
         self._closed = True
+        kill_point("client.close.begun")
+        self._tell_progress()
         attachment = self._attachment
         if self._reconnection is not None:
             self._reconnection.close()
@@ -230,7 +255,9 @@ class StreamClient:
             attachment.reclaim()
         if attachment is not None and (released := attachment.take_released()):
             self._connection.send(Consumed(-1, 0, released))
+        kill_point("client.close.released")
         self._connection.send(Goodbye())
+        kill_point("client.close.told")
         if attachment is None or not attachment.held:
             self._connection.close()
             if attachment is not None:
@@ -260,6 +287,13 @@ class StreamClient:
 
     # --- inside ---
 
+    def _tell_progress(self) -> None:
+        message = self._progress.take()
+        if message is not None:
+            kill_point("client.progress.untold")
+            self._connection.send(message)
+            kill_point("client.progress.told")
+
     def _check_usable(self) -> None:
         if self._closed:
             raise ClosedError("the loader is closed")
@@ -268,6 +302,7 @@ class StreamClient:
 
     def _wait_for(self, cursor: ClientCursor, timeout_s: float) -> int:
         """Until the cursor's next batch is offered; microseconds that it took."""
+        self._tell_progress()
         began_ns = time.monotonic_ns()
         name_at_s = NAME_WAIT_AFTER_S
         told = False
@@ -307,6 +342,7 @@ class StreamClient:
         )
 
     def _drain(self) -> None:
+        self._undrained = 0
         if self._reconnection is not None:
             self._come_back(self._reconnection)
         while (found := self._connection.receive()) is not None:
@@ -329,12 +365,16 @@ class StreamClient:
         self._reconnections += 1
         self._farewell = ""
         self._connection = Connection(sock)
+        # The Hello says all that was not told.
+        self._progress.take()
         if self._attachment is not None:
             self._attachment.take_released()
         for cursor in self._cursors.values():
             cursor.offers = {}
             cursor.steps = None
+        kill_point("client.return.unsaid")
         self._connection.send(self._hello(fresh=False))
+        kill_point("client.return.said")
 
     def _attach(self, fd: int) -> None:
         former = self._attachment
@@ -384,6 +424,7 @@ class StreamClient:
         cursor = self._cursors.get(message.cursor)
         if cursor is None:
             return
+        self._tell_progress()
         step = max(message.step, cursor.step)
         cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
         self._connection.send(GiveBack(cursor.number, step))

@@ -17,6 +17,7 @@ import torch
 
 from prefetchd.wire.errors import ProtocolError, RemoteError
 from prefetchd.wire.slot_layout import BUFFER, DTYPE_BYTES, DTYPES, PayloadMeta, ViewEntry, decode_meta, meta_length
+from prefetchd_client.skeletons import compile_skeleton
 
 REMEMBERED_META_BYTES = 4096
 REMEMBERED = 64
@@ -29,9 +30,15 @@ class BatchReader:
 
     def __init__(self) -> None:
         self._recipes: dict[bytes, _Recipe] = {}
+        self._last_meta = b"\0"
+        self._last: _Recipe | None = None
 
-    def read(self, payload: Any) -> Any:
-        """The batch in `payload`, a ctypes array, looking at its memory. Raises ProtocolError."""
+    def read(self, payload: Any, memory: Any = b"", offset: int = 0) -> Any:
+        """The batch in `payload`, a ctypes array, looking at its memory. `memory` from `offset` on has at least its
+        first page: a batch whose meta is that of the batch before is known by a look at that. Raises ProtocolError."""
+        last = self._last_meta
+        if memory[offset : offset + len(last)] == last and self._last is not None:
+            return self._last.build(payload)
         view = memoryview(payload).cast("B")
         meta = bytes(view[: meta_length(view)])
         recipe = self._recipes.get(meta)
@@ -41,7 +48,9 @@ class BatchReader:
                 if len(self._recipes) >= REMEMBERED:
                     self._recipes.clear()
                 self._recipes[meta] = recipe
-        return recipe.build(payload, view)
+        if len(meta) <= REMEMBERED_META_BYTES:
+            self._last_meta, self._last = meta, recipe
+        return recipe.build(payload)
 
 
 def private_copy(payload: Any) -> Any:
@@ -65,10 +74,25 @@ class _Recipe:
             for view in meta.views
         ]
         self._buffers = [entry for entry in meta.storages if entry.kind == BUFFER]
+        self._plain = compile_skeleton(meta.skeleton) if not self._buffers else None
+        self._is_direct = self._plain is not None and all(recipe.direct is not None for recipe in self._views)
+        self._direct = [recipe.direct for recipe in self._views if recipe.direct is not None]
 
-    def build(self, payload: Any, view: memoryview) -> Any:
+    def build(self, payload: Any) -> Any:
+        if self._is_direct and self._plain is not None:
+            # The usual case once more, in as few steps as there are: in cold caches each of them is slow.
+            frombuffer = torch.frombuffer
+            return self._plain(
+                [
+                    frombuffer(payload, dtype=dtype, count=count, offset=offset).view(shape)
+                    for dtype, count, offset, shape in self._direct
+                ]
+            )
+        view = memoryview(payload).cast("B")
         storages = _Storages(payload, self._storages)
         tensors = [recipe.build(payload, storages) for recipe in self._views]
+        if self._plain is not None:
+            return self._plain(tensors)
         buffers = [view[entry.offset : entry.offset + entry.storage_bytes] for entry in self._buffers]
         return _Unpickler(self._skeleton, buffers, tensors, storages).load()
 
@@ -85,6 +109,8 @@ class _ViewRecipe:
         for size in view.shape:
             self._count *= size
         self._offset = meta.storages[view.storage].offset + view.storage_offset * DTYPE_BYTES[view.dtype]
+        usual = self._count and not shared
+        self.direct = (dtype, self._count, self._offset, view.shape) if usual else None
 
     def build(self, payload: Any, storages: _Storages) -> torch.Tensor:
         view = self._view

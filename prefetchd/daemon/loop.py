@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import selectors
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,12 +13,18 @@ Callback = Callable[[], None]
 
 LONGEST_WAIT_S = 1.0
 
+# What ends a descriptor counts as readable: whoever reads it will be told.
+_READABLE = ~select.EPOLLOUT
+
 
 class Loop:
     """A single-threaded event loop. Implements workers.backend.Watcher."""
 
     def __init__(self) -> None:
-        self._selector = selectors.EpollSelector()
+        # Not selectors: what that adds to each round is a good part of what a batch costs the daemon.
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callback] = {}
+        self._writers: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
         self._background: deque[Callable[[], bool]] = deque()
@@ -28,17 +34,22 @@ class Loop:
 
     def watch(self, fd: int, callback: Callback) -> None:
         """`callback` whenever `fd` can be read."""
-        self._selector.register(fd, selectors.EVENT_READ, (callback, None))
+        self._epoll.register(fd, select.EPOLLIN)
+        self._readers[fd] = callback
 
     def watch_writes(self, fd: int, callback: Callback | None) -> None:
-        """`callback` also whenever `fd` can be written; None stops that."""
-        read = self._selector.get_key(fd).data[0]
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if callback is not None else 0)
-        self._selector.modify(fd, events, (read, callback))
+        """`callback` also whenever `fd`, which is watched, can be written; None stops that."""
+        self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if callback is not None else 0))
+        if callback is not None:
+            self._writers[fd] = callback
+        else:
+            self._writers.pop(fd, None)
 
     def unwatch(self, fd: int) -> None:
-        """Raises KeyError when `fd` is not watched."""
-        self._selector.unregister(fd)
+        """Before `fd` is closed. Raises KeyError when it is not watched."""
+        del self._readers[fd]
+        self._writers.pop(fd, None)
+        self._epoll.unregister(fd)
 
     def call_later(self, delay_s: float, callback: Callback) -> None:
         heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), callback))
@@ -59,11 +70,15 @@ class Loop:
         """Until stop(). Exceptions of callbacks come out here."""
         self._running = True
         while self._running:
-            for key, events in self._selector.select(self._wait_s()):
-                on_read, on_write = key.data
-                if events & selectors.EVENT_WRITE and on_write is not None and self._is_watched(key):
+            # An earlier callback of a round may close a descriptor, and something else get its number: only those
+            # that were watched when the round began, and still are, are called.
+            found = [
+                (fd, events, self._readers.get(fd), self._writers.get(fd)) for fd, events in self._poll(self._wait_s())
+            ]
+            for fd, events, on_read, on_write in found:
+                if events & select.EPOLLOUT and on_write is not None and self._writers.get(fd) is on_write:
                     on_write()
-                if events & selectors.EVENT_READ and self._is_watched(key):
+                if events & _READABLE and on_read is not None and self._readers.get(fd) is on_read:
                     on_read()
             self._run_timers()
             if self._background:
@@ -74,12 +89,10 @@ class Loop:
                 callback()
 
     def close(self) -> None:
-        self._selector.close()
+        self._epoll.close()
 
-    def _is_watched(self, key: selectors.SelectorKey) -> bool:
-        # An earlier callback of this round may have closed it, and something else may have got its number.
-        found = self._selector.get_map().get(key.fd)
-        return found is not None and found.data is key.data
+    def _poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        return self._epoll.poll(timeout_s, max(1, len(self._readers)))
 
     def _wait_s(self) -> float:
         if self._background:

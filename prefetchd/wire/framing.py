@@ -22,7 +22,9 @@ MAX_PACKET_BYTES = 64 * 1024
 MAX_PACKET_FDS = 4
 
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_PACKET_FDS * 4)
-_RECEIVE_FLAGS = socket.MSG_CMSG_CLOEXEC
+# As plain numbers: arithmetic on flags is slow, and this is done for every message.
+_RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC)
+_TRUNCATED = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
 
 
 def encode(message: Message) -> bytes:
@@ -86,7 +88,7 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
             whole = len(data) - len(data) % 4
             fds += [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, whole, 4)]
     try:
-        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        if flags & _TRUNCATED:
             raise ProtocolError("a packet that was truncated")
         if not packet and fds:
             raise ProtocolError("an empty packet with descriptors")
@@ -102,8 +104,11 @@ def close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
+_INT = {int}
+
+
 def _is_ints(value: Any) -> bool:
-    return type(value) is tuple and all(type(item) is int for item in value)
+    return type(value) is tuple and set(map(type, value)) <= _INT
 
 
 def _is_rows(value: Any) -> bool:

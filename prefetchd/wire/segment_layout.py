@@ -33,6 +33,7 @@ offsets (beyond any content) are below. A lock ends when the last descriptor of 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import struct
 
 from prefetchd.wire.errors import ProtocolError
@@ -57,6 +58,8 @@ SLOT_RECORDS_OFFSET = ROW_LAYOUT_OFFSET + ROW_LAYOUT_LIMIT_BYTES
 SLOT_RECORD = struct.Struct("<IIQQQQQQQ")
 SLOT_RECORD_BYTES = 64
 SLOT_STATE = struct.Struct("<I")
+SLOT_SPAN = struct.Struct("<I")
+SLOT_SPAN_OFFSET = SLOT_STATE.size
 SLOT_EMPTY, SLOT_FILLING, SLOT_READY, SLOT_CONTINUED = 0, 1, 2, 3
 
 # pid, cursor, epoch, next step, yielded, waited us, private copies, longest wait us, last next (monotonic ns), held
@@ -90,15 +93,17 @@ class SegmentHeader:
     program_name: str
     consumers: int = CONSUMERS
 
-    @property
+    # Kept once they are known: next() asks for them.
+
+    @functools.cached_property
     def consumer_records_offset(self) -> int:
         return SLOT_RECORDS_OFFSET + _aligned(self.slots * SLOT_RECORD_BYTES, PAGE_BYTES)
 
-    @property
+    @functools.cached_property
     def marks_offset(self) -> int:
         return self.consumer_records_offset + _aligned(self.consumers * CONSUMER_RECORD_BYTES, PAGE_BYTES)
 
-    @property
+    @functools.cached_property
     def payload_offset(self) -> int:
         return self.marks_offset + _aligned(self.consumers * self.slots * MARK.size, PAGE_BYTES)
 

@@ -208,7 +208,7 @@ def test_watermarks_hold_filling_back_and_let_it_go_on(shared_daemon, monkeypatc
             f"{consumed} batches are consumed, {produced} made, and nobody works",
         )
 
-    with PrefetchLoader(Numbers(400), batch_size=4, buffer=16, stream="watered") as loader:
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=9, stream="watered") as loader:
         iterator = iter(loader)
         for consumed in range(6):
             at_rest(consumed, 8)

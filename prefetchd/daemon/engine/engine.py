@@ -42,6 +42,7 @@ from prefetchd.wire.messages import (
     Welcome,
 )
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.note import NO_NOTE, Note
 
 POSITION_LIMIT = 1 << 60
 
@@ -323,9 +324,9 @@ class Engine:
             self._create_ring(stream)
         self._moved = True
 
-    def worker_died(self, worker: int, how: str, now_s: float) -> None:
-        """The worker's death is certain: nobody writes its rows any more."""
-        self.pool.worker_died(worker, how)
+    def worker_died(self, worker: int, how: str, now_s: float, note: Note = NO_NOTE) -> None:
+        """The worker's death is certain: nobody writes its rows any more. `note` is what it was at."""
+        self.pool.worker_died(worker, how, note)
         self._moved = True
 
     # --- time ---
@@ -381,9 +382,9 @@ class Engine:
         if len(released) % 3:
             raise ProtocolError("releases that are not (cursor, slot, generation) triples")
         if message.cursor >= 0:
-            stream.offering.yielded_up_to((session, message.cursor), message.step)
-            consumer.yielded += 1
-            stream.counters.consumed += 1
+            steps = stream.offering.yielded_up_to((session, message.cursor), message.step)
+            consumer.yielded += steps
+            stream.counters.consumed += steps
         consumer.waited_us += message.waited_us
         for at in range(0, len(released), 3):
             stream.offering.release((session, released[at]), released[at + 1], released[at + 2])

@@ -117,18 +117,20 @@ class Offering:
             and all(key in cursors and cursors[key].next <= batch.position for key in ring.leases(batch.grant.slot))
         ]
 
-    def yielded_up_to(self, key: Key, step: int) -> None:
-        """The consumer's next() has come to `step` of the cursor's epoch."""
+    def yielded_up_to(self, key: Key, step: int) -> int:
+        """The consumer's next() has come to `step` of the cursor's epoch; how many steps further that is."""
         cursor = self.window.cursors.get(key)
         if cursor is None:
-            return
+            return 0
         position = (cursor.epoch, step)
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} yielded up to {position}; it was offered up to {cursor.offered}")
         for passed in range(cursor.next[1], step):
             self._drop_failed((cursor.epoch, passed), cursor)
+        steps = step - cursor.next[1]
         cursor.next = position
         cursor.blocked = False
+        return steps
 
     def release(self, key: Key, slot: int, generation: int) -> None:
         """Ends a lease. Late and unknown releases are harmless."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import io
 import pickle
@@ -193,3 +194,49 @@ def test_what_main_defines_is_found_by_its_qualified_name(monkeypatch):
     for name in ("Missing", "Outer.Missing", "function.<locals>.Inner"):
         with pytest.raises(RemoteError, match="define it at the top level"):
             from_main(name)
+
+
+# --- skeletons without an unpickler ---
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [torch.zeros(2), torch.ones(3)],
+        (torch.zeros(2), [torch.ones(3), "text", 4, None, 1.5, b"x", True, 2j]),
+        {"a": torch.zeros(2), 3: (torch.ones(1),)},
+        torch.zeros(2),
+        [torch.ones(3), [torch.zeros(2)]],
+        [],
+        (),
+        {},
+    ],
+    ids=str,
+)
+def test_an_ordinary_batch_is_built_without_an_unpickler_and_anew_each_time(batch, monkeypatch):
+    payload = payload_of(batch)
+    reader = BatchReader()
+    first, second = reader.read(payload), reader.read(payload)
+    monkeypatch.setattr(tensors._Unpickler, "load", lambda self: pytest.fail("it was unpickled"))
+    assert differences(first, batch) == differences(second, batch) == []
+    if type(batch) in (list, dict):
+        first.clear()
+        assert differences(reader.read(payload), batch) == [], "what a holder does to its batch is its own affair"
+
+
+def test_what_is_not_ordinary_is_left_to_the_unpickler():
+    shared = [1, 2]
+    first, second = BatchReader().read(payload_of([shared, shared]))
+    assert first is second
+    for batch in ([collections.OrderedDict(a=1)], [{1, 2}], [np.float32(1.5)], {(1, "a"): 1}):
+        read = BatchReader().read(payload_of(batch))
+        assert read == batch
+        assert [type(each) for each in read] == [type(each) for each in batch]
+
+
+def test_a_meta_that_is_longer_than_a_page_is_not_known_by_its_first_page():
+    reader = BatchReader()
+    for length in (10, 5000):
+        for text in ("a" * length, "b" * length, "a" * length):
+            payload = payload_of([text, torch.arange(3)])
+            assert reader.read(payload, bytes(payload), 0)[0] == text

@@ -32,16 +32,16 @@ def loop():
 def clock(loop, monkeypatch):
     """A loop that skips its waits, and the clock that tells how long they would have been."""
     found = Clock()
-    select = loop._selector.select
+    poll = loop._poll
 
-    def skip(timeout):
-        ready = select(0)
+    def skip(timeout_s):
+        ready = poll(0)
         if not ready:
-            found.now_s += timeout
+            found.now_s += timeout_s
         return ready
 
     monkeypatch.setattr(loop_module, "time", found)
-    monkeypatch.setattr(loop._selector, "select", skip)
+    monkeypatch.setattr(loop, "_poll", skip)
     return found
 
 
