@@ -16,10 +16,14 @@ Build: TypeAlias = Callable[[list[Any]], Any]
 _CONSTANTS = (str, int, float, complex, bool, bytes, type(None))
 
 
-def compile_skeleton(skeleton: bytes) -> Build | None:
-    """What the skeleton makes of its tensors, or None when only an unpickler can tell."""
+def compile_skeleton(skeleton: bytes, tensors: int) -> Build | None:
+    """What the skeleton makes of its `tensors` tensors, or None when only an unpickler can tell."""
     try:
         found = _Outline(io.BytesIO(skeleton)).load()
+        in_order = [each.index if type(each) is _Place else -1 for each in found] if type(found) is list else None
+        if in_order == list(range(tensors)):
+            # Just these in their order: the list that is handed in is the batch.
+            return _as_it_is
         return _compile(found, set())
     except Exception:  # whatever it holds: the unpickler proper will do it, or say what is wrong
         return None
@@ -27,6 +31,8 @@ def compile_skeleton(skeleton: bytes) -> Build | None:
 
 class _Place:
     """A tensor's place in the list."""
+
+    __slots__ = ("index",)
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -62,8 +68,6 @@ def _compile(node: Any, seen: set[int]) -> Build:
             raise _NotPlainError
         items = [(key, _compile(value, seen)) for key, value in node.items()]
         return lambda tensors: {key: build(tensors) for key, build in items}
-    if kind is list and [each.index if type(each) is _Place else -1 for each in node] == list(range(len(node))):
-        return _as_it_is
     parts = [_compile(each, seen) for each in node]
     if kind is list:
         return lambda tensors: [build(tensors) for build in parts]

@@ -74,7 +74,7 @@ class _Recipe:
             for view in meta.views
         ]
         self._buffers = [entry for entry in meta.storages if entry.kind == BUFFER]
-        self._plain = compile_skeleton(meta.skeleton) if not self._buffers else None
+        self._plain = compile_skeleton(meta.skeleton, len(meta.views)) if not self._buffers else None
         self._is_direct = self._plain is not None and all(recipe.direct is not None for recipe in self._views)
         self._direct = [recipe.direct for recipe in self._views if recipe.direct is not None]
 

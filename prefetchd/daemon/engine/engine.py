@@ -42,7 +42,6 @@ from prefetchd.wire.messages import (
     Welcome,
 )
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.note import NO_NOTE, Note
 
 POSITION_LIMIT = 1 << 60
 
@@ -324,9 +323,9 @@ class Engine:
             self._create_ring(stream)
         self._moved = True
 
-    def worker_died(self, worker: int, how: str, now_s: float, note: Note = NO_NOTE) -> None:
-        """The worker's death is certain: nobody writes its rows any more. `note` is what it was at."""
-        self.pool.worker_died(worker, how, note)
+    def worker_died(self, worker: int, how: str, now_s: float) -> None:
+        """The worker's death is certain: nobody writes its rows any more."""
+        self.pool.worker_died(worker, how)
         self._moved = True
 
     # --- time ---
