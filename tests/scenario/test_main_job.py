@@ -335,5 +335,6 @@ def test_a_new_trainer_that_names_its_epoch_late_finds_the_ring_warm(daemon):
     with PrefetchLoader(Numbers(80), **arguments) as loader:
         _stream_when(daemon, "kept", lambda stream: len(stream["consumers"]) == 1 and not stream["lingering"])
         loader.set_epoch(1)
-        assert torch.equal(next(iter(loader))[1], torch.arange(4))
+        iterator = iter(loader)
+        assert torch.equal(next(iterator)[1], torch.arange(4))
         assert _stream_when(daemon, "kept", lambda stream: True)["produced_batches"] <= before + 2
