@@ -16,11 +16,6 @@ from tests.scenario.watching import stream_when
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 
 
-def no_consumer(stream):
-    """The traceback of what was raised may still hold a batch, and with it the session."""
-    return all(each["departed"] for each in stream["consumers"])
-
-
 def raised_by(misbehave, **arguments):
     """What next() raises for the batch of sample 5, the second of six; the batches around it come as always."""
     arguments = {"batch_size": 4, "buffer": 6, **arguments}
@@ -269,10 +264,16 @@ def test_a_worker_that_exits_once_is_replaced(tmp_path, shared_daemon):
 )
 def test_a_sample_that_always_ends_its_worker_is_an_error_that_says_so(misbehave, how, shared_daemon):
     stream = f"always {misbehave.__name__}"
-    error = raised_by(misbehave, stream=stream)
-    told = stream_when(shared_daemon, stream, no_consumer, "the loader is closed")
+    # So long that the next epoch, where it would end workers again, is not begun.
+    with PrefetchLoader(bad.Raising(misbehave, length=400), batch_size=4, buffer=6, stream=stream) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        with pytest.raises(WorkerDiedError) as caught:
+            next(iterator)
+        assert next(iterator).tolist() == [8, 9, 10, 11]
+        told = stream_when(shared_daemon, stream, lambda stream: stream["worker_deaths"] >= MOST_DEATHS_A_BATCH)
     assert told["worker_deaths"] == MOST_DEATHS_A_BATCH, "another batch was blamed for some of them"
-    assert isinstance(error, WorkerDiedError)
+    error = caught.value
     assert how in str(error)
     assert "epoch 0, step 1" in str(error)
 
