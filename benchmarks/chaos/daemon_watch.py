@@ -1,0 +1,72 @@
+"""Watching the daemon from outside: when it serves, when it has died, and what lay ready in its rings then.
+
+While a daemon lives, the watch holds the lock under which clients start one. So nobody can start another before the
+watch has looked at what the dead one left; then it lets the lock go, and the trainers start one themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+
+from prefetchd_client.autostart import connect
+
+from benchmarks.chaos.processes import Processes
+from benchmarks.chaos.rings import ReadyBatch, ready_batches
+from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.runtime_paths import RuntimePaths
+
+
+class DaemonWatch:
+    """`pid` of the daemon that serves, 0 while there is none; `deaths`, each with its time and what was ready."""
+
+    def __init__(self, paths: RuntimePaths, processes: Processes) -> None:
+        self.pid = 0
+        self.deaths: list[tuple[float, set[ReadyBatch]]] = []
+        self._paths = paths
+        self._processes = processes
+        self._pidfd = -1
+        self._lock = LockFile(paths.start_lock)
+        self._locked = False
+        self._ended = False
+
+    def look(self) -> str:
+        """To be called again and again; what has happened since, in words."""
+        happened = ""
+        if self.pid and select.select([self._pidfd], [], [], 0)[0]:
+            os.close(self._pidfd)
+            self.pid = 0
+            self.deaths.append((time.monotonic(), ready_batches(self._paths)))
+            self._unlock()
+            happened = "the daemon is dead"
+        if not self.pid and (pid := self._processes.daemon()) and self._answers():
+            with contextlib.suppress(ProcessLookupError):
+                self._pidfd = os.pidfd_open(pid)
+                self.pid = pid
+                happened = f"daemon {pid} serves"
+        if self.pid and not self._locked and not self._ended:
+            self._locked = self._lock.acquire()
+        return happened
+
+    def end(self) -> None:
+        """Holds the lock no longer. Idempotent."""
+        self._ended = True
+        self._unlock()
+
+    def _answers(self) -> bool:
+        """True when somebody listens on the socket."""
+        try:
+            sock = connect(self._paths, timeout_s=0.0)
+        except PrefetchdError:
+            return False
+        if sock is not None:
+            sock.close()
+        return sock is not None
+
+    def _unlock(self) -> None:
+        if self._locked:
+            self._lock.release()
+            self._locked = False

@@ -1,0 +1,99 @@
+"""The processes of a chaos run, found by what no other process has: the run's own file name in their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.kill_points import LOG_VARIABLE
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.status_layout import HEAD, decode_head
+
+ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A process of the run; `role` is that of its kill points."""
+
+    pid: int
+    role: str
+
+
+class Processes:
+    """Those that carry `log` as their PREFETCHD_KILL_LOG, but for trainers, which the driver forks itself."""
+
+    def __init__(self, paths: RuntimePaths, log: str) -> None:
+        self._status = "/dev/shm" + paths.status_segment
+        self._mark = f"{LOG_VARIABLE}={log}\0".encode()
+
+    def all(self) -> list[Found]:
+        """Every living one."""
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit() and self._is_ours(int(name)):
+                with contextlib.suppress(OSError):
+                    found.append(Found(int(name), _role(int(name))))
+        return found
+
+    def of(self, role: str) -> list[int]:
+        """The pids of a role; of daemons only the one that serves."""
+        if role == "daemon":
+            daemon = self.daemon()
+            return [daemon] if daemon else []
+        return [each.pid for each in self.all() if each.role == role]
+
+    def daemon(self) -> int:
+        """The daemon that wrote the status segment, or 0 when it is dead."""
+        try:
+            with open(self._status, "rb") as status:
+                pid = decode_head(status.read(HEAD.size)).pid
+        except (FileNotFoundError, ProtocolError):
+            return 0
+        return pid if self._is_ours(pid) else 0
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environment:
+                return self._mark in environment.read() and not is_dead(pid)
+        except OSError:
+            return False
+
+
+def _role(pid: int) -> str:
+    with open(f"/proc/{pid}/comm") as comm:
+        name = comm.read().strip()
+    if name.startswith("prefetchd-w"):
+        return "worker"
+    return ROLES.get(name, "daemon")
+
+
+def is_dead(pid: int) -> bool:
+    """True for a process that is gone, and for its corpse."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def kill(pid: int) -> bool:
+    """SIGKILL, and the wait for the death; False when it was dead already."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if is_dead(pid):
+            return False
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        select.select([pidfd], [], [], 10)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)

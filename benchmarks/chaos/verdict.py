@@ -1,0 +1,177 @@
+"""Whether all went well: every batch against the oracle, in order, and nothing made twice that was ready."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.chaos.rings import ReadyBatch
+from benchmarks.chaos.work import NOTE, WORKS, Work, digest
+from tests.scenario.oracle import SAMPLE, batch_at, derive
+
+Position = tuple[int, int]
+
+LONG_WAIT_S = 0.1
+SEARCHED = 3
+"""Epochs around a position in which a wrong batch is looked for."""
+
+
+class Oracle:
+    """The digest of every batch, computed in this process from the formulas of docs/formats.md alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Position], str] = {}
+
+    def digest(self, work: Work, position: Position) -> str:
+        key = (work.seed, position)
+        if key not in self._known:
+            given: dict[str, Any] = {} if work.collate_fn is None else {"collate_fn": work.collate_fn}
+            batch = batch_at(
+                work.dataset(),
+                *position,
+                batch_size=work.batch_size,
+                seed=work.seed,
+                shuffle=work.shuffle,
+                **given,
+            )
+            self._known[key] = digest(batch)
+        return self._known[key]
+
+    def find(self, work: Work, found: str, near: Position) -> Position | None:
+        """Which batch it is, if it is one."""
+        epochs = range(max(0, near[0] - SEARCHED), near[0] + SEARCHED + 1)
+        positions = ((epoch, step) for epoch in epochs for step in range(work.steps))
+        return next((each for each in positions if self.digest(work, each) == found), None)
+
+
+class Trail:
+    """One trainer's journal, read on as it grows. `wrong` has what must not be, in words; `wrongs` counts it by kind:
+    lost, repeated, reordered, torn, changed, error."""
+
+    def __init__(self, work: Work, path: Path, oracle: Oracle) -> None:
+        self.work = work
+        self.batches = 0
+        self.wrong: list[str] = []
+        self.wrongs: Counter[str] = Counter()
+        self.waits: list[tuple[float, float]] = []
+        """(when it began, seconds) of every wait in next() of LONG_WAIT_S or more."""
+        self.longest_start_s = 0.0
+        self.lives: list[float] = []
+        """When a life, or a loader, of it began."""
+        self.yields: dict[Position, float] = {}
+        """When a position was yielded last."""
+        self._path = path
+        self._oracle = oracle
+        self._offset = 0
+        self._expected: Position = (0, 0)
+
+    def read_on(self) -> None:
+        """Judges what was written since."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as journal:
+            journal.seek(self._offset)
+            text = journal.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._judge(json.loads(line))
+
+    def _judge(self, line: dict[str, Any]) -> None:
+        what = line["what"]
+        if what == "batch":
+            self._batch(line)
+        elif what == "end":
+            if self._expected[1] != self.work.steps:
+                self._blame("lost", f"the epoch ends at {self._expected}")
+            self._expected = _position(line)
+        elif what == "break":
+            self._expected = _position(line)
+        elif what == "changed":
+            self._blame("changed", f"a batch changed while it was held, digest {line['digest']}")
+        elif what == "error":
+            self._blame("error", line["text"])
+        elif what in ("life", "loader"):
+            self.lives.append(line["at"])
+            self.longest_start_s = max(self.longest_start_s, line.get("took_s", 0.0))
+
+    def _batch(self, line: dict[str, Any]) -> None:
+        self.batches += 1
+        if line["waited_s"] >= LONG_WAIT_S:
+            self.waits.append((line["at"] - line["waited_s"], line["waited_s"]))
+        epoch, after = _position(line)
+        told = (epoch, after - 1)
+        if told != self._expected:
+            kind = "lost" if told > self._expected else "repeated"
+            self._blame(kind, f"told as {told}; {self._expected} was to come")
+        if line["digest"] != self._oracle.digest(self.work, told):
+            is_ = self._oracle.find(self.work, line["digest"], told)
+            kind = "torn" if is_ is None else "reordered"
+            self._blame(kind, f"told as {told}, with the content of {is_ or 'no batch at all'}")
+        self._expected = (epoch, after)
+        self.yields[told] = line["at"]
+
+    def _blame(self, kind: str, text: str) -> None:
+        self.wrongs[kind] += 1
+        self.wrong.append(f"{self.work.name}: {kind}: {text}")
+
+
+def _position(line: dict[str, Any]) -> Position:
+    return line["state"]["epoch"], line["state"]["step"]
+
+
+class Samples:
+    """What workers have made, sample by sample, as the datasets note it."""
+
+    def __init__(self, path: Path) -> None:
+        self._made: dict[int, list[float]] = {}
+        for seed, at_ns in NOTE.iter_unpack(path.read_bytes() if path.exists() else b""):
+            self._made.setdefault(seed, []).append(at_ns / 1e9)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._made.values()))
+
+    def made_after(self, batch: ReadyBatch, since_s: float) -> float | None:
+        """When a sample of the batch was made for the first time after `since_s`."""
+        work = next(each for each in WORKS if each.seed == batch.seed)
+        rows = range(batch.step * work.batch_size, min((batch.step + 1) * work.batch_size, work.length))
+        seeds = [derive(work.seed, SAMPLE, batch.epoch, ordinal) >> 1 for ordinal in rows]
+        return min((at_s for seed in seeds for at_s in self._made.get(seed, ()) if at_s > since_s), default=None)
+
+
+def recomputed(
+    deaths: list[tuple[float, set[ReadyBatch]]], samples: Samples, trails: list[Trail]
+) -> tuple[list[str], int, int]:
+    """Batches that were ready when a daemon died and were made again: in words those for which there was no reason;
+    then how many had one (a trainer of the stream began anew meanwhile, and may have been handed them before; or one of
+    two had yielded them, and the other was too far behind for them to be kept); then of how many batches all this was
+    asked."""
+    unexcused, excused, asked = [], 0, 0
+    for number, (died_s, ready) in enumerate(deaths):
+        for batch in ready:
+            asked += 1
+            made_s = samples.made_after(batch, died_s)
+            if made_s is None:
+                continue
+            consumers = [trail for trail in trails if trail.work.seed == batch.seed]
+            reasons = [at_s for trail in consumers for at_s in trail.lives]
+            reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
+            if any(died_s < at_s < made_s for at_s in reasons):
+                excused += 1
+            else:
+                name = next(each.name for each in WORKS if each.seed == batch.seed)
+                unexcused.append(
+                    f"{name}: ({batch.epoch}, {batch.step}) was ready when daemon {number} died, at {died_s:.3f}; "
+                    f"made again {made_s - died_s:.3f} s later"
+                )
+    return unexcused, excused, asked
+
+
+def use_one_thread() -> None:
+    """The oracle must not start threads: trainers are forked from its process."""
+    torch.set_num_threads(1)

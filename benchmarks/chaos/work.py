@@ -1,0 +1,129 @@
+"""What the trainers of a chaos run load: small streams of every kind, random all the way down."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import random
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+NOTE = struct.Struct("<QQ")
+"""A sample's seed, and when it was made (monotonic clock, ns)."""
+
+
+class Dice(Dataset[Any]):
+    """Item i draws from every generator. `notes` is a file that tells of every sample that was ever made; "" is
+    none. A sample takes at least `sample_s`, without work for the CPU."""
+
+    def __init__(self, length: int, width: int, sample_s: float, notes: str = "") -> None:
+        self.length = length
+        self.width = width
+        self.sample_s = sample_s
+        self.notes = notes
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if self.notes:
+            self._note()
+            time.sleep(self.sample_s)
+        return index, torch.rand(self.width), np.random.rand(), random.random(), torch.randint(0, 1 << 40, ())
+
+    def _note(self) -> None:
+        fd = os.open(self.notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(fd, NOTE.pack(torch.initial_seed(), time.monotonic_ns()))
+        os.close(fd)
+
+
+def collate_by_hand(samples: list[Any]) -> dict[str, Any]:
+    """A batch of changing length with strings, an array and noise of its own: filled whole, in one slot or several."""
+    rows = [row for _, row, *_ in samples]
+    times = 1 + int(torch.randint(0, 3, ()))
+    return {
+        "names": [f"sample {index}" for index, *_ in samples],
+        "rows": torch.cat(rows * times),
+        "noise": np.random.rand(5),
+        "rest": tuple(sample[2:] for sample in samples),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one trainer does. `stream` None is a stream that nobody shares; several with the same `stream` share it, and
+    its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch."""
+
+    name: str
+    seed: int
+    length: int
+    batch_size: int
+    buffer: int
+    stream: str | None = None
+    width: int = 8
+    sample_s: float = 0.0
+    shuffle: bool = True
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    keeps: int = 0
+    breaks: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        return -(-self.length // self.batch_size)
+
+    def dataset(self, notes: str = "") -> Dice:
+        return Dice(self.length, self.width, self.sample_s, notes)
+
+
+WORKS = (
+    Work("small ring", 11, 50, 4, buffer=4, sample_s=0.001, keeps=1, breaks=0.02),
+    Work("whole batches", 12, 45, 5, buffer=6, collate_fn=collate_by_hand, keeps=2, breaks=0.02),
+    Work("first of two", 13, 64, 4, buffer=8, stream="shared", keeps=2),
+    Work("second of two", 13, 64, 4, buffer=8, stream="shared"),
+    Work("larger ring", 14, 600, 8, buffer=24, stream="large", width=1024, sample_s=0.0005, keeps=9, breaks=0.01),
+)
+
+
+def digest(batch: Any) -> str:
+    """Equal for batches that are equal in type, dtype, shape and content, all the way down."""
+    found = hashlib.blake2b(digest_size=12)
+    _feed(found, batch)
+    return found.hexdigest()
+
+
+def _feed(found: Any, part: Any) -> None:
+    found.update(type(part).__name__.encode())
+    if isinstance(part, torch.Tensor):
+        found.update(f"{part.dtype} {tuple(part.shape)}".encode() + part.contiguous().numpy().tobytes())
+    elif isinstance(part, np.ndarray):
+        found.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            _feed(found, key)
+            _feed(found, value)
+    elif isinstance(part, (list, tuple)):
+        found.update(str(len(part)).encode())
+        for each in part:
+            _feed(found, each)
+    else:
+        found.update(repr(part).encode())
+
+
+def scribble(part: Any) -> None:
+    """Writes into every tensor and array, as a holder may."""
+    if isinstance(part, torch.Tensor):
+        part.zero_()
+    elif isinstance(part, np.ndarray):
+        part[...] = 0
+    elif isinstance(part, dict):
+        scribble(list(part.values()))
+    elif isinstance(part, (list, tuple)):
+        for each in part:
+            scribble(each)

@@ -1,0 +1,19 @@
+"""Thirty kills of anything, at kill points and at random times: every batch comes, once and whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_thirty_kills():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.chaos", "--kills", "30", "--seed", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,76 @@
+"""What `python -m benchmarks.chaos` has found once, by name."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from prefetchd_client import PrefetchLoader
+
+from tests.scenario.datasets import Numbers
+from tests.scenario.watching import is_gone, open_fds, until
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = {"batch_size": 4, "buffer": 8, "stream": "numbers"}
+
+
+def kill(daemon):
+    pid = daemon.pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), "the daemon is dead")
+
+
+def test_a_program_that_was_never_handed_over_is_gone_soon(daemon):
+    daemon.start()
+    code = "from tests.scenario.datasets import Numbers; from prefetchd_client import PrefetchLoader; "
+    trainer = subprocess.run(
+        [sys.executable, "-c", code + "PrefetchLoader(Numbers())"],
+        env=daemon.environment | {"PREFETCHD_KILL_POINTS": "client.program.unsent", "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert trainer.returncode == -signal.SIGKILL
+    until(lambda: not [each for each in daemon.segments() if "-program-" in each], "its program is gone")
+
+
+def test_a_loader_that_was_closed_while_its_batch_lived_leaves_no_descriptor(daemon):
+    """Nor its mapping, in the end: a dropped ring's memory is given back without the garbage collector."""
+    daemon.start()
+    gc.disable()
+    try:
+        for _ in range(2):
+            with PrefetchLoader(Numbers(40), **NUMBERS) as loader:
+                kept = next(iter(loader))
+            del loader
+            before = open_fds(os.getpid())
+            del kept
+        assert open_fds(os.getpid()) < before
+        with PrefetchLoader(Numbers(40), **NUMBERS) as loader:
+            next(iter(loader))
+        del loader
+        assert not [each for each in maps() if daemon.paths.instance in each]
+    finally:
+        gc.enable()
+
+
+def maps() -> list[str]:
+    with open("/proc/self/maps") as found:
+        return found.readlines()
+
+
+def test_a_closed_loader_whose_batches_live_keeps_no_other_waiting(daemon):
+    """It never comes back to the next daemon: that must not keep the rest of the ring for it."""
+    daemon.start()
+    former = PrefetchLoader(Numbers(400), **NUMBERS)
+    kept = next(iter(former))
+    with PrefetchLoader(Numbers(400), **NUMBERS) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        former.close()
+        kill(daemon)
+        for step in range(1, 100):
+            assert next(iterator)[1][0] == 4 * step
+        assert kept[1].tolist() == [0, 1, 2, 3]
