@@ -15,9 +15,12 @@ from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
+    CONSUMER_CURSOR,
+    CONSUMER_CURSOR_OFFSET,
     CONSUMER_LOCK_OFFSET,
     CONSUMER_RECORD,
     DAEMON_LOCK_OFFSET,
+    DEPARTED,
     MARK,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
@@ -149,6 +152,10 @@ class Attachment:
         )
         return now_ns
 
+    def note_departure(self) -> None:
+        """Tells a daemon that adopts the ring that this consumer will not come back; it only holds batches."""
+        CONSUMER_CURSOR.pack_into(self.ring.memory, self._record_offset + CONSUMER_CURSOR_OFFSET, DEPARTED)
+
     def reclaim(self) -> None:
         """Unlinks ring and program if their daemon is dead and nobody else consumes the stream: the next daemon may be
         long in coming."""
@@ -172,4 +179,7 @@ class Attachment:
 
     def close(self) -> None:
         """Lets go; memory that tensors look at stays mapped until they are gone."""
+        # What refers back to this object would keep the mapping until the garbage collector comes round.
+        self._when_all_are_dropped = None
+        self.take_released()
         self.ring.close()

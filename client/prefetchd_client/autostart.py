@@ -15,6 +15,7 @@ from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_pri
 
 START_TIMEOUT_S = 60.0
 LOOK_AGAIN_S = 0.1
+MOST_FAILED_STARTS = 3
 _UCRED = struct.Struct("iII")
 IDLE_EXIT_S = 900.0
 
@@ -85,22 +86,27 @@ def connect_or_start(paths: RuntimePaths) -> socket.socket:
 
 
 def start_daemon(paths: RuntimePaths) -> None:
-    """Starts a daemon that outlives this process and exits when it has been idle for long. Blocks until it serves.
+    """Starts a daemon that outlives this process and exits when it has been idle for long; once more when that fails,
+    as somebody may have killed it. Blocks until it serves.
 
     Raises DaemonUnavailableError with what it said.
     """
-    process = launch(paths)
-    try:
-        process.wait(START_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise DaemonUnavailableError(
-            f"the daemon did not start within {START_TIMEOUT_S:.0f} s; {what_it_says(paths)}"
-        ) from None
-    failure = outcome(process, paths)
-    if failure is not None:
-        raise failure
+    failure: DaemonUnavailableError | None = None
+    for _ in range(MOST_FAILED_STARTS):
+        process = launch(paths)
+        try:
+            process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise DaemonUnavailableError(
+                f"the daemon did not start within {START_TIMEOUT_S:.0f} s; {what_it_says(paths)}"
+            ) from None
+        failure = outcome(process, paths)
+        if failure is None:
+            return
+    assert failure is not None
+    raise failure
 
 
 def launch(paths: RuntimePaths) -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ The one place where the client imports more of prefetchd than its wire: see docs
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ class InlineStream:
         except UserCodeError as error:
             raise error.__cause__ or error from None
         finally:
+            for bad in self._filler.samples.take_bad():
+                print(f"prefetchd: {bad.text}", file=sys.stderr)
             torch.set_rng_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])

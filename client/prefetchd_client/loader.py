@@ -35,7 +35,10 @@ class PrefetchLoader(DataLoader[Any]):
                 free shared memory, a quarter of what the memory cgroup leaves
       lookback  batches kept behind the consumer, for a trainer that resumes a little earlier
       rank, world_size    this process's share of each epoch, as in torch.distributed
-      on_error  what becomes of a sample that raises: "raise"
+      on_error  what becomes of a sample that raises, or that ends its workers even when nothing else runs: "raise"
+                raises its error in the batch's place; "skip" leaves it out, the batch is smaller then; "substitute"
+                has another one take its place, the same in every run. A batch of which nothing is left raises. Each
+                such sample is told on stderr once, and counted in `prefetchd status`
       fingerprint_extra   anything else that decides what the batches are, such as the version of the data files
       fresh     True drops batches that an earlier run left
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
@@ -43,6 +46,10 @@ class PrefetchLoader(DataLoader[Any]):
     num_workers 0 lets the daemon decide; another number bounds this stream's workers. prefetch_factor,
     persistent_workers, multiprocessing_context and in_order are accepted and have no meaning: batches are prefetched up
     to `buffer`, workers outlive the trainer, and the order is always kept.
+
+    timeout makes next() raise after so many seconds, as DataLoader's does. A piece of a batch that takes a worker
+    longer is given up with its worker: that batch's place has a TaskTimeoutError that names the sample. Without a
+    timeout nothing is given up for being slow; a wait of 60 s, and every 30 s more of it, is explained on stderr.
 
     Filling starts now. Batches are tensors in shared memory that stay valid, and the holder's own, as long as they are
     held. Not for use by several threads at once.
@@ -270,7 +277,7 @@ class PrefetchLoader(DataLoader[Any]):
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
         self._check_fork()
         try:
-            batch = self._client.next_batch(cursor, self.timeout)
+            batch = self._client.next_batch(cursor, self.spec.timeout_s)
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
         except EndOfEpoch:

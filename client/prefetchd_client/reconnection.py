@@ -10,12 +10,11 @@ from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd_client.autostart import connect, launch, outcome
+from prefetchd_client.autostart import MOST_FAILED_STARTS, connect, launch, outcome
 
 SUPERVISOR_GRACE_S = 10.0
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.25
-MOST_FAILED_STARTS = 3
 
 
 class Reconnection:

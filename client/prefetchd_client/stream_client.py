@@ -41,6 +41,7 @@ from prefetchd.wire.messages import (
     RingOpened,
     StreamFailed,
     Waiting,
+    WaitNamed,
     Welcome,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
@@ -48,6 +49,7 @@ from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
+from prefetchd_client.long_wait import LongWait
 from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
 from prefetchd_client.progress import Progress
 from prefetchd_client.reconnection import Reconnection
@@ -58,8 +60,6 @@ ATTEMPTS = 3
 TELL_WAIT_AFTER_S = 0.05
 DRAIN_EVERY = 8
 DRAIN_BELOW = 4
-NAME_WAIT_AFTER_S = 60.0
-NAME_WAIT_AGAIN_S = 30.0
 
 # Closed clients whose batches are still held: nobody else keeps their connections open.
 _outliving: set[StreamClient] = set()
@@ -110,6 +110,7 @@ class StreamClient:
         self._supervised = False
         self._reconnection: Reconnection | None = None
         self._reconnections = 0
+        self._wait: LongWait | None = None
         self._progress = Progress()
         self._undrained = 0
         for attempts_left in reversed(range(ATTEMPTS)):
@@ -252,6 +253,7 @@ class StreamClient:
         if self._reconnection is not None:
             self._reconnection.close()
         if attachment is not None:
+            attachment.note_departure()
             attachment.reclaim()
         if attachment is not None and (released := attachment.take_released()):
             self._connection.send(Consumed(-1, 0, released))
@@ -303,8 +305,14 @@ class StreamClient:
     def _wait_for(self, cursor: ClientCursor, timeout_s: float) -> int:
         """Until the cursor's next batch is offered; microseconds that it took."""
         self._tell_progress()
-        began_ns = time.monotonic_ns()
-        name_at_s = NAME_WAIT_AFTER_S
+        wait = self._wait = LongWait(self.name, cursor.epoch, cursor.step)
+        try:
+            self._wait_until_offered(cursor, timeout_s, wait)
+        finally:
+            self._wait = None
+        return wait.waited_us
+
+    def _wait_until_offered(self, cursor: ClientCursor, timeout_s: float, wait: LongWait) -> None:
         told = False
         while cursor.step not in cursor.offers:
             if cursor.steps is not None and cursor.step >= cursor.steps:
@@ -315,31 +323,27 @@ class StreamClient:
                 error, self._reconnection = self._reconnection.error, None
                 gone = f"the daemon is gone{': ' + self._farewell if self._farewell else ''}"
                 raise DaemonUnavailableError(f"{gone}, and {error}")
-            waited_s = (time.monotonic_ns() - began_ns) / 1e9
+            waited_s = wait.waited_s
             if timeout_s and waited_s >= timeout_s:
                 raise WaitTimedOut
-            if waited_s >= name_at_s:
-                self._name_wait(cursor, waited_s)
-                name_at_s = waited_s + NAME_WAIT_AGAIN_S
+            if waited_s >= wait.name_at_s:
+                wait.name(self._why_unnamed())
             if not told and waited_s >= TELL_WAIT_AFTER_S:
                 told = True
                 self._connection.send(Waiting(cursor.number))
-            wake_at_s = min(name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or name_at_s)
+            wake_at_s = min(wait.name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or wait.name_at_s)
             if self._reconnection is not None:
                 told = False
                 time.sleep(min(self._reconnection.pause_s, max(0.0, wake_at_s - waited_s)))
             else:
                 self._connection.wait(wake_at_s - waited_s)
             self._drain()
-        return (time.monotonic_ns() - began_ns) // 1000
 
-    def _name_wait(self, cursor: ClientCursor, waited_s: float) -> None:
-        print(
-            f"prefetchd: waiting for epoch {cursor.epoch} step {cursor.step} of stream {self.name!r} for "
-            f"{waited_s:.0f} s; `prefetchd status` shows what its workers do; for what they said "
-            f"{what_it_says(self._paths)}",
-            file=sys.stderr,
-        )
+    def _why_unnamed(self) -> str:
+        """What is to be said when the daemon does not say why it takes so long."""
+        if self._reconnection is not None:
+            return f"there is no daemon at {self._paths.socket}; it is tried again and again"
+        return f"the daemon does not say why; is it stopped? `prefetchd status` tells, and {what_it_says(self._paths)}"
 
     def _drain(self) -> None:
         self._undrained = 0
@@ -398,6 +402,11 @@ class StreamClient:
             self._give_back(message)
         elif isinstance(message, Output):
             _print_output(message)
+        elif isinstance(message, WaitNamed):
+            cursor = self._cursors.get(message.cursor)
+            # What comes when nobody waits any more is of no interest.
+            if self._wait is not None and cursor is not None and message.step == cursor.step:
+                self._wait.named(message)
         elif isinstance(message, StreamFailed):
             self._failure = stream_failure(message.code, message.message, message.error)
         elif isinstance(message, Refused):

@@ -47,6 +47,7 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 )
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
 @click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
+@click.option("--name-waits-after", type=click.FloatRange(0), default=60.0, hidden=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(
     socket: str | None,
@@ -58,6 +59,7 @@ def command(
     idle_exit: float | None,
     detach: bool,
     reset_affinity: bool,
+    name_waits_after: float,
     log_level: str,
 ) -> None:
     """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line."""
@@ -67,7 +69,13 @@ def command(
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
     options = Options(
-        limits=Limits(workers or usable_cpus(), linger_clean, linger),
+        limits=Limits(
+            workers or usable_cpus(),
+            linger_clean,
+            linger,
+            name_waits_after_s=name_waits_after,
+            name_waits_again_s=name_waits_after / 2,
+        ),
         nice=nice,
         memory_bytes=memory,
         idle_exit_s=idle_exit,

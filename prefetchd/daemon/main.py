@@ -20,6 +20,7 @@ from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.service import Service
 from prefetchd.daemon.sessions import Listener
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
 
@@ -56,6 +57,7 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
         _raise_descriptor_limit()
         generation = lock.read_number() + 1
         lock.write_number(generation)
+        kill_point("daemon.start.locked")
         _serve(paths, options, generation, ready)
     except CallerError:
         raise
@@ -86,6 +88,7 @@ def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callab
         )
         ending.callback(service.close)
         _stop_on_signals(loop, service)
+        kill_point("daemon.start.deaf")
         listening = _listen(paths.socket)
         ending.callback(_unlink, paths.socket)
         service.listener = Listener(listening, loop, service, _log_refusal)
@@ -93,6 +96,7 @@ def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callab
             "started",
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
         )
+        kill_point("daemon.start.listening")
         ready()
         loop.run()
     log.info("stopped", extra={"fields": {"pid": os.getpid()}})

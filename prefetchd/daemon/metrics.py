@@ -10,7 +10,7 @@ from typing import Any
 import posix_ipc
 
 from prefetchd.daemon.engine.engine import Engine
-from prefetchd.daemon.engine.stream import StreamState, WorkerStage
+from prefetchd.daemon.engine.stream import StreamState, Worker, WorkerStage
 from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.policy import SlotState
 from prefetchd.ring.segment import unlink
@@ -27,9 +27,13 @@ from prefetchd.wire.status_layout import (
     encode_head,
     encode_snapshot,
 )
+from prefetchd.workers.backend import Backend
+from prefetchd.workers.note import PHASES
 
 
-def snapshot(engine: Engine, resources: dict[int, StreamResources], about: dict[str, Any]) -> dict[str, Any]:
+def snapshot(
+    engine: Engine, resources: dict[int, StreamResources], backend: Backend, about: dict[str, Any]
+) -> dict[str, Any]:
     """The daemon at this instant. Field names carry their units."""
     return {
         "snapshot_version": SNAPSHOT_VERSION,
@@ -40,11 +44,11 @@ def snapshot(engine: Engine, resources: dict[int, StreamResources], about: dict[
             "running": len(engine.pool.workers),
             "busy": sum(worker.busy for worker in engine.pool.workers.values()),
         },
-        "streams": [_stream(each, resources.get(each.number)) for each in engine.streams.values()],
+        "streams": [_stream(each, resources.get(each.number), backend) for each in engine.streams.values()],
     }
 
 
-def _stream(stream: StreamState, resources: StreamResources | None) -> dict[str, Any]:
+def _stream(stream: StreamState, resources: StreamResources | None, backend: Backend) -> dict[str, Any]:
     spec, counters = stream.spec, stream.counters
     return {
         "name": stream.name,
@@ -64,9 +68,7 @@ def _stream(stream: StreamState, resources: StreamResources | None) -> dict[str,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, resources),
         "workers": [
-            {"number": worker.number, "stage": worker.stage.value, "busy": worker.busy}
-            for worker in stream.workers.values()
-            if worker.stage is not WorkerStage.STOPPING
+            _worker(worker, backend) for worker in stream.workers.values() if worker.stage is not WorkerStage.STOPPING
         ],
         "produced_batches": counters.batches,
         "produced_samples": counters.samples,
@@ -77,6 +79,20 @@ def _stream(stream: StreamState, resources: StreamResources | None) -> dict[str,
         "failed_batches": counters.failed,
         "deviating_batches": counters.deviations,
         "worker_deaths": counters.worker_deaths,
+        "bad_samples": counters.bad_samples,
+    }
+
+
+def _worker(worker: Worker, backend: Backend) -> dict[str, Any]:
+    note = backend.note(worker.number)
+    return {
+        "number": worker.number,
+        "pid": backend.pid(worker.number),
+        "stage": worker.stage.value,
+        "busy": worker.busy,
+        "phase": PHASES[note.phase],
+        "index": note.index,
+        "phase_s": max(0.0, time.monotonic() - note.since_ns / 1e9) if note.since_ns else 0.0,
     }
 
 

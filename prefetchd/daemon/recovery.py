@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 
 from prefetchd.daemon.resources import SHARED_MEMORY, StreamResources
 from prefetchd.ring.segment import unlink
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 
@@ -24,21 +26,37 @@ def find_streams(paths: RuntimePaths, generation: int) -> list[StreamResources]:
         fd = _lock(name)
         if fd < 0:
             continue
+        kill_point("daemon.adopt.locked")
         try:
             found.append(StreamResources.of_dead_daemon(name, fd, generation))
         except (PrefetchdError, OSError) as error:
             log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
             unlink(name)
             reclaimed.append(name)
+    _log_reclaimed(reclaimed)
+    reclaim_programs(paths)
+    return found
+
+
+def reclaim_programs(paths: RuntimePaths, *, empty_for_s: float = 0.0) -> None:
+    """Unlinks programs of trainers that died before they handed them over. While clients may come, only those that
+    have been empty for `empty_for_s`: one that was made just now is about to be locked."""
+    reclaimed = []
     for name in _segments(paths, "program"):
         fd = _lock(name)
-        if fd >= 0:
+        if fd < 0:
+            continue
+        about = os.fstat(fd)
+        if about.st_size or about.st_mtime + empty_for_s <= time.time():
             unlink(name)
-            os.close(fd)
             reclaimed.append(name)
-    if reclaimed:
-        log.info("reclaimed", extra={"fields": {"segments": reclaimed}})
-    return found
+        os.close(fd)
+    _log_reclaimed(reclaimed)
+
+
+def _log_reclaimed(names: list[str]) -> None:
+    if names:
+        log.info("reclaimed", extra={"fields": {"segments": names}})
 
 
 def _segments(paths: RuntimePaths, kind: str) -> list[str]:

@@ -13,8 +13,9 @@ from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
+from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
 
 SHARED_MEMORY = "/dev/shm"
@@ -85,6 +86,7 @@ class StreamResources:
                 resources._own_program(header.program_name, program)
             finally:
                 os.close(program)
+        kill_point("daemon.adopt.owned")
         return resources
 
     def found(self) -> FoundRing:
@@ -108,7 +110,8 @@ class StreamResources:
             record, alive = ring.consumer_record(number), ring.has_living_consumer(number)
             if alive or record.yielded:
                 position = (record.epoch, record.step) if record.yielded else None
-                yield FoundConsumer(number, record.pid, alive, position, ring.marks(number))
+                departed = record.cursor == DEPARTED
+                yield FoundConsumer(number, record.pid, alive, position, ring.marks(number), departed)
 
     def create_ring(
         self, name: str, batch_bytes: int, slot_bytes: int, layout: bytes, generation: int, budget_bytes: int | None
@@ -121,6 +124,7 @@ class StreamResources:
         most = most_slots(self.spec, slots, varying=not layout)
         header = new_header(most, slot_bytes, self.spec.fingerprint, generation, spec, layout, self.program_name)
         self.ring = RingSegment.create(name, header, spec, layout, slots)
+        kill_point("daemon.ring.created")
         return self.ring
 
     def close(self) -> None:
@@ -128,6 +132,7 @@ class StreamResources:
         if self.ring is not None:
             self.ring.close()
             self.ring = None
+        kill_point("daemon.drop.ringless")
         if self.program_fd >= 0:
             unlink(self.program_name)
             os.close(self.program_fd)

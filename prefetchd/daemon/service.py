@@ -15,11 +15,13 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.metrics import StatusSegment, snapshot
-from prefetchd.daemon.recovery import find_streams
+from prefetchd.daemon.recovery import find_streams, reclaim_programs
 from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.daemon.sessions import Listener, Session
+from prefetchd.daemon.wait_names import WaitNames
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
     Farewell,
@@ -32,13 +34,29 @@ from prefetchd.wire.messages import (
     Welcome,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.segment_layout import DEPARTED, SLOT_CONTINUED, SLOT_FILLING, SLOT_READY
+from prefetchd.workers.backend import Look
+from prefetchd.workers.note import Note
+from prefetchd.workers.oom_kills import OomKills
 from prefetchd.workers.process_backend import ProcessBackend
 
 STATUS_INTERVAL_S = 0.25
 LOOK_AGAIN_S = 0.02
+RECLAIM_AFTER_S = 2.0
 OUTPUT_LINES_A_SECOND = 20
 # So that a second's lines fit into one packet.
 OUTPUT_LINE_BYTES = 3000
+# By the state that a slot's record is given.
+BEFORE_RECORD = {
+    SLOT_FILLING: "daemon.record.unclaimed",
+    SLOT_CONTINUED: "daemon.record.unchained",
+    SLOT_READY: "daemon.record.unready",
+}
+AFTER_RECORD = {
+    SLOT_FILLING: "daemon.record.claimed",
+    SLOT_CONTINUED: "daemon.record.chained",
+    SLOT_READY: "daemon.record.ready",
+}
 
 log = logging.getLogger("prefetchd")
 
@@ -70,6 +88,8 @@ class Service:
         self._idle_since_s = time.monotonic()
         self._started_s = time.time()
         self._backend = ProcessBackend(loop, self, nice=nice)
+        self._oom_kills = OomKills(time.monotonic())
+        self._wait_names = WaitNames(self._backend, self._name, self._send_if_clear)
         self._names = SegmentNames(paths)
         self._resources: dict[int, StreamResources] = {}
         self._wanting: set[int] = set()
@@ -87,6 +107,7 @@ class Service:
                 f"this daemon (prefetchd {__version__}) speaks protocol {PROTOCOL_VERSION}, the client "
                 f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
             )
+        kill_point("daemon.hello.heard")
         self._look_for_the_dead()
         marks = next(
             (
@@ -99,6 +120,7 @@ class Service:
             (),
         )
         self.engine.hello(session.number, hello, time.monotonic(), marks)
+        kill_point("daemon.hello.decided")
 
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
         stream = self.engine.stream_of(session.number)
@@ -107,6 +129,7 @@ class Service:
             raise ProtocolError("a program before Hello")
         resources = StreamResources(stream.spec)
         resources.take_program(program.name, fd, self._paths)
+        kill_point("daemon.program.taken")
         former = self._resources.get(stream.number)
         if former is not None and former.program_fd >= 0:
             resources.close()
@@ -116,8 +139,10 @@ class Service:
             resources.ring, former.ring = former.ring, None
         self._resources[stream.number] = resources
         self.engine.program_arrived(session.number)
+        kill_point("daemon.program.arrived")
 
     def trainer_message(self, session: Session, message: Message) -> None:
+        kill_point("daemon.message.heard")
         self.engine.message(session.number, message, time.monotonic())
 
     def control_message(self, session: Session, message: Message) -> None:
@@ -146,7 +171,13 @@ class Service:
                 record = stream.consumers[session.number].record
                 marks = ring.marks(record)
                 alive = ring.has_living_consumer(record) and not session.peer_is_dead
+        owes_program = stream is not None and stream.program_from == session.number
         self.engine.session_closed(session.number, marks, time.monotonic(), alive=alive)
+        if owes_program:
+            self.loop.call_later(
+                RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty_for_s=RECLAIM_AFTER_S / 2)
+            )
+        kill_point("daemon.session.ended")
         if alive:
             # Or it is about to die: its connection may just have been the first thing to go.
             self.loop.call_later(LOOK_AGAIN_S, self._look_for_the_dead)
@@ -162,24 +193,37 @@ class Service:
         self.engine.load_failed(stream, message, error)
 
     def host_died(self, stream: int, how: str) -> None:
-        self.engine.host_died(stream, how)
+        self.engine.host_died(stream, how, self._claim_oom_kill(how))
 
     def worker_ready(self, worker: int) -> None:
         self.engine.worker_ready(worker, time.monotonic())
 
     def worker_message(self, worker: int, message: Message) -> None:
+        kill_point("daemon.answer.heard")
         try:
             self.engine.worker_message(worker, message, time.monotonic())
         except ProtocolError as error:
             log.error("worker", extra={"fields": {"worker": worker, "error": str(error)}})
             self._backend.stop_worker(worker, kill=True)
 
-    def worker_died(self, worker: int, how: str) -> None:
-        self.engine.worker_died(worker, how, time.monotonic())
+    def worker_died(self, worker: int, how: str, note: Note) -> None:
+        kill_point("daemon.death.heard")
+        self.engine.worker_died(worker, how, time.monotonic(), note, self._claim_oom_kill(how))
+
+    def looked(self, stream: int, worker: int, look: Look) -> None:
+        self._wait_names.looked(stream, worker, look)
+
+    def _claim_oom_kill(self, how: str) -> int:
+        """The kills for memory by now if a process that ended like this may be one of them, else 0."""
+        return 0 if how.startswith("exited") else self._oom_kills.claim(time.monotonic())
 
     def output(self, stream: int, worker: int, text: str) -> None:
         for line in text.split("\n"):
             log.info("output", extra={"fields": {"stream": self._name(stream), "worker": worker, "line": line}})
+        self._tell(stream, worker, text)
+
+    def _tell(self, stream: int, worker: int, text: str) -> None:
+        """Shows it to the stream's trainers, as far as the rate allows."""
         found = self.engine.streams.get(stream)
         if found is None or self.listener is None:
             return
@@ -187,9 +231,13 @@ class Service:
         if not kept:
             return
         for number in found.consumers:
-            session = self.listener.sessions.get(number)
-            if session is not None and session.is_clear:
-                session.send(Output(worker, kept, dropped))
+            self._send_if_clear(number, Output(worker, kept, dropped))
+
+    def _send_if_clear(self, number: int, message: Message) -> None:
+        """Sends what is for people: a trainer that does not read must not be closed for it."""
+        session = self._session(number)
+        if session is not None and session.is_clear:
+            session.send(message)
 
     # --- life ---
 
@@ -199,15 +247,18 @@ class Service:
             return
         log.info("stopping", extra={"fields": {"reason": reason}})
         self.engine.stop(reason)
+        kill_point("daemon.stop.begun")
         if self.listener is not None:
             self.listener.close()
         self.loop.call_later(0.0, self.loop.stop)
 
     def close(self) -> None:
         """Leaves nothing behind. After the loop has ended."""
+        kill_point("daemon.close.begun")
         with contextlib.ExitStack() as ending:
             # In the other order; each one happens whatever becomes of those before it.
             ending.callback(self._status.close)
+            ending.callback(reclaim_programs, self._paths)
             for resources in self._resources.values():
                 ending.callback(resources.close)
             ending.callback(self._backend.close)
@@ -225,6 +276,7 @@ class Service:
                 resources.close()
                 continue
             self._resources[stream.number] = resources
+            kill_point("daemon.adopt.adopted")
             self.loop.in_between(partial(self._prepare, stream.number, resources, ring))
 
     def _look_for_the_dead(self) -> None:
@@ -236,6 +288,8 @@ class Service:
             for record in list(stream.absents):
                 if not ring.has_living_consumer(record):
                     self.engine.absent_died(stream.number, record, ring.marks(record), time.monotonic())
+                elif ring.consumer_record(record).cursor == DEPARTED:
+                    self.engine.absent_departed(stream.number, record, ring.marks(record), time.monotonic())
             if stream.former_grants and not ring.has_former_writers():
                 self.engine.former_writers_gone(stream.number)
 
@@ -248,9 +302,12 @@ class Service:
         self._look_for_the_dead()
         self.engine.tick(now_s)
         self._backend.retire_idle(now_s)
+        self._oom_kills.look(now_s)
         self._settle()
-        self._status.write(snapshot(self.engine, self._resources, self._about()))
+        self._status.write(snapshot(self.engine, self._resources, self._backend, self._about()))
         sessions = self.listener.sessions if self.listener is not None else {}
+        if self.listener is not None:
+            self.listener.end_silent(now_s)
         if sessions or self.engine.streams:
             self._idle_since_s = now_s
         elif self._idle_exit_s is not None and now_s - self._idle_since_s > self._idle_exit_s:
@@ -286,11 +343,15 @@ class Service:
     def _carry_out(self, command: c.Command) -> None:
         match command:
             case c.Assign(worker, message):
+                kill_point("daemon.assign.claimed")
                 self._backend.assign(worker, message)
+                kill_point("daemon.assign.told")
             case c.WriteSlot(stream, slot, record):
                 ring = self._resources[stream].ring
                 assert ring is not None
+                kill_point(BEFORE_RECORD[record.state])
                 ring.write_slot(slot, record)
+                kill_point(AFTER_RECORD[record.state])
             case c.Wake(number):
                 session = self._session(number)
                 if session is not None:
@@ -304,6 +365,7 @@ class Service:
                 ring = self._resources[stream].ring
                 if session is not None and ring is not None:
                     session.send(RingOpened(ring.header.segment_bytes), [ring.shared_fd])
+                    kill_point("daemon.ring.shared")
             case c.CloseSession(number):
                 session = self._session(number)
                 if session is not None:
@@ -326,6 +388,10 @@ class Service:
                 self._create_ring(command)
             case c.GrowRing(stream, slots):
                 self._grow_ring(stream, slots)
+            case c.NameWait():
+                self._wait_names.name(command)
+            case c.Tell(stream, worker, text):
+                self._tell(stream, worker, text)
             case c.ParkStream(stream):
                 self._backend.drop_stream(stream)
             case c.DropStream(stream):
@@ -344,7 +410,9 @@ class Service:
         self._wanting.discard(session.number)
         while session.is_clear and self.engine.has_news(session.number):
             for message in self.engine.publications(session.number):
+                kill_point("daemon.publish.leased")
                 session.send(message)
+                kill_point("daemon.publish.sent")
         if self.engine.has_news(session.number):
             self._wanting.add(session.number)
 

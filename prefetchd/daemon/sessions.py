@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -52,6 +53,7 @@ class Session:
     def __init__(self, number: int, sock: socket.socket, loop: Loop, events: SessionEvents, pidfd: int) -> None:
         self.number = number
         self.role = ""
+        self.opened_s = time.monotonic()
         self.peer_is_dead = False
         self._sock = sock
         self._pidfd = pidfd
@@ -229,6 +231,12 @@ class Listener:
                 self._loop.unwatch(self._sock.fileno())
             self._sock.close()
 
+    def end_silent(self, now_s: float) -> None:
+        """Ends sessions that have not said Hello in time. To be called now and then: a timer for each would keep those
+        that come and go quickly for as long."""
+        for session in [each for each in self.sessions.values() if each.opened_s + HELLO_WITHIN_S <= now_s]:
+            session.check_hello()
+
     def _accept_again(self) -> None:
         if self._sock.fileno() >= 0:
             self._loop.watch(self._sock.fileno(), self._acceptable)
@@ -254,7 +262,6 @@ class Listener:
         session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock))
         self._next += 1
         self.sessions[session.number] = session
-        self._loop.call_later(HELLO_WITHIN_S, session.check_hello)
 
     def admits(self, uid: int) -> bool:
         """Only the daemon's own user: anybody else could read its data and run its code."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from prefetchd.plan.order import Permutation
 from prefetchd.plan.schedule import Schedule, schedule_of
-from prefetchd.plan.seeds import U64, batch_seed, order_key, sample_seeds
+from prefetchd.plan.seeds import U64, batch_seed, order_key, sample_seeds, substitute
 from prefetchd.wire.stream_spec import StreamSpec
 
 BLOCK = 4096
@@ -60,6 +60,10 @@ class BatchPlan:
 
     def batch_seed(self, epoch: int, step: int) -> int:
         return batch_seed(self._spec.seed, epoch, step, self._spec.rank)
+
+    def substitute(self, epoch: int, ordinal: int, attempt: int) -> int:
+        """The index of the sample that is tried in place of a bad one; `attempt` counts from 1 to SUBSTITUTES."""
+        return substitute(self._spec.seed, epoch, ordinal, attempt, self._spec.length)
 
     def _make_block(self, epoch: int, block: int) -> PlannedRows:
         spec = self._spec

@@ -11,9 +11,11 @@ All arithmetic is on unsigned 64-bit words. `finalise` is the output function of
     sample seed = derive(seed, 1, epoch, ordinal) >> 1
     batch seed  = f(derive(seed, 2, epoch, step) ^ rank) >> 1
     order key   = derive(seed, 3, epoch, 0)
+    substitute  = f(derive(seed, 5, epoch, ordinal) ^ attempt) mod length        attempt = 1, 2, ... SUBSTITUTES
 
 A sample's seed depends on the stream's seed, the epoch and the sample's ordinal and on nothing else: not on the
-batch size, the rank, the number of workers or their order.
+batch size, the rank, the number of workers or their order. A sample that takes a bad one's place (on_error) is the
+one at index `substitute`; it is seeded as the sample in whose place it stands.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 
 # Purposes keep families of seeds apart.
-SAMPLE, BATCH, ORDER, DEVICE = 1, 2, 3, 4
+SAMPLE, BATCH, ORDER, DEVICE, SUBSTITUTE = 1, 2, 3, 4, 5
+
+SUBSTITUTES = 8
+"""Samples that are tried in a bad one's place."""
 
 
 def finalise(word: int) -> int:
@@ -71,6 +76,11 @@ def sample_seeds(seed: int, epoch: int, ordinals: U64) -> U64:
 def batch_seed(seed: int, epoch: int, step: int, rank: int) -> int:
     """The seed for collate_fn, __getitems__ and other work on a batch as a whole: 0 <= seed < 2**63."""
     return finalise((derive(seed, BATCH, epoch, step) ^ rank) + GAMMA) >> 1
+
+
+def substitute(seed: int, epoch: int, ordinal: int, attempt: int, length: int) -> int:
+    """The dataset index that is tried, at the `attempt`-th attempt, in place of the sample at `ordinal`."""
+    return finalise((derive(seed, SUBSTITUTE, epoch, ordinal) ^ attempt) + GAMMA) % length
 
 
 def order_key(seed: int, epoch: int) -> int:

@@ -18,6 +18,7 @@ import posix_ipc
 
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
     CONSUMER_LOCK_OFFSET,
@@ -84,6 +85,7 @@ class RingSegment:
                 raise InvariantError(f"the new segment {name} is locked by somebody")
             os.pwrite(fd, spec, SPEC_OFFSET)
             os.pwrite(fd, row_layout, ROW_LAYOUT_OFFSET)
+            kill_point("daemon.ring.headless")
             # The header last: without it nobody takes this for a ring.
             os.pwrite(fd, encode_header(header), 0)
             return cls(name, fd, header, wanted_slots)
@@ -113,6 +115,7 @@ class RingSegment:
             os.close(fd)
             raise
         os.pwrite(fd, encode_header(header), 0)
+        kill_point("daemon.adopt.headed")
         ring._reserved_bytes = ring._prefaulted_bytes = header.slot_payload_offset(reserved)
         return ring
 
@@ -154,6 +157,7 @@ class RingSegment:
         _reserve(self._fd, self.header, self._reserved_bytes, end)
         self._reserved_bytes = max(self._reserved_bytes, end)
         slots = self.reserved_slots
+        kill_point("daemon.ring.uncounted")
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         return slots
 
@@ -192,6 +196,7 @@ class RingSegment:
         memory = self.memory.memory
         memory[offset : offset + 4] = b"\0\0\0\0"
         memory[offset + 4 : offset + len(data)] = data[4:]
+        kill_point("daemon.record.stateless")
         memory[offset : offset + 4] = data[:4]
 
     def marks(self, consumer: int) -> tuple[int, ...]:

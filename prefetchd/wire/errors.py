@@ -85,9 +85,15 @@ class StreamFailedError(RemoteError):
 
 
 class WorkerDiedError(RemoteError):
-    """A worker died again and again on the same sample."""
+    """Workers die on this sample, also when nothing else runs; or on this batch, wherever in it."""
 
     code = "worker_died"
+
+
+class TaskTimeoutError(RemoteError):
+    """A fill task took longer than the loader's timeout: its worker was killed; names the sample."""
+
+    code = "task_timeout"
 
 
 class ProtocolError(RemoteError):

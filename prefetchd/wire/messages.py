@@ -148,8 +148,8 @@ class CloseCursor(Message):
 @_numbered(13)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Consumed(Message):
-    """Progress and releases, at most one a next(): `step` is the cursor's next step to be yielded; `released` is
-    flat (cursor, slot, generation) triples; `waited_us` is what next() waited since the last Consumed.
+    """Progress and releases, of one or several calls of next(): `step` is the cursor's next step to be yielded;
+    `released` is flat (cursor, slot, generation) triples; `waited_us` is what next() waited since the last Consumed.
     A `cursor` of -1 carries releases only."""
 
     cursor: int
@@ -249,6 +249,18 @@ class Recall(Message):
     step: int
 
 
+@_numbered(27)
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitNamed(Message):
+    """Why the call of next() that waits for the cursor's batch at (epoch, step) has waited for so long, in lines for
+    people: who it waits for, for how long, and what to turn."""
+
+    cursor: int
+    epoch: int
+    step: int
+    text: str
+
+
 @_numbered(25)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Farewell(Message):
@@ -274,7 +286,8 @@ class Stop(Message):
 @_numbered(40)
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpawnStream(Message):
-    """To an environment zygote: fork a stream zygote that loads the program whose descriptor comes with this."""
+    """To an environment zygote: fork a stream zygote that loads a program. With it: the program's descriptor, and one
+    of the zygote's note."""
 
     stream: int
     program_bytes: int
@@ -284,7 +297,8 @@ class SpawnStream(Message):
 @_numbered(41)
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpawnWorker(Message):
-    """To a stream zygote: fork a worker. `place` of `workers` is what get_worker_info tells: 0 <= place < workers."""
+    """To a stream zygote: fork a worker. `place` of `workers` is what get_worker_info tells: 0 <= place < workers.
+    With it: a descriptor of the worker's note."""
 
     worker: int
     place: int
@@ -343,8 +357,9 @@ class Fill(Message):
     """Fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
 
     kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch; a batch of several slots has them chained
-    in the segment's records. `keys` has, for planned orders, each
-    task's sample keys as opaque bytes; empty for orders that are arithmetic.
+    in the segment's records. What follows the slot are (row, attempt) pairs of samples that are known to end their
+    workers: they count as samples that raise; row -1 is __getitems__ for all rows at once. `keys` has, for planned
+    orders, each task's sample keys as opaque bytes; empty for orders that are arithmetic.
     """
 
     tasks: Rows
@@ -394,3 +409,15 @@ class FillFailed(Message):
 
     task: int
     error: bytes
+
+
+@_numbered(64)
+@dataclasses.dataclass(frozen=True, slots=True)
+class BadSamples(Message):
+    """Before a task's answer: samples that were left out or replaced, as the spec's on_error says. Rows (row, attempt,
+    dataset index), where attempt 0 is the row's own sample and others are those that were tried in its place; and of
+    each a line of text for people, in UTF-8."""
+
+    task: int
+    samples: Rows
+    texts: Blobs = ()

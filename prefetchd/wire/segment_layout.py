@@ -65,6 +65,10 @@ SLOT_EMPTY, SLOT_FILLING, SLOT_READY, SLOT_CONTINUED = 0, 1, 2, 3
 # pid, cursor, epoch, next step, yielded, waited us, private copies, longest wait us, last next (monotonic ns), held
 CONSUMER_RECORD = struct.Struct("<QqQQQQQQQQ")
 CONSUMER_RECORD_BYTES = 128
+CONSUMER_CURSOR = struct.Struct("<q")
+CONSUMER_CURSOR_OFFSET = 8
+# In the cursor's place: the loader is closed, and only batches that it has handed out live on.
+DEPARTED = -2
 CONSUMERS = 16
 
 MARK = struct.Struct("<Q")

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
 from prefetchd.wire.messages import Fill, Message
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.note import Note
+
+UNEXPLAINED = "died"
+"""How a process ended whose zygote could not tell, as it is dead too."""
+
+ORPHANED = "its zygote died"
+"""How a worker ended that was never heard of: it may never have begun."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """A child process from outside: `state` as proc(5) names them, "" when there is no process; `stacks` of all its
+    threads as faulthandler writes them, or empty when it does not answer."""
+
+    pid: int = 0
+    state: str = ""
+    stacks: str = ""
 
 
 class Watcher(Protocol):
@@ -32,8 +50,11 @@ class BackendEvents(Protocol):
 
     def worker_message(self, worker: int, message: Message) -> None: ...
 
-    def worker_died(self, worker: int, how: str) -> None:
-        """The death is certain: nothing of this worker can write to a slot any more."""
+    def worker_died(self, worker: int, how: str, note: Note) -> None:
+        """The death is certain: nothing of this worker can write to a slot any more. `note` is what it was at."""
+
+    def looked(self, stream: int, worker: int, look: Look) -> None:
+        """The answer to look_at."""
 
     def output(self, stream: int, worker: int, text: str) -> None:
         """Whole lines that the user's code printed; worker 0 is the zygote."""
@@ -56,6 +77,16 @@ class Backend(Protocol):
 
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         """Ends the worker after the tasks that it has, or at once; answered by worker_died."""
+
+    def note(self, worker: int) -> Note:
+        """What the worker is at; an empty note when it is gone."""
+
+    def pid(self, worker: int) -> int:
+        """The worker's process, or 0 when there is none by now."""
+
+    def look_at(self, stream: int, worker: int) -> None:
+        """Finds out where the worker's process is, or for worker 0 the zygote's that loads the stream. Answered by
+        looked, within about a second."""
 
     def drop_stream(self, stream: int) -> None:
         """Kills the stream's zygote and workers; no event about them follows."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.slot_layout import (
     BUFFER,
     DTYPES,
@@ -73,6 +74,7 @@ class EncodedBatch:
         address = ctypes.addressof(target)
         ctypes.memmove(address, self.meta_text, len(self.meta_text))
         for source, entry in zip(self._sources, self.meta.storages):
+            kill_point("worker.whole.half")
             ctypes.memmove(address + entry.offset, source.address + source.low, source.high - source.low)
 
 

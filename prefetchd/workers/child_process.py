@@ -12,7 +12,7 @@ from collections.abc import Callable
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import Message
-from prefetchd.workers.backend import Watcher
+from prefetchd.workers.backend import UNEXPLAINED, Watcher
 
 REASON_DEADLINE_S = 0.2
 OUTPUT_CHUNK_BYTES = 65536
@@ -25,6 +25,7 @@ class ChildProcess:
         self,
         watcher: Watcher,
         sock: socket.socket,
+        pid: int,
         pidfd: int,
         output: int,
         on_message: Callable[[Message, list[int]], None],
@@ -32,9 +33,10 @@ class ChildProcess:
         on_output: Callable[[str], None],
     ) -> None:
         self.sock = sock
+        self.pid = pid
+        self.pidfd = pidfd
         self.how = ""
         self._watcher = watcher
-        self._pidfd = pidfd
         self._output = output
         self._on_message = on_message
         self._on_end = on_end
@@ -64,12 +66,12 @@ class ChildProcess:
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def is_dead(self, wait_s: float) -> bool:
         """Waits up to `wait_s` for the death."""
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0.0, wait_s) * 1000))
 
     def ended_as(self, how: str) -> None:
@@ -93,11 +95,11 @@ class ChildProcess:
         if not self._open:
             return
         self._open = False
-        for fd in (self.sock.fileno(), self._pidfd, self._output):
+        for fd in (self.sock.fileno(), self.pidfd, self._output):
             with contextlib.suppress(KeyError):
                 self._watcher.unwatch(fd)
         self.sock.close()
-        os.close(self._pidfd)
+        os.close(self.pidfd)
         os.close(self._output)
 
     def _readable(self) -> None:
@@ -123,7 +125,7 @@ class ChildProcess:
         self._printed()
         if not self._open:
             return
-        self._watcher.unwatch(self._pidfd)
+        self._watcher.unwatch(self.pidfd)
         if self.how:
             self._on_end(self.how)
         else:
@@ -132,7 +134,7 @@ class ChildProcess:
 
     def _reason_is_due(self) -> None:
         if self._open:
-            self._on_end(self.how or "died")
+            self._on_end(self.how or UNEXPLAINED)
 
     def _printed(self) -> None:
         while self._open:

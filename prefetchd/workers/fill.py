@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import default_collate, default_convert
 
 from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import LoadFailed
 from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.batch_codec import EncodedBatch, MainAwarePickler, encode_batch
+from prefetchd.workers.note import COLLATING, WRITING, NoteWriter
 from prefetchd.workers.program import Program, load_program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
+from prefetchd.workers.samples import NOT_DEADLY, Deadly, LeftOut, Samples, text_of, without_left_out
+from prefetchd.workers.samples import UserCodeError as UserCodeError
 from prefetchd.workers.seeding import SampleSeeder
 
 MESSAGE_LIMIT_CHARACTERS = 2000
 KEPT_FOR_TASKS = 8
 """A worker has fewer tasks at once: those that it had when it kept a batch are done by then."""
-
-
-class UserCodeError(Exception):
-    """The user's code raised; `place` says where, `__cause__` is what it raised."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        self.place = place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +45,16 @@ class Measure:
 class Filler:
     """Makes batches of one stream. The global generators of this process are its own while it does."""
 
-    def __init__(self, spec: StreamSpec, program: Program, seeder: SampleSeeder | None = None) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        program: Program,
+        seeder: SampleSeeder | None = None,
+        note: NoteWriter | None = None,
+    ) -> None:
         self.plan = BatchPlan(spec)
+        self.note = note or NoteWriter()
         self._spec = spec
-        self._dataset = program.dataset
         self._worker_init_fn = program.worker_init_fn
         self._collate: Callable[[Any], Any] = program.collate_fn or (
             default_collate if spec.batch_size else default_convert
@@ -59,6 +62,7 @@ class Filler:
         self._default_collation = program.collate_fn is None or program.collate_fn is default_collate
         self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size > 0
         self._seeder = seeder or SampleSeeder()
+        self.samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
         self._layout: RowLayout | None = None
         self._rows: RowPlan | None = None
         self._kept = _KeptBatches()
@@ -74,16 +78,20 @@ class Filler:
         """The stream's row layout, from whoever measured."""
         self._layout = decode_row_layout(layout)
 
-    def measure(self, position: Position, rows: int) -> Measure:
+    def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
         kept for the task that writes it. Raises UserCodeError."""
         if self._default_collation and not self._gathers and self._spec.batch_size:
-            sample = self._load(position, 0, 1)[0]
-            self._kept_sample = (position, sample)
-            measured = self._measure_rows(sample)
-            if measured is not None:
-                return measured
-        encoded = self._encode(position, rows)
+            for row, sample in enumerate(self.samples.rows(position, 0, rows, deadly)):
+                if type(sample) is LeftOut:
+                    continue
+                if row == 0:
+                    self._kept_sample = (position, sample)
+                measured = self._measure_rows(sample)
+                if measured is not None:
+                    return measured
+                break
+        encoded = self._encode(position, rows, deadly)
         self._kept.keep(position, encoded)
         return Measure(encoded.payload_bytes, b"")
 
@@ -99,28 +107,35 @@ class Filler:
         self._rows = plan
         return Measure(layout.meta.payload_bytes, text)
 
-    def fill_rows(self, position: Position, first: int, end: int, target: Any) -> int:
+    def fill_rows(self, position: Position, first: int, end: int, target: Any, deadly: Deadly = NOT_DEADLY) -> int:
         """Writes rows [first, end) to the payload at `target`, a ctypes array; whoever has row 0 writes the meta.
-        Returns the payload's bytes. Raises Deviation and UserCodeError."""
+        Returns the payload's bytes. Raises Deviation, also when a sample is left out, and UserCodeError."""
         layout = self._layout
         assert layout is not None
         meta = layout.meta_for(self.plan.schedule.rows(position[1]))
         writers = None
-        for row, sample in zip(range(first, end), self._samples(position, first, end)):
+        for row, sample in zip(range(first, end), self._samples(position, first, end, deadly)):
+            if type(sample) is LeftOut:
+                raise Deviation(f"{sample.error.place} is left out")
             plan = self._row_plan(sample, layout)
             if writers is None:
                 writers = plan.writers(layout, target)
             for write, leaf in zip(writers, plan.take(sample)):
                 write(row, leaf)
+            kill_point("worker.row.written")
         if first == 0:
+            kill_point("worker.meta.unwritten")
             text = encode_meta(meta)
             target[: len(text)] = text
         return meta.payload_bytes
 
-    def fill_whole(self, position: Position, rows: int, room: int, target: Callable[[], Any]) -> int:
+    def fill_whole(
+        self, position: Position, rows: int, room: int, target: Callable[[], Any], deadly: Deadly = NOT_DEADLY
+    ) -> int:
         """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that
         exceeds `room`, nothing was written and the batch is kept for the next try. Raises UserCodeError."""
-        encoded = self._kept.take(position) or self._encode(position, rows)
+        encoded = self._kept.take(position) or self._encode(position, rows, deadly)
+        self.note.phase(WRITING)
         if encoded.payload_bytes > room:
             self._kept.keep(position, encoded)
         else:
@@ -140,49 +155,35 @@ class Filler:
             except Deviation:
                 raise
             except Exception as error:
-                raise Deviation(f"default_collate refuses: {_text_of(error)}") from None
+                raise Deviation(f"default_collate refuses: {text_of(error)}") from None
             if plan.signature != layout.signature:
                 raise Deviation("the sample's signature is not the layout's")
             self._rows = plan
         return self._rows
 
-    def _samples(self, position: Position, first: int, end: int) -> Any:
-        if self._kept_sample is not None and self._kept_sample[0] == position and first == 0:
-            yield self._kept_sample[1]
-            first = 1
-        self._kept_sample = None
-        epoch, step = position
-        planned = self.plan.rows(epoch, step, first, end)
-        run, dataset = self._seeder.run, self._dataset
+    def _samples(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[Any]:
+        kept, self._kept_sample = self._kept_sample, None
+        if kept is not None and kept[0] == position and first == 0:
+            return itertools.chain(kept[1:], self.samples.rows(position, 1, end, deadly))
+        return self.samples.rows(position, first, end, deadly)
 
-        def get(index: int) -> Any:
-            return dataset[index]
-
-        for index, seed in zip(planned.indices.tolist(), planned.seeds.tolist()):
-            try:
-                sample = run(seed, get, index)
-            except Exception as error:
-                raise UserCodeError(f"dataset[{index}], epoch {epoch}, step {step}") from error
-            yield sample
-
-    def _load(self, position: Position, first: int, end: int) -> list[Any]:
-        return list(self._samples(position, first, end))
-
-    def _collated(self, position: Position, rows: int) -> Any:
-        epoch, step = position
+    def _load(self, position: Position, rows: int, deadly: Deadly) -> Any:
+        """The batch's samples but for those that are left out; at least one. Raises UserCodeError."""
         if self._gathers:
-            planned = self.plan.rows(epoch, step, 0, rows)
-            self._seeder.seed(self.plan.batch_seed(epoch, step))
-            with user_code(f"dataset.__getitems__, epoch {epoch}, step {step}"):
-                samples = self._dataset.__getitems__(planned.indices.tolist())
-        else:
-            samples = self._load(position, 0, rows)
+            return self.samples.gathered(position, rows, deadly)
+        return without_left_out(self._samples(position, 0, rows, deadly))
+
+    def _collated(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:
+        epoch, step = position
+        samples = self._load(position, rows, deadly)
+        self.note.phase(COLLATING)
         self._seeder.seed(self.plan.batch_seed(epoch, step))
         with user_code(f"collate_fn, epoch {epoch}, step {step}"):
             return self._collate(samples if self._spec.batch_size else samples[0])
 
-    def _encode(self, position: Position, rows: int) -> EncodedBatch:
-        batch = self._collated(position, rows)
+    def _encode(self, position: Position, rows: int, deadly: Deadly) -> EncodedBatch:
+        batch = self._collated(position, rows, deadly)
+        self.note.phase(WRITING)
         with user_code(f"pickling the batch, epoch {position[0]}, step {position[1]}"):
             return encode_batch(batch)
 
@@ -227,7 +228,7 @@ def remote_exception(error: UserCodeError) -> RemoteException:
     assert cause is not None
     return RemoteException(
         type_name=type(cause).__qualname__,
-        message=_text_of(cause),
+        message=text_of(cause),
         traceback=_traceback_of(cause),
         place=error.place,
         pickled=_pickled_exception(cause),
@@ -251,13 +252,6 @@ def load_failed(error: UserCodeError) -> LoadFailed:
     remote = remote_exception(error)
     message = f"{remote.place}: {remote.type_name}: {remote.message}"
     return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "an exception whose text cannot be had"
 
 
 def _traceback_of(error: BaseException) -> str:

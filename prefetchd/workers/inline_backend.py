@@ -18,8 +18,9 @@ import torch
 
 from prefetchd.wire.messages import Fill, Filled, LoadFailed
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.backend import BackendEvents, Watcher
+from prefetchd.workers.backend import BackendEvents, Look, Watcher
 from prefetchd.workers.fill import Filler, UserCodeError, load_failed, load_program_or_fail
+from prefetchd.workers.note import IDLE, NO_NOTE, Note, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.task_runner import Task, TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
@@ -69,6 +70,17 @@ class InlineBackend:
             if kill:
                 self._forget(lambda each: each == owner)
             self._request(owner, lambda: self._end(worker, KILLED if kill else ENDED))
+
+    def note(self, worker: int) -> Note:
+        found = self._workers.get(worker)
+        return found.note.read() if found is not None else NO_NOTE
+
+    def pid(self, worker: int) -> int:
+        return os.getpid() if worker in self._workers else 0
+
+    def look_at(self, stream: int, worker: int) -> None:
+        # Not a request like the others: whoever asks may be waiting for one of those.
+        self._watcher.call_later(0.0, lambda: self._events.looked(stream, worker, Look(os.getpid(), "R", "")))
 
     def drop_stream(self, stream: int) -> None:
         self._forget(lambda each: each[0] == stream)
@@ -142,6 +154,9 @@ class InlineBackend:
             assert found.runner is not None
             with self._user_code(found.stream, worker), found.as_torch_worker():
                 answer = found.runner.run(task)
+            for bad in found.runner.bad_samples(task[0]):
+                if worker in self._workers:
+                    self._events.worker_message(worker, bad)
             if worker in self._workers:
                 self._events.worker_message(worker, Filled((answer,)) if isinstance(answer, tuple) else answer)
 
@@ -152,7 +167,7 @@ class InlineBackend:
         if found is not None:
             self._forget(lambda each: each == (found.stream, worker))
             found.close()
-            self._events.worker_died(worker, how)
+            self._events.worker_died(worker, how, found.note.read())
 
     @contextlib.contextmanager
     def _user_code(self, stream: int, worker: int) -> Iterator[None]:
@@ -189,6 +204,7 @@ class _Worker:
     def __init__(self, stream: int) -> None:
         self.stream = stream
         self.runner: TaskRunner | None = None
+        self.note = NoteWriter()
         self.as_torch_worker: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def begin(self, host: _Stream, place: int, workers: int) -> LoadFailed | None:
@@ -196,13 +212,14 @@ class _Worker:
         if not isinstance(program, Program):
             return program
         self.as_torch_worker = lambda: as_torch_worker(host.spec, program, place, workers)
-        filler = Filler(host.spec, program)
+        filler = Filler(host.spec, program, note=self.note)
         try:
             with self.as_torch_worker():
                 filler.init_worker(place)
         except UserCodeError as error:
             return load_failed(error)
         self.runner = TaskRunner(filler)
+        self.note.phase(IDLE)
         return None
 
     def close(self) -> None:

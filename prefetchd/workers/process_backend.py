@@ -28,9 +28,11 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.workers.backend import BackendEvents, Watcher
+from prefetchd.workers.backend import ORPHANED, BackendEvents, Look, Watcher
 from prefetchd.workers.child_process import ChildProcess
 from prefetchd.workers.environment import digest_at_start, variables_at_start
+from prefetchd.workers.looking import look
+from prefetchd.workers.note import NO_NOTE, Note, NoteFile
 from prefetchd.workers.program import read_environment
 from prefetchd.workers.zygote import BOOTSTRAP, ENVIRONMENT
 
@@ -43,6 +45,7 @@ class _Zygote:
 
     def __init__(self) -> None:
         self.child: ChildProcess | None = None
+        self.note = NoteFile()
         self.process: subprocess.Popen[bytes] | None = None
         self.streams: set[int] = set()
         self.unused_since_s: float | None = None
@@ -54,6 +57,7 @@ class _Host:
     def __init__(self, environment: bytes) -> None:
         self.environment = environment
         self.child: ChildProcess | None = None
+        self.note = NoteFile()
         self.workers: set[int] = set()
 
 
@@ -67,6 +71,7 @@ class ProcessBackend:
         self._zygotes: dict[bytes, _Zygote] = {}
         self._hosts: dict[int, _Host] = {}
         self._workers: dict[int, ChildProcess | None] = {}
+        self._notes: dict[int, NoteFile] = {}
         self._stream_of: dict[int, int] = {}
         self._stopping: dict[int, bool] = {}
         self._dying: set[ChildProcess] = set()
@@ -81,19 +86,21 @@ class ProcessBackend:
             zygote = self._zygotes[digest] = self._start_zygote(digest, environment)
         zygote.streams.add(stream)
         zygote.unused_since_s = None
-        self._hosts[stream] = _Host(digest)
+        host = self._hosts[stream] = _Host(digest)
         assert zygote.child is not None
-        zygote.child.send(SpawnStream(stream, os.fstat(program_fd).st_size, encode_spec(spec)), (program_fd,))
+        message = SpawnStream(stream, os.fstat(program_fd).st_size, encode_spec(spec))
+        zygote.child.send(message, (program_fd, host.note.fd))
 
     def start_worker(self, stream: int, worker: int, place: int, workers: int) -> None:
         host = self._hosts.get(stream)
         self._workers[worker] = None
         self._stream_of[worker] = stream
         if host is None or host.child is None:
-            self._watcher.call_later(0.0, lambda: self._lost(worker, "its zygote is gone"))
+            self._watcher.call_later(0.0, lambda: self._lost(worker, ORPHANED))
             return
         host.workers.add(worker)
-        host.child.send(SpawnWorker(worker, place, workers))
+        note = self._notes[worker] = NoteFile()
+        host.child.send(SpawnWorker(worker, place, workers), (note.fd,))
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         child = self._workers.get(worker)
@@ -113,6 +120,32 @@ class ProcessBackend:
             # Its zygote has yet to fork it, or to say so.
             self._stopping[worker] = kill or self._stopping.get(worker, False)
 
+    def note(self, worker: int) -> Note:
+        file = self._notes.get(worker)
+        return file.read() if file is not None else NO_NOTE
+
+    def pid(self, worker: int) -> int:
+        child = self._workers.get(worker)
+        return child.pid if child is not None else 0
+
+    def look_at(self, stream: int, worker: int) -> None:
+        child: ChildProcess | None = None
+        note: NoteFile | None = None
+        host = self._hosts.get(stream)
+        if worker:
+            child, note = self._workers.get(worker), self._notes.get(worker)
+        elif host is not None:
+            source = host if host.child is not None else self._zygotes.get(host.environment)
+            child, note = (source.child, source.note) if source is not None else (None, None)
+
+        def tell(found: Look) -> None:
+            self._events.looked(stream, worker, found)
+
+        if child is None or note is None:
+            self._watcher.call_later(0.0, lambda: tell(Look()))
+        else:
+            look(self._watcher, child.pid, child.pidfd, note, tell)
+
     def drop_stream(self, stream: int) -> None:
         for worker in [each for each, its in self._stream_of.items() if its == stream]:
             self._bury(self._forget(worker))
@@ -120,6 +153,7 @@ class ProcessBackend:
         if host is None:
             return
         self._bury(host.child)
+        host.note.close()
         zygote = self._zygotes.get(host.environment)
         if zygote is not None:
             zygote.streams.discard(stream)
@@ -153,21 +187,23 @@ class ProcessBackend:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, into = os.pipe()
         command = [environment.executable, b"-c", BOOTSTRAP.encode(), json.dumps(list(environment.sys_path)).encode()]
-        command += [ENVIRONMENT.encode(), str(os.getpid()).encode(), str(theirs.fileno()).encode()]
         zygote = _Zygote()
+        command += [ENVIRONMENT.encode(), str(os.getpid()).encode(), str(theirs.fileno()).encode()]
+        command += [str(zygote.note.fd).encode()]
         try:
             zygote.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=into,
                 stderr=into,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), zygote.note.fd],
                 cwd="/",
                 env=variables_at_start(environment),
             )
         except OSError:
             ours.close()
             os.close(output)
+            zygote.note.close()
             raise
         finally:
             theirs.close()
@@ -178,6 +214,7 @@ class ProcessBackend:
         zygote.child = ChildProcess(
             self._watcher,
             ours,
+            zygote.process.pid,
             os.pidfd_open(zygote.process.pid),
             output,
             lambda message, fds: self._environment_says(digest, message, fds),
@@ -195,6 +232,7 @@ class ProcessBackend:
                 close_all(fds)
                 return
             host.child = self._adopt(
+                message.pid,
                 fds,
                 lambda message, fds: self._host_says(stream, message, fds),
                 lambda how: self._host_ended(stream, how),
@@ -218,6 +256,7 @@ class ProcessBackend:
             host = self._hosts.get(stream)
             if host is not None and host.child is None:
                 del self._hosts[stream]
+                host.note.close()
                 self._events.host_died(stream, how)
 
     def _zygote_printed(self, digest: bytes, text: str) -> None:
@@ -233,6 +272,7 @@ class ProcessBackend:
         elif isinstance(message, Spawned) and message.child in self._workers and len(fds) == 3:
             worker = message.child
             self._workers[worker] = self._adopt(
+                message.pid,
                 fds,
                 lambda message, fds: self._worker_says(stream, worker, message, fds),
                 lambda how: self._worker_ended(worker, how),
@@ -253,11 +293,12 @@ class ProcessBackend:
             return
         if host.child is not None:
             host.child.close()
+        host.note.close()
         self._zygotes[host.environment].streams.discard(stream) if host.environment in self._zygotes else None
         for worker in list(host.workers):
             if self._workers.get(worker) is None:
                 # It was never forked, or we were never told: then it has died with its zygote, unheard.
-                self._lost(worker, "its zygote died")
+                self._lost(worker, ORPHANED)
         self._events.host_died(stream, how)
 
     # --- workers ---
@@ -275,31 +316,37 @@ class ProcessBackend:
         stream = self._stream_of.get(worker)
         if stream in self._hosts:
             self._hosts[stream].workers.discard(worker)
+        note = self.note(worker)
         child = self._forget(worker)
         if child is not None:
             child.close()
-            self._events.worker_died(worker, how)
+            self._events.worker_died(worker, how, note)
 
     def _lost(self, worker: int, how: str) -> None:
         """The worker never came to be. Silent when its stream was dropped meanwhile."""
         if worker in self._workers:
             self._forget(worker)
-            self._events.worker_died(worker, how)
+            self._events.worker_died(worker, how, NO_NOTE)
 
     def _forget(self, worker: int) -> ChildProcess | None:
         self._stream_of.pop(worker, None)
         self._stopping.pop(worker, None)
+        note = self._notes.pop(worker, None)
+        if note is not None:
+            note.close()
         return self._workers.pop(worker, None)
 
     def _adopt(
         self,
+        pid: int,
         fds: list[int],
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
         on_output: Callable[[str], None],
     ) -> ChildProcess:
         pidfd, sock, output = fds
-        return ChildProcess(self._watcher, socket.socket(fileno=sock), pidfd, output, on_message, on_end, on_output)
+        peer = socket.socket(fileno=sock)
+        return ChildProcess(self._watcher, peer, pid, pidfd, output, on_message, on_end, on_output)
 
     # --- endings ---
 
@@ -311,6 +358,7 @@ class ProcessBackend:
 
     @staticmethod
     def _reap(zygote: _Zygote) -> None:
+        zygote.note.close()
         if zygote.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 zygote.process.wait(CLOSE_DEADLINE_S)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+
+OOM_SCORE = 500
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -21,6 +25,15 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def die_first_for_memory() -> None:
+    """When memory runs out the kernel kills this process before its zygote, the daemon or the trainer: it is the one
+    that is replaced without anybody noticing."""
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        if int(score.read_text()) < OOM_SCORE:
+            score.write_text(str(OOM_SCORE))
 
 
 def name_process(name: str) -> None:

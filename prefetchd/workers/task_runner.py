@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from typing import TypeAlias
 
-from prefetchd.wire.messages import FILL_ROWS, MEASURE, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.kill_points import kill_point
+from prefetchd.wire.messages import FILL_ROWS, MEASURE, BadSamples, FillFailed, Measured, Message, Unfit
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import decode_slot_record
 from prefetchd.workers.fill import Filler, UserCodeError, remote_exception
+from prefetchd.workers.note import IDLE
 from prefetchd.workers.row_collate import Deviation
+from prefetchd.workers.samples import NOT_DEADLY
+
+# So that a message of the longest texts fits into a packet.
+BAD_SAMPLES_A_MESSAGE = 32
 
 Task: TypeAlias = tuple[int, ...]
 """A row of messages.Fill."""
@@ -42,27 +48,45 @@ class TaskRunner:
     def run(self, task: Task) -> Result | Message:
         """A row of Filled when the task is done, else what is to be said instead."""
         begin_us = _now_us()
+        note = self._filler.note
+        note.begin(task[0])
         answer = self._do(task)
+        # Not when it raises: what ends this process is to be seen in the note.
+        note.phase(IDLE)
         if isinstance(answer, int):
             return (task[0], answer, _now_us() - begin_us, task[5] - task[4])
         return answer
 
+    def bad_samples(self, task: int) -> list[BadSamples]:
+        """What is to be said, before the answer, of samples that were left out or replaced in `task`."""
+        found = self._filler.samples.take_bad()
+        told = []
+        for at in range(0, len(found), BAD_SAMPLES_A_MESSAGE):
+            part = found[at : at + BAD_SAMPLES_A_MESSAGE]
+            rows = tuple((each.row, each.attempt, each.index) for each in part)
+            told.append(BadSamples(task, rows, tuple(each.text.encode("utf-8", "replace") for each in part)))
+        return told
+
     def _do(self, row: Task) -> int | Message:
-        task, kind, epoch, step, first, end, slot = row
+        task, kind, epoch, step, first, end, slot, *pairs = row
         position = (epoch, step)
+        deadly = frozenset(zip(pairs[::2], pairs[1::2])) if pairs else NOT_DEADLY
         try:
             if kind == MEASURE:
-                measure = self._filler.measure(position, end)
+                measure = self._filler.measure(position, end, deadly)
+                kill_point("worker.measured")
                 return Measured(task, measure.payload_bytes, measure.layout)
             ring = self._ring
             assert ring is not None
             if kind == FILL_ROWS:
-                return self._filler.fill_rows(position, first, end, ring.batch(slot))
+                return self._filler.fill_rows(position, first, end, ring.batch(slot), deadly)
             span = decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
             room = span * ring.header.slot_bytes
-            payload_bytes = self._filler.fill_whole(position, end, room, lambda: ring.batch(slot, span))
+            payload_bytes = self._filler.fill_whole(position, end, room, lambda: ring.batch(slot, span), deadly)
             return payload_bytes if payload_bytes <= room else Unfit(task, payload_bytes, "larger than its slots")
         except Deviation as deviation:
+            # The batch is made whole: then they are told.
+            self._filler.samples.take_bad()
             return Unfit(task, 0, str(deviation)[:500])
         except UserCodeError as error:
             return FillFailed(task, encode_exception(remote_exception(error)))

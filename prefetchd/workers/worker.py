@@ -7,25 +7,31 @@ import socket
 import torch
 
 from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import Fill, Filled, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import Filler, UserCodeError, load_failed
+from prefetchd.workers.note import IDLE, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.task_runner import TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
 
 
-def run_worker(sock: socket.socket, spec: StreamSpec, program: Program, place: int, workers: int) -> None:
+def run_worker(
+    sock: socket.socket, spec: StreamSpec, program: Program, place: int, workers: int, note: NoteWriter
+) -> None:
     """Serves `sock` until its end. Called once, in a process of its own."""
     torch.set_num_threads(1)
     with as_torch_worker(spec, program, place, workers):
         try:
-            filler = Filler(spec, program, SampleSeeder(lazy=True))
+            filler = Filler(spec, program, SampleSeeder(lazy=True), note)
             filler.init_worker(place)
         except UserCodeError as error:
             send(sock, load_failed(error))
             return
+        note.phase(IDLE)
+        kill_point("worker.initialised")
         send(sock, Ready())
         Worker(sock, TaskRunner(filler)).serve()
 
@@ -45,6 +51,7 @@ class Worker:
                 return
             if isinstance(message, UseRing):
                 self._runner.use_ring(fds[0], message.layout)
+                kill_point("worker.ring.mapped")
             elif isinstance(message, Fill):
                 self._fill(message)
             else:
@@ -53,5 +60,10 @@ class Worker:
     def _fill(self, message: Fill) -> None:
         # Each answer before the next task: that one may be slow, or end this process.
         for task in message.tasks:
+            kill_point("worker.task.begun")
             answer = self._runner.run(task)
+            for bad in self._runner.bad_samples(task[0]):
+                send(self._sock, bad)
+            kill_point("worker.answer.untold")
             send(self._sock, Filled((answer,)) if isinstance(answer, tuple) else answer)
+            kill_point("worker.answer.told")

@@ -24,11 +24,14 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import ChildEnded, LoadFailed, Message, Ready, Spawned, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
 from prefetchd.workers.environment import enter
+from prefetchd.workers.note import map_note
 from prefetchd.workers.process_setup import (
+    die_first_for_memory,
     die_with_parent,
     leave_signals_to_daemon,
     name_process,
@@ -36,6 +39,7 @@ from prefetchd.workers.process_setup import (
     thread_count,
 )
 from prefetchd.workers.program import Program, load_program, read_environment
+from prefetchd.workers.stack_dumps import answer_with_stacks
 
 # Run as -c BOOTSTRAP, with sys.path as JSON, then main()'s arguments: this very prefetchd must be found first.
 BOOTSTRAP = (
@@ -44,6 +48,11 @@ BOOTSTRAP = (
 )
 ENVIRONMENT, STREAM, WORKER = "environment", "stream", "worker"
 
+# By the child's role.
+BEFORE_FORK = {STREAM: "env.fork.before", WORKER: "zygote.fork.before"}
+AFTER_FORK = {STREAM: "env.fork.after", WORKER: "zygote.fork.after"}
+AFTER_SPAWNED = {STREAM: "env.fork.told", WORKER: "zygote.fork.told"}
+
 
 def main(role: str, parent: str, *arguments: str) -> None:
     """Entry point of an executed child: `role`, the expected parent's pid, then descriptors and numbers."""
@@ -51,60 +60,65 @@ def main(role: str, parent: str, *arguments: str) -> None:
     leave_signals_to_daemon()
     numbers = [int(each) for each in arguments]
     # Handed over for us, not for what the user's code may execute.
-    for fd in numbers[:3]:
+    for fd in numbers[: 2 if role == ENVIRONMENT else 4]:
         os.set_inheritable(fd, False)
     sock = socket.socket(fileno=numbers[0])
+    note_fd = numbers[1]
+    answer_with_stacks(note_fd)
     if role == ENVIRONMENT:
-        _serve_environment(sock)
+        _serve_environment(sock, note_fd)
         return
-    _, program_fd, spec_fd, *place_and_workers = numbers
+    _, _, program_fd, spec_fd, *place_and_workers = numbers
     spec = _read_spec(spec_fd)
     enter(read_environment(program_fd))
     _prepare_for_programs()
     if role == STREAM:
-        _serve_stream(sock, program_fd, spec)
+        _serve_stream(sock, note_fd, program_fd, spec)
     else:
         program = load_program(program_fd)
         os.close(program_fd)
-        _serve_worker(sock, program, spec, *place_and_workers)
+        _serve_worker(sock, note_fd, program, spec, *place_and_workers)
 
 
 # --- the three roles ------------------------------------------------------------------------------------------
 
 
-def _serve_environment(sock: socket.socket) -> None:
+def _serve_environment(sock: socket.socket, note_fd: int) -> None:
     name_process("prefetchd-env")
-    children = _Children(sock)
+    children = _Children(sock, note_fd)
     preloaded = False
     for message, fds in children.requests():
         if not isinstance(message, SpawnStream):
             close_all(fds)
             continue
-        program_fd = fds[0]
+        program_fd, note_fd = fds
         environment = read_environment(program_fd)
         if not preloaded:
             _prepare_for_programs()
             _preload(environment.preload)
             preloaded = True
+            kill_point("env.preloaded")
         spec = message.spec
 
         def serve(
             child: socket.socket,
             environment: Environment = environment,
+            note_fd: int = note_fd,
             program_fd: int = program_fd,
             spec: bytes = spec,
         ) -> None:
             enter(environment)
-            _serve_stream(child, program_fd, decode_spec(spec))
+            _serve_stream(child, note_fd, program_fd, decode_spec(spec))
 
-        children.start(message.stream, serve, STREAM, program_fd, spec)
-        os.close(program_fd)
+        children.start(message.stream, serve, STREAM, note_fd, program_fd, spec)
+        close_all(fds)
 
 
-def _serve_stream(sock: socket.socket, program_fd: int, spec: StreamSpec) -> None:
+def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: StreamSpec) -> None:
     from prefetchd.workers.fill import load_program_or_fail
 
     name_process("prefetchd-zyg")
+    kill_point("zygote.started")
     program = load_program_or_fail(program_fd)
     if isinstance(program, LoadFailed):
         send(sock, program)
@@ -116,25 +130,33 @@ def _serve_stream(sock: socket.socket, program_fd: int, spec: StreamSpec) -> Non
     note = ""
     if threads > 1:
         note = f"imports started {threads - 1} threads: workers are executed anew instead of forked"
+    kill_point("zygote.loaded")
     send(sock, Ready(note))
-    children = _Children(sock)
+    children = _Children(sock, note_fd)
     for message, fds in children.requests():
-        close_all(fds)
         if isinstance(message, SpawnWorker):
-            place, workers = message.place, message.workers
+            place, workers, note_of_child = message.place, message.workers, fds[0]
 
-            def serve(child: socket.socket, place: int = place, workers: int = workers) -> None:
+            def serve(
+                child: socket.socket, note_fd: int = note_of_child, place: int = place, workers: int = workers
+            ) -> None:
                 os.close(program_fd)
-                _serve_worker(child, program, spec, place, workers)
+                _serve_worker(child, note_fd, program, spec, place, workers)
 
-            children.start(message.worker, serve, WORKER, program_fd, encode_spec(spec), (place, workers))
+            numbers = (place, workers)
+            children.start(message.worker, serve, WORKER, note_of_child, program_fd, encode_spec(spec), numbers)
+        close_all(fds)
 
 
-def _serve_worker(sock: socket.socket, program: Program, spec: StreamSpec, place: int, workers: int) -> None:
+def _serve_worker(
+    sock: socket.socket, note_fd: int, program: Program, spec: StreamSpec, place: int, workers: int
+) -> None:
     from prefetchd.workers.worker import run_worker
 
     name_process(f"prefetchd-w{place}")
-    run_worker(sock, spec, program, place, workers)
+    die_first_for_memory()
+    kill_point("worker.started")
+    run_worker(sock, spec, program, place, workers, map_note(note_fd))
 
 
 # --- children -------------------------------------------------------------------------------------------------
@@ -143,8 +165,9 @@ def _serve_worker(sock: socket.socket, program: Program, spec: StreamSpec, place
 class _Children:
     """Starts children, reaps them, and hands requests of the daemon out in between."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, note_fd: int) -> None:
         self._sock = sock
+        self._note_fd = note_fd
         self._pidfds: dict[int, tuple[int, int]] = {}
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -166,31 +189,41 @@ class _Children:
         number: int,
         serve: Callable[[socket.socket], None],
         role: str,
+        note_fd: int,
         program_fd: int,
         spec: bytes,
         numbers: tuple[int, ...] = (),
     ) -> None:
         """Forks a child that runs serve(socket); executes one of `role` anew, for the same program and spec, when
-        forking would not be safe. `program_fd` stays the caller's."""
+        forking would not be safe. The descriptors stay the caller's."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, into = os.pipe()
+        kill_point(BEFORE_FORK[role])
         if thread_count() == 1:
-            pid = self._fork(serve, ours, theirs, output, into)
+            pid = self._fork(serve, note_fd, ours, theirs, output, into)
         else:
             spec_fd = _write_spec(spec)
-            pid = _execute(role, theirs, into, [program_fd, spec_fd], numbers)
+            pid = _execute(role, theirs, into, [note_fd, program_fd, spec_fd], numbers)
             os.close(spec_fd)
+        kill_point(AFTER_FORK[role])
         pidfd = os.pidfd_open(pid)
         self._pidfds[pidfd] = (pid, number)
         self._poll.register(pidfd, select.POLLIN)
         send(self._sock, Spawned(number, pid), [pidfd, ours.fileno(), output])
+        kill_point(AFTER_SPAWNED[role])
         ours.close()
         theirs.close()
         os.close(output)
         os.close(into)
 
     def _fork(
-        self, serve: Callable[[socket.socket], None], ours: socket.socket, theirs: socket.socket, output: int, into: int
+        self,
+        serve: Callable[[socket.socket], None],
+        note_fd: int,
+        ours: socket.socket,
+        theirs: socket.socket,
+        output: int,
+        into: int,
     ) -> int:
         parent = os.getpid()
         pid = os.fork()
@@ -200,6 +233,7 @@ class _Children:
         try:
             die_with_parent(parent)
             leave_signals_to_daemon()
+            answer_with_stacks(note_fd)
             self._forget()
             ours.close()
             os.close(output)
@@ -218,6 +252,7 @@ class _Children:
     def _forget(self) -> None:
         """In a forked child: the parent's descriptors are not ours."""
         self._sock.close()
+        os.close(self._note_fd)
         for pidfd in self._pidfds:
             os.close(pidfd)
 
@@ -247,9 +282,15 @@ def _execute(role: str, sock: socket.socket, output: int, fds: list[int], number
 
 def _ending(status: int) -> str:
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"killed by {signal.Signals(number).name}"
+        return f"killed by {_signal_name(os.WTERMSIG(status))}"
     return f"exited with {os.WEXITSTATUS(status)}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
 
 
 def _prepare_for_programs() -> None:

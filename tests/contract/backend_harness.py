@@ -21,6 +21,7 @@ from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotReco
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.workers.backend import Backend
 from prefetchd.workers.inline_backend import InlineBackend
+from prefetchd.workers.note import Note
 from prefetchd.workers.process_backend import ProcessBackend
 
 BACKENDS: dict[str, Callable[..., Backend]] = {"process": ProcessBackend, "inline": InlineBackend}
@@ -74,6 +75,12 @@ class Stage:
         found = holds()
         assert found, f"not within {DEADLINE_S} s; told at last: {self.told.events[-5:]}"
         return found
+
+    def note(self, worker: int) -> Note:
+        return self._backend.note(worker)
+
+    def pid(self, worker: int) -> int:
+        return self._backend.pid(worker)
 
     def event(self, *expected: Any) -> tuple[Any, ...]:
         """Waits for the first event that begins like this."""
@@ -158,6 +165,10 @@ class HarnessedStream:
                 elif message.task == task:
                     return message
         return None
+
+    def has_filled(self, worker: int, task: int) -> bool:
+        told = (each[2] for each in self.stage.told.events if each[:2] == ("worker_message", worker))
+        return any(row[0] == task for each in told if isinstance(each, Filled) for row in each.tasks)
 
     def measure(self, worker: int, step: int = 0) -> Measured:
         (task,) = self.assign(worker, (MEASURE, 0, step, 0, self.spec.batch_size or 1, 0))

@@ -89,6 +89,8 @@ def _start_thread(make) -> StartsThread:
 def _fail(how: str) -> None:
     if how == "exit":
         sys.exit("nothing to train on")
+    while how == "wait":
+        time.sleep(60)
     raise LookupError(f"the index is not there: {how}")
 
 

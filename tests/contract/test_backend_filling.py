@@ -6,7 +6,8 @@ import pytest
 import torch
 from prefetchd_client.remote_errors import rebuild_exception
 
-from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, FillFailed, Measured, Unfit
+from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, BadSamples, FillFailed, Measured, Unfit
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.slot_layout import decode_row_layout
 from tests.contract import programs
@@ -212,3 +213,47 @@ def test_a_sample_that_raises_fails_its_task_and_no_other(stage):
             assert error.args == ("label",)
         stream.answer(worker, fine)
         assert stream.batch(2).tolist() == [8, 9, 10, 11]
+
+
+def test_bad_samples_are_told_before_the_answer(stage):
+    with stage.stream(Made(programs.broken), on_error="substitute") as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        (task,) = stream.assign(worker, (FILL_ROWS, 0, 1, 0, 4, 0))
+        answer = stream.answer(worker, task)
+        assert isinstance(answer, BadSamples)
+        assert answer.samples == ((2, 0, 6),)
+        assert b"dataset[6] (epoch 0, step 1, row 2) gives way to dataset[" in answer.texts[0]
+        stage.until(lambda: stream.has_filled(worker, task))
+        batch = stream.batch(0).tolist()
+        assert batch[:2] + batch[3:] == [4, 5, 7]
+
+
+def test_a_sample_that_is_left_out_makes_its_batch_a_whole_one(stage):
+    with stage.stream(Made(programs.broken), on_error="skip") as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        answer = stream.fill_rows(worker, 1, 0)
+        assert isinstance(answer, Unfit)
+        assert answer.payload_bytes == 0
+        assert "dataset[6]" in answer.reason
+        (task,) = stream.assign(worker, (FILL_WHOLE, 0, 1, 0, 4, 1))
+        stage.until(lambda: stream.has_filled(worker, task))
+        assert stream.batch(1).tolist() == [4, 5, 7]
+
+
+@pytest.mark.parametrize("kind", [FILL_ROWS, FILL_WHOLE])
+def test_samples_that_end_their_workers_are_not_asked_for(stage, calls, kind):
+    dataset = Counted(programs.numbered, calls)
+    with stage.stream(dataset, on_error="substitute") as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        before = dataset.count
+        (task,) = stream.assign(worker, (kind, 0, 1, 0, 4, 0, 1, 0, 1, 1))
+        stage.until(lambda: stream.has_filled(worker, task))
+        assert dataset.count - before == 4, "three rows, and the second substitute of row 1"
+        expected = BatchPlan(stream.spec).substitute(0, 5, 2)
+        assert stream.batch(0)[1].tolist() == [4, expected, 6, 7]

@@ -14,6 +14,8 @@ from prefetchd_client.remote_errors import rebuild_exception
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, Fill
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.workers.note import IDLE, LOADING, NO_NOTE
+from prefetchd.workers.stack_dumps import gist
 from tests.contract import programs
 from tests.contract.backend_harness import BACKENDS, Stage, wait_for_end
 from tests.scenario.datasets import Made, Numbers, equal
@@ -119,7 +121,9 @@ def test_a_worker_that_is_stopped_answers_its_tasks_first(stage):
         stage.event("worker_died", worker)
         for task in tasks:
             assert stream.answer(worker, task)[0] == task
-        assert stage.told.events[-1] == ("worker_died", worker, "exited with 0")
+        *told, note = stage.told.events[-1]
+        assert told == ["worker_died", worker, "exited with 0"]
+        assert (note.phase, note.task) == (IDLE, tasks[-1])
 
 
 def test_a_worker_that_is_killed_dies_and_the_others_go_on(stage):
@@ -251,6 +255,81 @@ def test_all_calls_about_what_is_gone_are_harmless(stage):
     os.close(writing)
     stage.call("retire_idle", 0.0)
     assert len(stage.told.events) == told
+
+
+# --- what a worker is at ---
+
+
+def test_a_workers_last_note_comes_with_its_death(stage):
+    with stage.stream(Numbers(64)) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        (task,) = stream.assign(worker, (FILL_ROWS, 0, 1, 0, 4, 0))
+        stream.answer(worker, task)
+        assert (stage.note(worker).phase, stage.note(worker).task) == (IDLE, task)
+        assert stage.pid(worker) > 0
+        stage.call("stop_worker", worker, kill=False)
+        note = stage.event("worker_died", worker)[3]
+        assert (note.phase, note.task) == (IDLE, task)
+        assert stage.note(worker) == NO_NOTE, "it is gone"
+        assert stage.pid(worker) == 0
+
+
+def test_a_worker_that_dies_at_a_sample_has_noted_it(process_stage):
+    with process_stage.stream(Made(programs.leaves_at_four), batch_size=3) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        (task,) = stream.assign(worker, (FILL_ROWS, 0, 1, 0, 3, 0))
+        note = process_stage.event("worker_died", worker, "exited with 3")[3]
+        assert (note.task, note.phase, note.row, note.index) == (task, LOADING, 1, 4)
+
+
+@pytest.mark.parametrize(
+    "dataset", [Made(programs.endless), programs.StartsThread(programs.endless)], ids=["forked", "executed"]
+)
+def test_a_worker_that_is_stuck_can_be_looked_at(process_stage, dataset):
+    stage = process_stage
+    with stage.stream(dataset) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        (task,) = stream.assign(worker, (FILL_ROWS, 0, 2, 1, 4, 0))
+        stage.until(lambda: stage.note(worker).row >= 0)
+        note = stage.note(worker)
+        assert (note.task, note.phase, note.row, note.index) == (task, LOADING, 1, 9)
+        for _ in range(2):
+            del stage.told.events[:]
+            stage.call("look_at", stream.number, worker)
+            look = stage.event("looked", stream.number, worker)[3]
+            assert (look.pid, look.state) == (stage.pid(worker), "S")
+            assert any(frame.endswith(" in endless") for frame in gist(look.stacks))
+        assert not stage.has_told("worker_died"), "it lives"
+
+
+def test_a_zygote_that_loads_for_ever_can_be_looked_at(process_stage):
+    stage = process_stage
+    with stage.stream(programs.Unloadable("wait")) as stream:
+
+        def stack():
+            del stage.told.events[:]
+            stage.call("look_at", stream.number, 0)
+            return gist(stage.event("looked", stream.number, 0)[3].stacks)
+
+        stage.until(lambda: any(frame.endswith(" in _fail") for frame in stack()))
+
+
+def test_who_is_gone_is_looked_at_in_vain(stage):
+    with stage.stream(Numbers()) as stream:
+        (worker,) = stream.start_workers(1)
+        stage.call("stop_worker", worker, kill=True)
+        stage.event("worker_died", worker)
+        stage.call("look_at", stream.number, worker)
+        assert stage.event("looked", stream.number, worker)[3].stacks == ""
+    number = 1_000_040
+    stage.call("look_at", number, 0)
+    stage.event("looked", number, 0)
 
 
 # --- processes ---

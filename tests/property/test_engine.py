@@ -26,7 +26,9 @@ class EngineMachine(RuleBasedStateMachine):
         by_rows=st.booleans(),
         spare=st.none() | st.integers(0, 12),
         odd=st.dictionaries(
-            st.tuples(st.integers(0, 3), st.integers(0, 4)), st.sampled_from(["deviates", "fails", "large"]), max_size=4
+            st.tuples(st.integers(0, 3), st.integers(0, 4)),
+            st.sampled_from(["deviates", "fails", "large", "kills"]),
+            max_size=4,
         ),
     )
     def begin(self, workers, slots, by_rows, odd, spare=None):
@@ -34,12 +36,17 @@ class EngineMachine(RuleBasedStateMachine):
         for position, how in odd.items():
             if how == "large":
                 self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
-            (self.world.failing if how == "fails" else self.world.deviating).add(position)
-            if how == "large":
-                self.world.deviating.discard(position)
+            if how == "kills":
+                self.world.killing[position] = sum(position) % (1 if position[1] == 4 else 3)
+            if how == "fails":
+                self.world.failing.add(position)
+            if how == "deviates":
+                self.world.deviating.add(position)
         self.trainers = []
+        self.closed = []
         self.next_cursor = 0
         self.kills = 0
+        self.random_kills = 0
         self.crashes = 0
         self.join()
 
@@ -61,11 +68,14 @@ class EngineMachine(RuleBasedStateMachine):
     def work(self, index, tasks):
         self.world.work(index, tasks)
 
-    @precondition(lambda self: self.kills < 3 and any(w.ready for w in self.world.workers.values()))
+    @precondition(lambda self: self.random_kills < 10 and any(w.ready for w in self.world.workers.values()))
     @rule(index=st.integers(0, 9))
     def kill_worker(self, index):
-        self.kills += 1
-        self.world.kill_worker(index)
+        """At random: never four times at the same row."""
+        before = self.world.deaths[:]
+        if all(before.count(death) < 3 for death in before):
+            self.random_kills += 1
+            self.world.kill_worker(index)
 
     # --- trainers move ---
 
@@ -89,6 +99,21 @@ class EngineMachine(RuleBasedStateMachine):
         while trainer.held:
             trainer.let_go(0)
         trainer.flush()
+        self.world.kill(trainer)
+
+    @precondition(lambda self: len(self.trainers) > 1)
+    @rule(index=st.integers(0, 1))
+    def close_and_hold(self, index):
+        trainer = self.trainers.pop(index % len(self.trainers))
+        self.world.goodbye(trainer)
+        self.closed.append(trainer)
+
+    @precondition(lambda self: self.closed)
+    @rule(index=st.integers(0, 9))
+    def let_go_after_close(self, index):
+        trainer = self.closed.pop(index % len(self.closed))
+        while trainer.held:
+            trainer.let_go(0)
         self.world.kill(trainer)
 
     @precondition(lambda self: self.kills < 3)
@@ -201,6 +226,11 @@ class EngineMachine(RuleBasedStateMachine):
         living = [each for each in trainer.cursors.values() if not each.waiting]
         if living and not trainer.can_next(living[index % len(living)].number):
             trainer.wait(living[index % len(living)].number)
+
+    @rule(seconds=st.sampled_from([0.3, 31.0, 61.0]))
+    def time_passes(self, seconds):
+        self.world.now += seconds
+        self.world.tick()
 
     def teardown(self):
         """Nobody waits for ever: with the kept batches kept and the other iterators at rest, every living one comes to

@@ -10,6 +10,7 @@ import dataclasses
 
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
+from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.wire.messages import (
     FILL_ROWS,
@@ -35,6 +36,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.workers.note import LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100
@@ -84,6 +86,7 @@ class SimTrainer:
         self.ring = 0
         self.open = True
         self.connected = True
+        self.departed = False
         self.hello: Hello | None = None
         self.stream_name = ""
         self.failed: str | None = None
@@ -198,7 +201,11 @@ class World:
         self.sizes: dict[tuple, int] = {}  # position -> payload bytes of odd batches
         self.failing: set = set()
         self.deviating: set = set()
+        self.killing: dict[tuple, int] = {}  # position -> the row whose sample ends its worker
+        self.guilty: set = set()  # other positions in whose place an error may come
+        self.deaths: list[tuple] = []  # (position, row) of each worker that died at a task
         self.answers: list[tuple] = []
+        self.named: list[c.NameWait] = []
         self._next_session = 1
 
     # --- trainers ---
@@ -220,7 +227,11 @@ class World:
         self.run()
 
     def goodbye(self, trainer: SimTrainer) -> None:
+        trainer.departed = True
         self.send(trainer, Goodbye())
+        if not trainer.connected and trainer.stream_name in self.stream_of:
+            self.engine.absent_departed(trainer.stream, trainer.record, self.told_marks(trainer), self.now)
+            self.run()
         trainer.cursors.clear()
 
     def kill(self, trainer: SimTrainer) -> None:
@@ -293,6 +304,7 @@ class World:
                     if record in living
                     else None,
                     tuple(each.get(slot, 0) for slot in range(ring.slots)),
+                    record in living and living[record].departed,
                 )
                 for record, each in marks[number].items()
             ]
@@ -318,7 +330,7 @@ class World:
         worker, memory = self.former_workers[index % len(self.former_workers)]
         if not worker.tasks:
             return
-        _, kind, epoch, step, first, end, slot = worker.tasks.pop(0)
+        _, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
         if kind != MEASURE:
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
             memory[slot]["rows"].update(dict.fromkeys(range(first, end), (epoch, step)))
@@ -330,6 +342,9 @@ class World:
         self.run()
 
     def note(self, trainer: SimTrainer, cursor: int, position, content) -> None:
+        if content is None:
+            odd = (self.failing, self.killing, self.sizes, self.guilty)
+            assert any(position in each for each in odd), f"an error in the place of {position}, which is not odd"
         self.yields.setdefault((trainer.number, cursor), []).append(position)
 
     def tick(self) -> None:
@@ -428,7 +443,9 @@ class World:
                 if trainer is not None:
                     trainer.ring = self.engine.streams[stream].ring_id
                     trainer.marks = self.marks[stream].setdefault(trainer.record, {})
-            case c.LendRing() | c.Log():
+            case c.NameWait():
+                self.named.append(command)
+            case c.LendRing() | c.Log() | c.Tell():
                 pass
             case _:
                 raise AssertionError(command)
@@ -520,8 +537,13 @@ class World:
     def _work(self, index: int) -> None:
         busy = [worker for worker in self.workers.values() if worker.tasks]
         worker = busy[index % len(busy)]
-        task, kind, epoch, step, first, end, slot = worker.tasks.pop(0)
+        task, kind, epoch, step, first, end, slot, *deadly = worker.tasks[0]
         position = (epoch, step)
+        deadly_rows = deadly[::2]
+        if self._dies_of(position, kind, first, end, deadly_rows):
+            self._die(worker, self.killing[position], "killed by SIGSEGV")
+            return
+        worker.tasks.pop(0)
         rows = self.rows(worker.stream, position)
         size = self.sizes.get(position, SLOT_BYTES)
         if position in self.failing:
@@ -529,7 +551,7 @@ class World:
         elif kind == MEASURE:
             worker.kept = None if self.by_rows else position
             answer = Measured(task, SLOT_BYTES, b"layout" if self.by_rows else b"")
-        elif kind == FILL_ROWS and position in self.deviating:
+        elif kind == FILL_ROWS and (position in self.deviating or self._leaves_out(worker, deadly_rows)):
             self._fill(worker.stream, slot, position, range(first, end))
             answer = Unfit(task, 0, "dtype")
         elif (
@@ -545,16 +567,36 @@ class World:
             answer = Filled(((task, size, 1000, end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
 
-    def kill_worker(self, index: int) -> None:
+    def kill_worker(self, index: int, where: float = 0.5) -> None:
         numbers = sorted(number for number, worker in self.workers.items() if worker.ready)
         number = numbers[index % len(numbers)]
-        worker = self.workers.pop(number)
-        if worker.tasks:  # it died in the middle of its rows
-            _, kind, epoch, step, first, end, slot = worker.tasks[0]
-            if kind == FILL_ROWS:
-                self._fill(worker.stream, slot, (epoch, step), range(first, (first + end) // 2))
-        self.engine.worker_died(number, "killed", self.now)
+        worker = self.workers[number]
+        first, end = worker.tasks[0][4:6] if worker.tasks else (0, 0)
+        self._die(worker, first + int(where * (end - first)), "killed by SIGKILL")
         self.run()
+
+    def _dies_of(self, position, kind: int, first: int, end: int, deadly_rows: list) -> bool:
+        row = self.killing.get(position)
+        if row is None or row in deadly_rows:
+            return False
+        if kind == MEASURE and self.by_rows:
+            return row == 0
+        return kind != FILL_ROWS or first <= row < end
+
+    def _leaves_out(self, worker: SimWorker, deadly_rows: list) -> bool:
+        return bool(deadly_rows) and self.engine.streams[worker.stream].spec.on_error == "skip"
+
+    def _die(self, worker: SimWorker, row: int, how: str, note: Note | None = None, **known) -> None:
+        """In the middle of its rows, if it has any."""
+        del self.workers[worker.number]
+        if worker.tasks:
+            task, kind, epoch, step, first, _, slot, *_ = worker.tasks[0]
+            if kind == FILL_ROWS:
+                self._fill(worker.stream, slot, (epoch, step), range(first, row))
+            note = note or Note(task, LOADING, row, 1000 + row)
+            self.deaths.append(((epoch, step), row))
+        note = note or NO_NOTE
+        self.engine.worker_died(worker.number, how, self.now, note, **known)
 
     def _fill(self, stream: int, slot: int, position, rows) -> None:
         found = self.memory[stream][slot]
@@ -575,6 +617,10 @@ class World:
     # --- laws that hold at all times ---
 
     def check(self) -> None:
+        pool = self.engine.pool
+        if pool._alone.holds_back(self.now):
+            recent = [each for each in pool.workers.values() if each.busy and self.now - each.head_since_s < PATIENCE_S]
+            assert len(recent) == 1, "a suspect does not run alone"
         for stream in self.engine.streams.values():
             ring = stream.window.ring
             if ring is None:

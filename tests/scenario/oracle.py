@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
-SAMPLE, BATCH, ORDER = 1, 2, 3
+SAMPLE, BATCH, ORDER, SUBSTITUTE = 1, 2, 3, 5
 
 
 def finalise(word):
@@ -58,3 +58,58 @@ def epoch_batches(dataset, epoch, *, batch_size, seed=0, shuffle=False, drop_las
             samples.append(dataset[order[ordinal % length]])
         batches.append(default_collate(samples))
     return batches
+
+
+def batch_at(dataset, epoch, step, *, batch_size, seed=0, shuffle=False, collate_fn=default_collate):
+    """One batch of an epoch that no ranks share, whatever collates it."""
+    length = len(dataset)
+    order = shuffled(seed, epoch, length) if shuffle else range(length)
+    samples = []
+    for ordinal in range(step * batch_size, min((step + 1) * batch_size, length)):
+        seed_all(derive(seed, SAMPLE, epoch, ordinal) >> 1)
+        samples.append(dataset[order[ordinal]])
+    seed_all(finalise(derive(seed, BATCH, epoch, step) + GAMMA) >> 1)
+    return collate_fn(samples)
+
+
+def batches_without_bad(
+    dataset, epoch, on_error, *, batch_size, seed=0, shuffle=False, collate_fn=default_collate, gathered=False
+):
+    """All batches of an epoch that no ranks share, with samples that raise left out or replaced, as `on_error` says;
+    an exception in the place of a batch of which nothing is left. `gathered`: the dataset is asked for all samples of a
+    batch at once, and for one by one when that raises."""
+    length = len(dataset)
+    order = shuffled(seed, epoch, length) if shuffle else range(length)
+    batches = []
+    for begin in range(0, length, batch_size):
+        ordinals = range(begin, min(begin + batch_size, length))
+        of_batch = finalise(derive(seed, BATCH, epoch, begin // batch_size) + GAMMA) >> 1
+        samples = None
+        if gathered:
+            seed_all(of_batch)
+            try:
+                samples = dataset.__getitems__([order[ordinal] for ordinal in ordinals])
+            except Exception:
+                samples = None
+        if samples is None:
+            found = [_sample(dataset, epoch, ordinal, order[ordinal], on_error, seed, gathered) for ordinal in ordinals]
+            samples = [each for each in found if not isinstance(each, Exception)]
+            if not samples:
+                batches.append(found[0])
+                continue
+        seed_all(of_batch)
+        batches.append(collate_fn(samples))
+    return batches
+
+
+def _sample(dataset, epoch, ordinal, index, on_error, seed, gathered):
+    error = None
+    for attempt in range(9 if on_error == "substitute" else 1):
+        if attempt:
+            index = finalise((derive(seed, SUBSTITUTE, epoch, ordinal) ^ attempt) + GAMMA) % len(dataset)
+        seed_all(derive(seed, SAMPLE, epoch, ordinal) >> 1)
+        try:
+            return dataset.__getitems__([index])[0] if gathered else dataset[index]
+        except Exception as raised:
+            error = error or raised
+    return error

@@ -8,7 +8,7 @@ import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.daemon.engine.pool import MOST_DEATHS_A_BATCH
+from prefetchd.daemon.engine.blame import BLAMED_AFTER, SUSPECTED_AFTER
 from prefetchd.wire.errors import RemoteError, StreamFailedError, WorkerDiedError
 from tests.scenario import bad_datasets as bad
 from tests.scenario.watching import stream_when
@@ -271,11 +271,11 @@ def test_a_sample_that_always_ends_its_worker_is_an_error_that_says_so(misbehave
         with pytest.raises(WorkerDiedError) as caught:
             next(iterator)
         assert next(iterator).tolist() == [8, 9, 10, 11]
-        told = stream_when(shared_daemon, stream, lambda stream: stream["worker_deaths"] >= MOST_DEATHS_A_BATCH)
-    assert told["worker_deaths"] == MOST_DEATHS_A_BATCH, "another batch was blamed for some of them"
-    error = caught.value
-    assert how in str(error)
-    assert "epoch 0, step 1" in str(error)
+        needed = SUSPECTED_AFTER + BLAMED_AFTER
+        told = stream_when(shared_daemon, stream, lambda stream: stream["worker_deaths"] >= needed)
+    assert told["worker_deaths"] == needed, "another batch was blamed for some of them"
+    assert how in str(caught.value)
+    assert "dataset[5], epoch 0, step 1" in str(caught.value)
 
 
 def _nothing() -> None:

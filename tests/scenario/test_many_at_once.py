@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader, stream_client
+from prefetchd_client import PrefetchLoader, long_wait
 from prefetchd_client import loader as loader_module
 
 from prefetchd.cli.snapshot import read_report
@@ -170,8 +170,9 @@ def test_a_hung_sample_of_a_trainer_that_has_gone_holds_up_nobody_else(single):
 
 
 def test_a_long_wait_is_named_again_and_again_and_goes_on(shared_daemon, monkeypatch, capfd):
-    monkeypatch.setattr(stream_client, "NAME_WAIT_AFTER_S", 0.2)
-    monkeypatch.setattr(stream_client, "NAME_WAIT_AGAIN_S", 0.1)
+    monkeypatch.setattr(long_wait, "NAME_AFTER_S", 0.2)
+    monkeypatch.setattr(long_wait, "NAME_AGAIN_S", 0.1)
+    monkeypatch.setattr(long_wait, "DAEMON_NAMES_WITHIN_S", 0.0)
     with PrefetchLoader(Numbers(8000), batch_size=4, buffer=4, stream="waits") as loader:
         iterator = iter(loader)
         next(iterator)

@@ -19,13 +19,15 @@ from prefetchd.wire.stream_spec import Position
 @dataclasses.dataclass(frozen=True)
 class FoundConsumer:
     """One consumer of the ring: its record's number, whether its process lives, where it stands (None when it has
-    yielded nothing), and its marks, a generation a slot."""
+    yielded nothing), and its marks, a generation a slot. One that has `departed` has closed its loader: it will not
+    come back, and has a right only to what it was handed without a copy."""
 
     record: int
     pid: int
     alive: bool
     position: Position | None
     marks: tuple[int, ...]
+    departed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,11 @@ class Batch:
     written: bool = False
     retainer: int | None = None
     error: bytes | None = None
-    deaths: int = 0
+
+    @property
+    def is_whole_task(self) -> bool:
+        """True when one task is about all rows: the batch is measured or made whole."""
+        return self.whole or self.grant is None
 
     @property
     def done(self) -> bool:

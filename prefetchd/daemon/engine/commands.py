@@ -6,6 +6,7 @@ import dataclasses
 
 from prefetchd.wire.messages import Fill, Message
 from prefetchd.wire.segment_layout import SlotRecord
+from prefetchd.wire.stream_spec import Position
 
 
 class Command:
@@ -120,6 +121,38 @@ class ParkStream(Command):
     """End the stream's zygote and workers, none of which is at a task; ring and program stay."""
 
     stream: int
+
+
+NOBODY, ZYGOTE = -1, 0
+"""Beside the numbers of workers: who shows more of a wait."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NameWait(Command):
+    """Tell the trainer, and the log, why its cursor's next() has waited for `waited_s`.
+
+    `suspect` is a worker of `stream` (or ZYGOTE, or NOBODY) whose note and stack show more: `cause` is what it is at if
+    that is empty; `at` is the position of the batch that it makes. `knob` is what to turn.
+    """
+
+    session: int
+    cursor: int
+    stream: int
+    position: Position
+    waited_s: float
+    cause: str
+    knob: str = ""
+    suspect: int = NOBODY
+    at: Position | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tell(Command):
+    """Show a line to the stream's trainers, as if the worker had printed it."""
+
+    stream: int
+    worker: int
+    text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,23 +25,27 @@ from prefetchd.daemon.engine.commands import (
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import GHOST, Registry
 from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState, WorkerStage
+from prefetchd.daemon.engine.waits import Waits
 from prefetchd.ring.policy import Ring
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (
     CloseCursor,
     Consumed,
     Farewell,
+    Filled,
     GiveBack,
     Goodbye,
     Hello,
     Message,
     PlaceCursor,
     Refused,
+    Rows,
     StreamFailed,
     Waiting,
     Welcome,
 )
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.note import NO_NOTE, Note
 
 POSITION_LIMIT = 1 << 60
 
@@ -54,6 +58,8 @@ class Limits:
     linger_clean_s: float = 60.0
     linger_crash_s: float = 600.0
     retire_after_s: float = 30.0
+    name_waits_after_s: float = 60.0
+    name_waits_again_s: float = 30.0
 
 
 class Engine:
@@ -74,6 +80,8 @@ class Engine:
         self._moved = False
         self.pool = Pool(limits.workers, limits.retire_after_s, self.streams, self._commands, self._fail_stream)
         self.registry = Registry(self.streams, self._sessions, self.pool, self._commands)
+        again_s = limits.name_waits_again_s
+        self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
 
     def take_commands(self) -> list[Command]:
         """What is to be done since the last call, in order. Tasks are handed out and consumers told here, once for
@@ -90,6 +98,8 @@ class Engine:
     def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
         """A trainer opens a session; `marks` are those of the consumer record that it says it has. Answers Welcome or
         Refused."""
+        _check_rows("Hello.cursors", hello.cursors, 4)
+        _check_rows("Hello.held", hello.held, 3)
         try:
             stream = self.registry.stream_for(hello)
         except PrefetchdError as error:
@@ -123,7 +133,7 @@ class Engine:
             self._commands.append(ShareRing(session, stream.number))
         if comes_back:
             del stream.absents[record]
-            if not stream.absents and len(stream.consumers) == 1:
+            if not stream.is_awaited and len(stream.consumers) == 1:
                 stream.offering.shareable = hello.shared
             held = {(slot, generation): (session, cursor) for cursor, slot, generation in hello.held}
             stream.offering.resolve_absent(record, marks, held)
@@ -154,6 +164,7 @@ class Engine:
             offering.give_back((session, message.cursor), message.step)
         elif isinstance(message, Waiting):
             offering.wait((session, message.cursor))
+            self.waits.begins(stream, (session, message.cursor), now_s)
         elif isinstance(message, Goodbye):
             self._goodbye(stream, session, now_s)
         else:
@@ -196,7 +207,21 @@ class Engine:
         if stream.failure is not None and not stream.in_use:
             self.registry.drop(stream)
             return
-        self.registry.linger(stream, absent.position, now_s + self.limits.linger_crash_s)
+        if not absent.departed:
+            self.registry.linger(stream, absent.position, now_s + self.limits.linger_crash_s)
+        self.registry.settle(now_s)
+        self._moved = True
+
+    def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
+        """The consumer of `record`, which had no connection, has closed its loader: it only holds what it was handed
+        without a copy."""
+        stream = self.streams.get(number)
+        absent = stream.absents.get(record) if stream is not None else None
+        if stream is None or absent is None or absent.departed:
+            return
+        stream.absents[record] = dataclasses.replace(absent, departed=True)
+        stream.offering.absent_departed(record, marks)
+        self.registry.linger(stream, absent.position, now_s + self.limits.linger_clean_s)
         self.registry.settle(now_s)
         self._moved = True
 
@@ -236,8 +261,9 @@ class Engine:
         if stream is not None:
             self._fail_stream(stream, "stream_failed", message, error)
 
-    def host_died(self, number: int, how: str) -> None:
-        """The stream's zygote is gone, and its workers with it or soon."""
+    def host_died(self, number: int, how: str, oom_kills: int = 0) -> None:
+        """The stream's zygote is gone, and its workers with it or soon; `oom_kills` as with worker_died."""
+        self.pool.short_of_memory(oom_kills)
         stream = self.streams.get(number)
         if stream is None or stream.stage is Stage.FAILED:
             return
@@ -315,6 +341,8 @@ class Engine:
 
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
         """A worker's answer to its tasks."""
+        if isinstance(message, Filled):
+            _check_rows("Filled.tasks", message.tasks, 4)
         stream = self.pool.worker_message(worker, message, now_s)
         if stream is None:
             return
@@ -323,9 +351,10 @@ class Engine:
             self._create_ring(stream)
         self._moved = True
 
-    def worker_died(self, worker: int, how: str, now_s: float) -> None:
-        """The worker's death is certain: nobody writes its rows any more."""
-        self.pool.worker_died(worker, how)
+    def worker_died(self, worker: int, how: str, now_s: float, note: Note = NO_NOTE, oom_kills: int = 0) -> None:
+        """The worker's death is certain: nobody writes its rows any more. `note` is what it was at; `oom_kills` counts
+        the kills of the memory cgroup, or is 0 when this was none."""
+        self.pool.worker_died(worker, how, now_s, note, oom_kills)
         self._moved = True
 
     # --- time ---
@@ -335,7 +364,9 @@ class Engine:
         self.registry.settle(now_s)
         self.registry.end_lingering(now_s)
         self.registry.park()
-        self.pool.retire_idle(now_s)
+        self.pool.tick(now_s)
+        self._moved = self._moved or self.pool.waits_for_time
+        self.waits.tick(now_s)
 
     def stop(self, reason: str) -> None:
         """The daemon ends: sessions are told, streams dropped."""
@@ -420,3 +451,9 @@ class Engine:
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _check_rows(name: str, rows: Rows, width: int) -> None:
+    """Raises ProtocolError unless each row has `width` numbers."""
+    if any(len(row) != width for row in rows):
+        raise ProtocolError(f"{name} has rows of {sorted({len(row) for row in rows})} numbers; allowed: {width}")

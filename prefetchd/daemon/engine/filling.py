@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.batches import Batch, Piece, cut
+from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.window import Window
 from prefetchd.ring.cursors import Cursor, advance_fill
 from prefetchd.wire.stream_spec import Position
@@ -16,14 +17,16 @@ class Filling:
 
     `rows_at` tells how many samples a position has; `whole_only` is set once the stream is known not to be filled
     by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must be recalled; `pressed`
-    when a blocked one awaits it.
+    when a blocked one awaits it. What must run alone, as `blame` says, waits apart (next_suspect).
     """
 
-    def __init__(self, window: Window, rows_at: Callable[[Position], int]) -> None:
+    def __init__(self, window: Window, rows_at: Callable[[Position], int], blame: Blame) -> None:
         self.window = window
+        self.blame = blame
         self.whole_only = False
         self._rows_at = rows_at
         self._queue: deque[Piece] = deque()
+        self._suspects: deque[Piece] = deque()
         self._roomless: list[Batch] = []
         self._measuring: Batch | None = None
         self.cramped = False
@@ -51,7 +54,7 @@ class Filling:
 
     def need(self) -> float | None:
         """How needy the stream is (less is needier), or None when it has nothing to fill."""
-        if self._queue or self._roomless:
+        if self._queue or self._roomless or self.has_suspect:
             return min((self.window.fill_ratio(each) for each in self.window.cursors.values()), default=1.0)
         if self._measuring is not None or not self.window.may_fill():
             return None
@@ -77,13 +80,25 @@ class Filling:
             if not self._claim_room(batch):
                 return None
             self._roomless.remove(batch)
-            self._queue.extend(batch.pending)
+            self._enqueue(batch.pending)
             piece = self._from_queue(worker)
             if piece is not None:
                 return piece
         if not self._claim_next(pieces):
             return None
         return self._from_queue(worker)
+
+    @property
+    def has_suspect(self) -> bool:
+        """True while a piece waits that must run alone."""
+        while self._suspects and self._suspects[0] not in self._suspects[0].batch.pending:
+            self._suspects.popleft()  # its batch was dropped meanwhile
+        return bool(self._suspects)
+
+    def next_suspect(self) -> Piece:
+        """The next of those; has_suspect."""
+        assert self.has_suspect
+        return self._take(self._suspects.popleft())
 
     def retainers(self) -> set[int]:
         """The workers that keep a batch which has its room by now."""
@@ -98,10 +113,29 @@ class Filling:
             if batch.retainer not in (None, worker):
                 self._queue.append(piece)
                 continue
-            batch.pending.remove(piece)
-            batch.under_way += 1
-            return piece
+            return self._take(piece)
         return None
+
+    @staticmethod
+    def _take(piece: Piece) -> Piece:
+        piece.batch.pending.remove(piece)
+        piece.batch.under_way += 1
+        return piece
+
+    def _enqueue(self, pieces: list[Piece], *, first: bool = False) -> None:
+        """Pending pieces are to be had from now on; `first` ones before all others."""
+        for piece in list(pieces):
+            parts = self.blame.parts(piece)
+            if len(parts) > 1:
+                piece.batch.pending.remove(piece)
+                piece.batch.pending += parts
+            for part in reversed(parts) if first else parts:
+                if self.blame.is_suspect(part):
+                    self._suspects.append(part)
+                elif first:
+                    self._queue.appendleft(part)
+                else:
+                    self._queue.append(part)
 
     def _claim_next(self, pieces: int) -> bool:
         window = self.window
@@ -138,7 +172,7 @@ class Filling:
             return False
         window.batches[position] = batch
         batch.pending = cut(batch, pieces)
-        self._queue.extend(batch.pending)
+        self._enqueue(batch.pending)
         return True
 
     def _claim_room(self, batch: Batch) -> bool:
@@ -198,10 +232,11 @@ class Filling:
         ring.fill(batch.grant)
         batch.filled = True
         batch.retainer = None
+        self.blame.settled(batch.position)
         return True
 
     def deviates(self, piece: Piece) -> None:
-        """A row does not fit the layout: the batch is filled whole, once its other pieces are in."""
+        """A row does not fit the layout, or is left out: the batch is filled whole, once its other pieces are in."""
         batch = piece.batch
         batch.under_way -= 1
         batch.whole = True
@@ -233,6 +268,7 @@ class Filling:
         first = batch.error is None
         batch.error = error
         batch.pending.clear()
+        self.blame.settled(batch.position)
         self._settle_failed(batch)
         return first and not batch.cancelled
 
@@ -265,7 +301,7 @@ class Filling:
                     self._refill_whole(batch)
                 return
             batch.pending.append(piece)
-            self._queue.appendleft(piece)
+            self._enqueue([piece], first=True)
 
     def release_retainer(self, worker: int) -> None:
         """`worker` is gone, and what it kept with it: others make it again."""
@@ -275,7 +311,7 @@ class Filling:
 
     def _refill_whole(self, batch: Batch) -> None:
         batch.pending = cut(batch, 1)
-        self._queue.appendleft(batch.pending[0])
+        self._enqueue(batch.pending, first=True)
 
     def _settle_failed(self, batch: Batch) -> None:
         # Its slot is free again only when no other worker writes to it.

@@ -163,13 +163,12 @@ class Offering:
     # --- consumers whose connection has ended, though they live ---
 
     def keep_for_absent(self, consumer: Hashable, record: int) -> Position | None:
-        """The consumer may come back: what it was handed or offered alone stays leased, to its record; its cursors
-        and its other leases end. Returns what close_cursors does."""
+        """The consumer may come back, and until it knows that its connection has ended it takes what it was offered:
+        all that stays leased, to its record; its cursors end. Returns what close_cursors does."""
         absent: Key = (Absent(record), 0)
         for key in [key for key in self._leases if key[0] == consumer]:
             for lease in list(self._leases[key].values()):
-                if lease.exclusive:
-                    self._hold(absent, lease.batch, lease.grant)
+                self._hold(absent, lease.batch, lease.grant, exclusive=lease.exclusive)
                 self._end(key, lease, returned=True)
         return self.close_cursors(consumer)
 
@@ -196,11 +195,21 @@ class Offering:
             self._end(key, lease, returned=not (slot < len(marks) and marks[slot] == generation))
         self.window.cursors_moved()
 
-    def _hold(self, key: Key, batch: Batch, grant: Grant) -> None:
+    def absent_departed(self, record: int, marks: Sequence[int]) -> None:
+        """The absent consumer will not come back, though it lives: only what it was handed without a copy (`marks`)
+        stays leased to it."""
+        key: Key = (Absent(record), 0)
+        for lease in list(self._leases.get(key, {}).values()):
+            slot = lease.grant.slot
+            if not (slot < len(marks) and marks[slot] == lease.grant.generation):
+                self._end(key, lease, returned=True)
+        self.window.cursors_moved()
+
+    def _hold(self, key: Key, batch: Batch, grant: Grant, *, exclusive: bool = True) -> None:
         assert self.window.ring is not None
         if grant.slot not in self._leases.get(key, {}):
             self.window.ring.lease(grant, key)
-            self._leases.setdefault(key, {})[grant.slot] = Lease(key, batch, grant, exclusive=True)
+            self._leases.setdefault(key, {})[grant.slot] = Lease(key, batch, grant, exclusive)
 
     def held(self, consumer: Hashable) -> int:
         """Batches in the consumer's hands, offered or yielded."""

@@ -7,19 +7,18 @@ neediest stream is served first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 
+from prefetchd.daemon.engine.alone import Alone
+from prefetchd.daemon.engine.bad_samples import BadSampleNews
 from prefetchd.daemon.engine.batches import Batch, Piece
 from prefetchd.daemon.engine.commands import Assign, Command, GrowRing, LendRing, Log, StartWorker, StopWorker
+from prefetchd.daemon.engine.deaths import Deaths, FailStream
 from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Fill, Filled, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.messages import BadSamples, Fill, Filled, FillFailed, Measured, Message, Unfit
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
-
-MOST_DEATHS_A_BATCH = 4
-MOST_DEATHS_AT_START = 3
-
-FailStream = Callable[[StreamState, str, str], None]
+from prefetchd.workers.note import Note
 
 
 class Pool:
@@ -35,17 +34,44 @@ class Pool:
     ) -> None:
         self.limit = limit
         self.workers: dict[int, Worker] = {}
+        self._most = limit
+        self._now_s = 0.0
+        self._alone = Alone()
+        self._deaths = Deaths(commands, fail_stream)
+        self._bad_samples = BadSampleNews(commands)
         self._retire_after_s = retire_after_s
         self._streams = streams
         self._commands = commands
-        self._fail_stream = fail_stream
         self._next_worker = 1
         self._next_task = 1
 
     # --- giving tasks ---
 
     def dispatch(self) -> None:
-        """Gives every worker what it can take, the neediest stream first."""
+        """Gives every worker what it can take, the neediest stream first; a suspect before all, and alone."""
+        if not self._alone.holds_back(self._now_s) and not self._suspect_goes_first():
+            self._hand_out()
+            # What was claimed just now may be one.
+            self._suspect_goes_first()
+        self._start_workers()
+
+    def _suspect_goes_first(self) -> bool:
+        """True when all others must wait: for a suspect that begins now, or to let it begin."""
+        streams, now_s = self._streams.values(), self._now_s
+        if self._alone.waits(streams, self.workers.values(), now_s):
+            return True
+        found = self._alone.begin(streams, now_s)
+        if found is not None:
+            worker, piece = found
+            self._commands.append(Assign(worker.number, Fill((self._task(worker, piece),))))
+        return found is not None
+
+    @property
+    def waits_for_time(self) -> bool:
+        """True while a suspect keeps others from their work, or they it: not for ever, so ask dispatch() again."""
+        return self._alone.is_under_way or any(stream.filling.has_suspect for stream in self._streams.values())
+
+    def _hand_out(self) -> None:
         assigned: dict[Worker, list[tuple[int, ...]]] = {}
         running = [stream for stream in self._streams.values() if stream.stage is Stage.RUNNING]
         while running:
@@ -67,7 +93,6 @@ class Pool:
                 running.remove(stream)
         for worker, tasks in assigned.items():
             self._commands.append(Assign(worker.number, Fill(tuple(tasks))))
-        self._start_workers()
 
     def _worker_for(self, stream: StreamState) -> Worker | None:
         """The worker that keeps a waiting batch, else an idle one if the limit allows one more busy one, else the one
@@ -91,18 +116,23 @@ class Pool:
     def _task(self, worker: Worker, piece: Piece) -> tuple[int, ...]:
         task = self._next_task
         self._next_task += 1
+        if not worker.tasks:
+            worker.head_since_s = self._now_s
         worker.tasks[task] = piece
         batch = piece.batch
         slot = batch.grant.slot if batch.grant is not None else 0
-        return (task, piece.kind, *batch.position, piece.first, piece.end, slot)
+        deadly = worker.stream.blame.deadly(piece)
+        return (task, piece.kind, *batch.position, piece.first, piece.end, slot, *deadly)
+
+    def busy_beside(self, stream: StreamState) -> list[Worker]:
+        """The busy workers that `stream` must share the limit with. One that has a consumer does not wait for those
+        that have none: what they are at may never end."""
+        lingers = stream.lingers
+        return [each for each in self.workers.values() if each.busy and (lingers or not each.stream.lingers)]
 
     def _is_full(self, stream: StreamState) -> bool:
-        """True when no more workers may be busy for `stream`. One that has a consumer does not wait for those that have
-        none: what they are at may never end."""
-        counted = self.workers.values()
-        if stream.lingers:
-            return sum(worker.busy for worker in counted) >= self.limit
-        return sum(worker.busy and not worker.stream.lingers for worker in counted) >= self.limit
+        """True when no more workers may be busy for `stream`."""
+        return len(self.busy_beside(stream)) >= self.limit
 
     def _start_workers(self) -> None:
         for stream in self._streams.values():
@@ -112,7 +142,7 @@ class Pool:
             while len(stream.workers) < wanted:
                 places = {each.place for each in stream.workers.values()}
                 place = next(each for each in range(wanted) if each not in places)
-                worker = Worker(self._next_worker, stream, place)
+                worker = Worker(self._next_worker, stream, place, head_since_s=self._now_s)
                 self._next_worker += 1
                 self.workers[worker.number] = stream.workers[worker.number] = worker
                 self._commands.append(StartWorker(stream.number, worker.number, place, wanted))
@@ -120,6 +150,7 @@ class Pool:
     # --- what comes back ---
 
     def worker_ready(self, number: int, now_s: float) -> None:
+        self._now_s = now_s
         worker = self.workers.get(number)
         if worker is None or worker.stage is not WorkerStage.STARTING:
             return
@@ -133,6 +164,7 @@ class Pool:
 
     def worker_message(self, number: int, message: Message, now_s: float) -> StreamState | None:
         """The stream that the answer was about, or None when the worker is gone."""
+        self._now_s = now_s
         worker = self.workers.get(number)
         if worker is None:
             return None
@@ -146,14 +178,21 @@ class Pool:
         elif isinstance(message, FillFailed):
             if worker.stream.filling.failed(self._take(worker, message.task), message.error):
                 worker.stream.counters.failed += 1
+        elif isinstance(message, BadSamples):
+            piece = worker.tasks.get(message.task)
+            if piece is None:
+                raise ProtocolError(f"worker {number} tells of task {message.task}, which it was not given")
+            self._bad_samples.told(worker, piece, message)
         else:
             raise ProtocolError(f"a worker does not send {type(message).__name__}")
         if not worker.busy:
             worker.idle_since_s = now_s
         return worker.stream
 
-    def worker_died(self, number: int, how: str) -> None:
-        """The worker's rows go to others."""
+    def worker_died(self, number: int, how: str, now_s: float, note: Note, oom_kills: int = 0) -> None:
+        """The worker's rows go to others. With `oom_kills`, so many of this daemon's processes the kernel has killed
+        for memory by now, and the worker is one of them: then fewer are busy at once, before anything is blamed."""
+        self._now_s = now_s
         worker = self.workers.pop(number, None)
         if worker is None:
             return
@@ -163,27 +202,36 @@ class Pool:
         stream.filling.release_retainer(number)
         if worker.stage is WorkerStage.STOPPING and not worker.tasks:
             return
-        stream.counters.worker_deaths += 1
-        self._log("warning", "worker died", stream=stream.name, worker=number, how=how, tasks=len(worker.tasks))
-        if worker.stage is WorkerStage.STARTING:
-            stream.deaths_at_start += 1
-            if stream.deaths_at_start >= MOST_DEATHS_AT_START:
-                text = f"{stream.deaths_at_start} workers in a row died before they were ready: {how}"
-                self._fail_stream(stream, "stream_failed", text)
-                return
-        # The task at hand is the oldest; the others only waited behind it.
-        for place, piece in reversed(list(enumerate(worker.tasks.values()))):
-            batch = piece.batch
-            batch.deaths += place == 0
-            if batch.deaths >= MOST_DEATHS_A_BATCH:
-                stream.filling.failed(piece, _died_too_often(piece, how, batch.deaths))
-            else:
-                stream.filling.lost(piece)
+        lowered = self.short_of_memory(oom_kills)
+        head = next(iter(worker.tasks.values()), None)
+        alone = head is not None and self._alone.is_alone(head)
+        self._deaths.told(worker, how, note, alone=alone, innocent=lowered)
+        worker.tasks.clear()
+
+    def short_of_memory(self, oom_kills: int) -> bool:
+        """A process of ours was killed for memory, if `oom_kills` is not 0: fewer workers may be busy at once from now
+        on. False when that is not so, or there is but one."""
+        if not oom_kills or self.limit <= 1:
+            return False
+        self.limit -= 1
+        self._log(
+            "warning",
+            "workers are killed for memory",
+            busy_at_once=self.limit,
+            before=self.limit + 1,
+            oom_kills=oom_kills,
+            knob="--workers, num_workers=, or more memory",
+        )
+        idle = [worker for worker in self.workers.values() if self._is_retirable(worker)]
+        for worker in idle[: max(0, len(self.workers) - self.limit)]:
+            self._stop(worker)
+        return True
 
     def _take(self, worker: Worker, task: int) -> Piece:
         piece = worker.tasks.pop(task, None)
         if piece is None:
             raise ProtocolError(f"worker {worker.number} answers task {task}, which it was not given")
+        worker.head_since_s = self._now_s
         return piece
 
     def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
@@ -239,13 +287,34 @@ class Pool:
 
     # --- going ---
 
-    def retire_idle(self, now_s: float) -> None:
-        """Stops workers beyond the limit that have been idle for long."""
+    def tick(self, now_s: float) -> None:
+        """Kills the workers of overdue tasks; stops workers beyond the limit that have been idle for long."""
+        self._now_s = now_s
+        if not self._streams:
+            # Who needed so much memory is gone.
+            self.limit = self._most
+        for worker in self.workers.values():
+            timeout_s = worker.stream.spec.timeout_s
+            if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s:
+                self._kill_overdue(worker)
         for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
             if len(self.workers) <= self.limit:
                 return
             if self._is_retirable(worker) and worker.idle_since_s + self._retire_after_s <= now_s:
                 self._stop(worker)
+
+    def _kill_overdue(self, worker: Worker) -> None:
+        task = next(iter(worker.tasks))
+        if worker.overdue_task != task:
+            worker.overdue_task = task
+            self._log(
+                "warning",
+                "task overdue",
+                stream=worker.stream.name,
+                worker=worker.number,
+                timeout_s=worker.stream.spec.timeout_s,
+            )
+            self._commands.append(StopWorker(worker.number, kill=True))
 
     def stop_workers(self, stream: StreamState) -> None:
         """Ends the stream's workers; their answers still come or their deaths."""
@@ -254,8 +323,9 @@ class Pool:
 
     def forget_stream(self, stream: StreamState) -> None:
         """The stream is being dropped or parked; its zygote takes the workers with it."""
-        for number in stream.workers:
+        for number, worker in stream.workers.items():
             self.workers.pop(number, None)
+            worker.tasks.clear()
         stream.workers.clear()
 
     def _is_retirable(self, worker: Worker) -> bool:
@@ -289,9 +359,3 @@ def _too_large(batch: Batch, payload_bytes: int, ring_bytes: int) -> bytes:
         f"{ring_bytes} bytes. Raise buffer="
     )
     return encode_exception(RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}"))
-
-
-def _died_too_often(piece: Piece, how: str, deaths: int) -> bytes:
-    epoch, step = piece.batch.position
-    text = f"{deaths} workers died on the batch at epoch {epoch}, step {step}, rows {piece.first} to {piece.end}: {how}"
-    return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))

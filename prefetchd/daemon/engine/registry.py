@@ -89,7 +89,8 @@ class Registry:
         stream.filling.whole_only = not found.layout
         ring = stream.window.ring = Ring(found.slots, first_generation=last_generation(found) + 1)
         ring.reserve(len(found.records))
-        living = [each.record for each in found.consumers if each.alive]
+        living = [each.record for each in found.consumers if each.alive and not each.departed]
+        holding = {each.record for each in found.consumers if each.alive and each.departed}
         # Whether they shared it, the first to come back will say.
         stream.offering.shareable = bool(living)
         for each in found_batches(found):
@@ -97,13 +98,19 @@ class Registry:
             if each.filling:
                 ring.adopt(each.grant, quarantined=True)
                 stream.former_grants.append(each.grant)
-            elif rows and (living or each.position not in stream.window.batches) and each.handed_to.issubset(living):
+            elif (
+                rows
+                and each.handed_to <= {*living, *holding}
+                and (living or each.handed_to or each.position not in stream.window.batches)
+            ):
                 ring.adopt(each.grant, quarantined=False)
                 batch = Batch(each.position, rows, each.grant, not found.layout, each.grant.span, filled=True)
-                stream.offering.adopt(batch, living)
+                stream.offering.adopt(batch, [*living, *(each.handed_to & holding)])
         for consumer in found.consumers:
             if consumer.alive:
-                stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, consumer.position)
+                stream.absents[consumer.record] = AbsentConsumer(
+                    consumer.record, consumer.pid, consumer.position, consumer.departed
+                )
         if living:
             stream.settles_until_s = now_s + SETTLE_S
         else:
@@ -117,7 +124,7 @@ class Registry:
     def settle(self, now_s: float) -> None:
         """Consumers that have not come back in time are not waited for any longer."""
         for stream in self._streams.values():
-            if stream.settles_until_s is not None and (not stream.absents or stream.settles_until_s <= now_s):
+            if stream.settles_until_s is not None and (not stream.is_awaited or stream.settles_until_s <= now_s):
                 stream.settles_until_s = None
 
     # --- without a consumer ---

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 
 from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.commands import Command, WriteSlot
 from prefetchd.daemon.engine.filling import Filling
 from prefetchd.daemon.engine.offering import Offering
@@ -40,7 +41,8 @@ class WorkerStage(enum.Enum):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Worker:
-    """One worker process, the stream's `place`-th; `tasks` are under way in it, oldest first."""
+    """One worker process, the stream's `place`-th; `tasks` are under way in it, oldest first: that one it has in hand,
+    since `head_since_s` (or since then it starts). It is being killed for `overdue_task`."""
 
     number: int
     stream: StreamState
@@ -49,6 +51,8 @@ class Worker:
     tasks: dict[int, Piece] = dataclasses.field(default_factory=dict)
     has_ring: bool = False
     idle_since_s: float = 0.0
+    head_since_s: float = 0.0
+    overdue_task: int | None = None
 
     @property
     def busy(self) -> bool:
@@ -80,15 +84,18 @@ class Counters:
     failed: int = 0
     deviations: int = 0
     worker_deaths: int = 0
+    bad_samples: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AbsentConsumer:
-    """A consumer without a connection whose process lives, and where it stood (None: nowhere yet)."""
+    """A consumer without a connection whose process lives, and where it stood (None: nowhere yet). One that has
+    `departed` only holds batches."""
 
     record: int
     pid: int
     position: Position | None
+    departed: bool = False
 
 
 class StreamState:
@@ -105,7 +112,8 @@ class StreamState:
             spec.low_watermark,
             spec.high_watermark,
         )
-        self.filling = Filling(self.window, lambda position: self.schedule.rows(position[1]))
+        self.blame = Blame()
+        self.filling = Filling(self.window, lambda position: self.schedule.rows(position[1]), self.blame)
         self.offering = Offering(self.window)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
@@ -114,6 +122,9 @@ class StreamState:
         self.former_grants: list[Grant] = []
         self.workers: dict[int, Worker] = {}
         self.counters = Counters()
+        # Of the samples that were left out or replaced: (epoch, step, row, attempt), and the indices that were named.
+        self.bad_samples: dict[tuple[int, ...], None] = {}
+        self.named_indices: set[int] = set()
         self.layout = b""
         self.slot_bytes = 0
         self.batch_bytes = 0
@@ -136,7 +147,12 @@ class StreamState:
     @property
     def in_use(self) -> bool:
         """True while a process consumes the stream; one that said Goodbye and still holds tensors does not."""
-        return bool(self.absents) or any(not consumer.departed for consumer in self.consumers.values())
+        return self.is_awaited or any(not consumer.departed for consumer in self.consumers.values())
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while a consumer may come back."""
+        return any(not absent.departed for absent in self.absents.values())
 
     def awaits(self, hello: Hello) -> bool:
         """True when this is one of its absent consumers that comes back."""

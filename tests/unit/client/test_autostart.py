@@ -115,6 +115,24 @@ def test_a_start_that_takes_for_ever_elsewhere_is_told(paths, starts, monkeypatc
     assert starts[1] == []
 
 
+def test_a_daemon_that_serves_is_used_though_who_starts_one_has_stopped(paths, serve, starts):
+    other = LockFile(paths.start_lock)
+    assert other.acquire()
+    looks = []
+
+    def look(lock, timeout_s=0.0):
+        looks.append(timeout_s)
+        serve()
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LockFile, "acquire", look)
+        connect_or_start(paths).close()
+    other.release()
+    assert len(looks) == 1
+    assert starts[1] == []
+
+
 def test_a_failed_start_gives_the_lock_back(paths, starts):
     def fail():
         raise DaemonUnavailableError("no luck")
@@ -180,6 +198,12 @@ def test_what_a_failed_start_said_is_told_with_the_log(paths, interpreter):
     paths.log.touch()
     with pytest.raises(DaemonUnavailableError, match=f"see {paths.log}"):
         start_daemon(paths)
+
+
+def test_a_daemon_that_is_killed_while_it_starts_is_started_again(paths, interpreter, tmp_path):
+    interpreter(f'echo x >> {tmp_path}/starts; test "$(wc -l < {tmp_path}/starts)" = 3')
+    start_daemon(paths)
+    assert (tmp_path / "starts").read_text() == "x\n" * 3
 
 
 def test_a_start_that_hangs_is_told_and_ended(paths, interpreter, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.order import SMALL, Permutation
-from prefetchd.plan.seeds import batch_seed, order_key
+from prefetchd.plan.seeds import SUBSTITUTES, batch_seed, order_key
 from prefetchd.wire import framing, program_layout, segment_layout, slot_layout, status_layout
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import SOCKET_PATH_LIMIT, runtime_paths
@@ -200,7 +200,7 @@ SEEDS = st.integers(0, (1 << 63) - 1)
 def test_the_known_answers():
     table = TEXT.split("Known answers:")[1]
     answers = re.findall(r"^\| `(.+?)` \| (.+?) \|$", table, re.M)
-    assert len(answers) == 5
+    assert len(answers) == 6
     for expression, value in answers:
         assert eval(expression, dict(documented)) == ast.literal_eval(value), expression
 
@@ -217,6 +217,14 @@ def test_the_documented_permutation_is_the_plan_s(key, n, data):
 def test_the_documented_seeds_are_the_plan_s(seed, epoch, step, rank):
     assert documented["batch_seed"](seed, epoch, step, rank) == batch_seed(seed, epoch, step, rank)
     assert documented["derive"](seed, 3, epoch, 0) == order_key(seed, epoch)
+
+
+@given(SEEDS, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, SUBSTITUTES), st.integers(1, 1 << 40))
+@settings(deadline=None, max_examples=60)
+def test_the_documented_substitutes_are_the_plan_s(seed, epoch, ordinal, attempt, length):
+    found = BatchPlan(StreamSpec("0" * 32, seed, "shuffle", length, 4)).substitute(epoch, ordinal, attempt)
+    assert documented["substitute"](seed, epoch, ordinal, attempt, length) == found
+    assert f"attempt = 1, 2, ... {SUBSTITUTES}" in TEXT
 
 
 @given(

@@ -33,6 +33,7 @@ def test_codes_are_those_that_were_given():
         "daemon_unavailable": "DaemonUnavailableError",
         "daemon_refused": "DaemonRefusedError",
         "stream_failed": "StreamFailedError",
+        "task_timeout": "TaskTimeoutError",
         "worker_died": "WorkerDiedError",
         "protocol": "ProtocolError",
         "invariant": "InvariantError",

@@ -34,6 +34,7 @@ NUMBERS = {
     24: "Output",
     25: "Farewell",
     26: "Recall",
+    27: "WaitNamed",
     30: "Stop",
     40: "SpawnStream",
     41: "SpawnWorker",
@@ -47,6 +48,7 @@ NUMBERS = {
     61: "Measured",
     62: "Unfit",
     63: "FillFailed",
+    64: "BadSamples",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

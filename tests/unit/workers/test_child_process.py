@@ -58,6 +58,7 @@ class Family:
         self.child = ChildProcess(
             self.watcher,
             ours,
+            self.pid,
             self.pidfd,
             self.output,
             self._says,

@@ -129,7 +129,8 @@ def test_two_runs_tell_the_same_in_the_same_order(setup):
         again.measure(3, 3)
         again.turns.take()
         again.backend.close()
-        return again.told.events
+        # A worker's last note has a time in it.
+        return [each[:3] if each[0] == "worker_died" else each for each in again.told.events]
 
     first = run()
     assert run() == first
@@ -147,7 +148,7 @@ def test_a_killed_worker_does_none_of_its_tasks_and_a_stopped_one_all(setup):
     setup.measure(3, 4)
     setup.turns.take()
     assert setup.measured() == [(3, 2), (3, 3)]
-    died = [each for each in setup.told.events if each[0] == "worker_died"]
+    died = [each[:3] for each in setup.told.events if each[0] == "worker_died"]
     assert died == [("worker_died", 2, "killed by SIGKILL"), ("worker_died", 3, "exited with 0")]
 
 

@@ -26,6 +26,7 @@ def test_the_results_of_a_worker_that_died_with_tasks_unread_are_heard():
     process = ChildProcess(
         loop,
         ours,
+        child[0],
         pidfd,
         output,
         lambda message, fds: heard.append(message),

@@ -63,6 +63,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Output(worker=2, text="Läuft…\n", dropped=12),
     m.Farewell(reason="asked to stop"),
     m.Recall(cursor=7, step=299),
+    m.WaitNamed(cursor=7, epoch=2, step=301, text="worker 3 is at dataset[17]\nin größe"),
     m.Stop(now=True),
     m.SpawnStream(stream=3, program_bytes=4096, spec=b"\x80"),
     m.SpawnWorker(worker=11, place=2, workers=4),
@@ -76,6 +77,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Measured(task=1, payload_bytes=65_536, layout=b"\x94\x01"),
     m.Unfit(task=2, payload_bytes=0, reason="row 3: dtype float64, not float32"),
     m.FillFailed(task=2, error=b"\x95"),
+    m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
 )
 
 BARE_MESSAGES: tuple[m.Message, ...] = (m.Hello(1, "control", "prefetchd 0.1", 4322), m.Published())

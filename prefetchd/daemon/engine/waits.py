@@ -1,0 +1,211 @@
+"""Why a call of next() waits for long: who it waits for, and what to turn. Pure.
+
+Looks at the engine and changes nothing. What a worker is at is not known here: where one is the cause, the command
+names it, and whoever carries that out looks at its note and its stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from prefetchd.daemon.engine.batches import Batch
+from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, Command, NameWait
+from prefetchd.daemon.engine.pool import Pool
+from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
+from prefetchd.ring.cursors import Cursor
+from prefetchd.ring.policy import Ring, SlotState
+
+Key = tuple[int, int]
+"""(session, cursor)."""
+
+RAISE_WORKERS = "num_workers= (and --workers of the daemon) lets others go on beside it"
+OWN_TIMEOUT = "timeout= makes an error of a batch that takes longer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Why a batch does not come. `suspect` is the worker who shows more (its number), ZYGOTE, or NOBODY."""
+
+    text: str
+    knob: str = ""
+    suspect: int = NOBODY
+    worker: Worker | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class _Wait:
+    since_s: float
+    named: int = 0
+
+
+class Waits:
+    """Names each wait after `after_s`, and again every `again_s`."""
+
+    def __init__(
+        self,
+        after_s: float,
+        again_s: float,
+        streams: Mapping[int, StreamState],
+        pool: Pool,
+        commands: list[Command],
+    ) -> None:
+        self._after_s = after_s
+        self._again_s = again_s
+        self._streams = streams
+        self._pool = pool
+        self._commands = commands
+        self._waits: dict[tuple[int, Key], _Wait] = {}
+        self._stages: dict[int, tuple[Stage, float]] = {}
+
+    def begins(self, stream: StreamState, key: Key, now_s: float) -> None:
+        """A call of next() says that it waits."""
+        self._waits[stream.number, key] = _Wait(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Names what is due."""
+        for number in [number for number in self._stages if number not in self._streams]:
+            del self._stages[number]
+        for stream in self._streams.values():
+            if self._stages.get(stream.number, (None,))[0] is not stream.stage:
+                self._stages[stream.number] = (stream.stage, now_s)
+        for (number, key), wait in list(self._waits.items()):
+            stream = self._streams.get(number)  # type: ignore[assignment]
+            cursor = stream.window.cursors.get(key) if stream is not None else None
+            if cursor is None or not cursor.blocked:
+                del self._waits[number, key]
+                continue
+            waited_s = now_s - wait.since_s
+            if 0 < stream.spec.timeout_s <= waited_s:
+                # Nobody waits any more: next() has raised.
+                continue
+            if waited_s >= self._after_s + wait.named * self._again_s:
+                wait.named = int((waited_s - self._after_s) / self._again_s) + 1 if self._again_s else wait.named + 1
+                self._name(stream, key, cursor, waited_s, now_s)
+
+    def _name(self, stream: StreamState, key: Key, cursor: Cursor, waited_s: float, now_s: float) -> None:
+        cause = self._cause(stream, cursor, now_s)
+        head = next(iter(cause.worker.tasks.values()), None) if cause.worker is not None else None
+        self._commands.append(
+            NameWait(
+                *key,
+                stream.number if cause.worker is None else cause.worker.stream.number,
+                cursor.next,
+                waited_s,
+                cause.text,
+                cause.knob,
+                cause.suspect,
+                head.batch.position if head is not None else None,
+            )
+        )
+
+    # --- causes, the nearest first ---
+
+    def _cause(self, stream: StreamState, cursor: Cursor, now_s: float) -> Cause:
+        if stream.stage is not Stage.RUNNING:
+            return self._not_running(stream, now_s)
+        batch = stream.window.batches.get(cursor.next)
+        if cursor.offered > cursor.next or (batch is not None and batch.done):
+            return Cause("the batch is ready, and the trainer has yet to read what it was told")
+        if batch is not None and batch.under_way:
+            at_it = [worker for worker in stream.workers.values() if _has(worker, batch)]
+            if at_it:
+                return _at_work(at_it)
+        return (
+            self._suspect(stream)
+            or _no_room(stream, batch)
+            or self._all_busy(stream)
+            or self._no_worker(stream, now_s)
+            or Cause(
+                "the daemon has no reason to wait: that is a bug in prefetchd", "`prefetchd stop`, and run it again"
+            )
+        )
+
+    def _not_running(self, stream: StreamState, now_s: float) -> Cause:
+        for_s = now_s - self._stages[stream.number][1]
+        if stream.stage is Stage.AWAITING_PROGRAM:
+            pids = [each.pid for each in stream.consumers.values() if each.session == stream.program_from]
+            who = f"the trainer with pid {pids[0]}" if pids else "a trainer"
+            return Cause(f"{who} has yet to hand over the dataset, for {for_s:.0f} s")
+        if stream.stage is Stage.LOADING:
+            return Cause(
+                f"its zygote imports modules and loads the dataset, for {for_s:.0f} s",
+                "what the dataset's modules and its __setstate__ do decides how long that takes",
+                ZYGOTE,
+            )
+        return Cause(f"the stream is {stream.stage.value}, for {for_s:.0f} s")
+
+    def _no_worker(self, stream: StreamState, now_s: float) -> Cause | None:
+        workers = [each for each in stream.workers.values() if each.stage is not WorkerStage.STOPPING]
+        if any(each.stage is WorkerStage.READY for each in workers):
+            return None
+        if not workers:
+            return Cause("it has no worker, and its zygote has yet to start one")
+        first = min(workers, key=lambda each: each.head_since_s)
+        return Cause(
+            f"{_workers(len(workers))} starting, for {now_s - first.head_since_s:.0f} s",
+            "worker_init_fn is what takes time there",
+            first.number,
+            first,
+        )
+
+    def _suspect(self, stream: StreamState) -> Cause | None:
+        if not stream.filling.has_suspect:
+            return None
+        busy = [worker for worker in self._pool.workers.values() if worker.busy]
+        text = "a sample on which workers have died is to be made while nothing else runs, and waits for other tasks"
+        return dataclasses.replace(_at_work(busy), text=text) if busy else Cause(text)
+
+    def _all_busy(self, stream: StreamState) -> Cause | None:
+        own = [worker for worker in stream.workers.values() if worker.busy]
+        if own:
+            return _at_work(own)
+        others = self._pool.busy_beside(stream)
+        if len(others) < self._pool.limit:
+            return None
+        by_stream = Counter(worker.stream.name for worker in others)
+        names = ", ".join(f"{name!r} ({count})" for name, count in by_stream.most_common(4))
+        text = f"{self._pool.limit} workers may be busy at once, and all are, with other streams: {names}"
+        return dataclasses.replace(_at_work(others), text=text, knob="--workers of the daemon raises their number")
+
+
+def _has(worker: Worker, batch: Batch) -> bool:
+    return any(piece.batch is batch for piece in worker.tasks.values())
+
+
+def _at_work(workers: Iterable[Worker]) -> Cause:
+    """The worker that has been at its task for longest."""
+    worker = min(workers, key=lambda each: each.head_since_s)
+    return Cause("", f"{OWN_TIMEOUT}; {RAISE_WORKERS}", worker.number, worker)
+
+
+def _no_room(stream: StreamState, batch: Batch | None) -> Cause | None:
+    ring = stream.window.ring
+    if ring is None:
+        return (
+            Cause(f"its ring for batches of {stream.batch_bytes} bytes is being made") if stream.batch_bytes else None
+        )
+    span = batch.span if batch is not None else 1
+    if ring.count(SlotState.FREE) >= span:
+        return None
+    return Cause(
+        f"the ring is full: {_slots(ring)}; the batch takes {span}. {_holders(stream)}",
+        "let go of batches, or raise buffer=",
+    )
+
+
+def _slots(ring: Ring) -> str:
+    counts = [f"{ring.count(state)} {state.value}" for state in SlotState if ring.count(state)]
+    return f"of its {ring.reserved} slots {', '.join(counts)}"
+
+
+def _holders(stream: StreamState) -> str:
+    held = [(f"pid {each.pid}", stream.offering.held(each.session)) for each in stream.consumers.values()]
+    told = ", ".join(f"{who} holds {count}" for who, count in held if count)
+    former = f"workers of a dead daemon may still write to {len(stream.former_grants)}" if stream.former_grants else ""
+    return "; ".join(filter(None, [told and f"Offered or handed out: {told}", former])) or "Nobody holds a batch"
+
+
+def _workers(count: int) -> str:
+    return "its worker is" if count == 1 else f"its {count} workers are"

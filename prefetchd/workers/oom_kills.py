@@ -1,0 +1,50 @@
+"""Processes that the kernel killed because the memory cgroup, or the machine, had no more. Sources: cgroup-v2.rst
+(memory.events) and cgroup-v1/memory.rst (memory.oom_control) of the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+
+from prefetchd.ring.cgroups import MEMBERSHIP, ROOT, cgroup_levels
+
+RECENT_S = 5.0
+_FILES = {1: "memory.oom_control", 2: "memory.events"}
+
+
+class OomKills:
+    """The kills in this process's own group, where its workers are too. Without a group that can be read there are
+    none."""
+
+    def __init__(self, now_s: float, root: str = ROOT, membership: str = MEMBERSHIP) -> None:
+        files = [level / _FILES[version] for version, level in cgroup_levels("memory", root, membership)]
+        # A container may not see its own group under its own name: then the first that it sees is its own.
+        self._file = next((file for file in files if file.exists()), None)
+        self._count = self._read()
+        self._unexplained = 0
+        self._grew_at_s = now_s
+
+    def look(self, now_s: float) -> None:
+        """Notices new kills; to be called every now and then."""
+        count = self._read()
+        if now_s - self._grew_at_s > RECENT_S:
+            # They were others': a trainer is in the same group often enough.
+            self._unexplained = 0
+        if count > self._count:
+            self._unexplained += count - self._count
+            self._grew_at_s = now_s
+        self._count = count
+
+    def claim(self, now_s: float) -> int:
+        """A worker was killed just now: the count of all kills so far if that was one of them, else 0."""
+        self.look(now_s)
+        if not self._unexplained:
+            return 0
+        self._unexplained -= 1
+        return self._count
+
+    def _read(self) -> int:
+        if self._file is not None:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                lines = (line.split() for line in self._file.read_text().splitlines())
+                return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)
+        return 0

@@ -1,0 +1,182 @@
+"""The samples of one batch, one after another: seeded, noted, and what becomes of those that raise.
+
+`on_error` of the spec decides: "raise" gives the error to the trainer in the batch's place; "skip" leaves the sample
+out; "substitute" has another sample take its place (plan.seeds), seeded as the one whose place it takes. A sample that
+is known to end its worker counts as one that raises, and is not tried again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.plan.seeds import SUBSTITUTES
+from prefetchd.wire.errors import WorkerDiedError
+from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.workers.note import INDEX, LOADING, ROW, SINCE, NoteWriter
+from prefetchd.workers.seeding import SampleSeeder
+
+TEXT_LIMIT_CHARACTERS = 300
+ALL_AT_ONCE = -1
+"""Stands for a row where __getitems__ is meant."""
+
+Deadly = frozenset[tuple[int, int]]
+"""(row, attempt) of samples that end their workers."""
+
+NOT_DEADLY: Deadly = frozenset()
+
+
+class UserCodeError(Exception):
+    """The user's code raised; `place` says where, `__cause__` is what it raised."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+@dataclasses.dataclass(frozen=True)
+class BadSample:
+    """A sample that raised, and was left out or replaced; `text` is a line for people."""
+
+    row: int
+    attempt: int
+    index: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """Stands in the place of a sample that is left out."""
+
+    error: UserCodeError
+
+
+class Samples:
+    """Loads samples of one dataset. The global generators of this process are its own while it does."""
+
+    def __init__(self, spec: StreamSpec, plan: BatchPlan, dataset: Any, seeder: SampleSeeder, note: NoteWriter) -> None:
+        self._on_error = spec.on_error
+        self._plan = plan
+        self._dataset = dataset
+        self._seeder = seeder
+        self._note = note
+        self._bad: list[BadSample] = []
+
+    def rows(self, position: Position, first: int, end: int, deadly: Deadly = NOT_DEADLY) -> Iterator[Any]:
+        """The samples of rows [first, end), a LeftOut where one is left out. Raises UserCodeError."""
+        dataset = self._dataset
+
+        def get(index: int) -> Any:
+            return dataset[index]
+
+        return self._load(position, first, end, get, deadly)
+
+    def gathered(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:
+        """All samples of the batch by one call of __getitems__. When that raises, "skip" and "substitute" ask for them
+        one by one, as lists of one, each seeded as a sample: then like rows(). Raises UserCodeError."""
+        epoch, step = position
+        gather = self._dataset.__getitems__
+        if (ALL_AT_ONCE, 0) not in deadly:
+            indices = self._plan.rows(epoch, step, 0, rows).indices.tolist()
+            self._note.phase(LOADING)
+            self._seeder.seed(self._plan.batch_seed(epoch, step))
+            try:
+                return gather(indices)
+            except Exception as error:
+                if self._on_error == "raise":
+                    raise UserCodeError(f"dataset.__getitems__, epoch {epoch}, step {step}") from error
+
+        def get(index: int) -> Any:
+            (sample,) = gather([index])
+            return sample
+
+        return without_left_out(self._load(position, 0, rows, get, deadly))
+
+    def take_bad(self) -> list[BadSample]:
+        """The bad samples since the last call."""
+        found, self._bad = self._bad, []
+        return found
+
+    # --- inside ---
+
+    def _load(
+        self, position: Position, first: int, end: int, get: Callable[[int], Any], deadly: Deadly
+    ) -> Iterator[Any]:
+        planned = self._plan.rows(*position, first, end)
+        run, words, now_ns = self._seeder.run, self._note.words, time.monotonic_ns
+        self._note.phase(LOADING)
+        for row, index, seed in zip(range(first, end), planned.indices.tolist(), planned.seeds.tolist()):
+            words[ROW] = row
+            words[INDEX] = index
+            words[SINCE] = now_ns()
+            try:
+                if deadly and (row, 0) in deadly:
+                    raise _deadly(index)
+                sample = run(seed, get, index)
+            except Exception as error:
+                sample = self._instead(error, position, row, index, get, deadly)
+            yield sample
+
+    def _instead(
+        self, error: Exception, position: Position, row: int, index: int, get: Callable[[int], Any], deadly: Deadly
+    ) -> Any:
+        """What takes the place of a sample that raised. Raises UserCodeError when nothing does."""
+        epoch, step = position
+        failure = UserCodeError(f"dataset[{index}], epoch {epoch}, step {step}")
+        failure.__cause__ = error
+        if self._on_error == "raise":
+            raise failure
+        own = f"dataset[{index}] (epoch {epoch}, step {step}, row {row})"
+        if self._on_error == "skip":
+            self._tell(row, 0, index, f"{own} is left out", error)
+            return LeftOut(failure)
+        planned = self._plan.rows(epoch, step, row, row + 1)
+        ordinal, seed = int(planned.ordinals[0]), int(planned.seeds[0])
+        failed = [(0, index, own, error)]
+        for attempt in range(1, SUBSTITUTES + 1):
+            other = self._plan.substitute(epoch, ordinal, attempt)
+            self._note.attempt(attempt, other)
+            try:
+                if (row, attempt) in deadly:
+                    raise _deadly(other)
+                sample = self._seeder.run(seed, get, other)
+            except Exception as another:
+                failed.append((attempt, other, f"dataset[{other}]", another))
+            else:
+                for number, bad, name, why in failed:
+                    self._tell(row, number, bad, f"{name} gives way to dataset[{other}]", why)
+                return sample
+            finally:
+                self._note.attempt(0, index)
+        for number, bad, name, why in failed:
+            self._tell(row, number, bad, f"{name} has no substitute", why)
+        others = f"so did the {SUBSTITUTES} samples that were to take its place"
+        raise UserCodeError(f"{failure.place}; {others}") from error
+
+    def _tell(self, row: int, attempt: int, index: int, what: str, error: Exception) -> None:
+        text = f"{what}: {type(error).__qualname__}: {text_of(error)}"
+        self._bad.append(BadSample(row, attempt, index, " ".join(text.split())[:TEXT_LIMIT_CHARACTERS]))
+
+
+def without_left_out(samples: Iterable[Any]) -> list[Any]:
+    """Those that are left. Raises the first one's UserCodeError when none is."""
+    found = list(samples)
+    left = [sample for sample in found if type(sample) is not LeftOut]
+    if found and not left:
+        raise found[0].error
+    return left
+
+
+def text_of(error: BaseException) -> str:
+    """str(error), as far as that can be had."""
+    try:
+        return str(error)
+    except Exception:
+        return "an exception whose text cannot be had"
+
+
+def _deadly(index: int) -> WorkerDiedError:
+    return WorkerDiedError(f"the workers that asked for dataset[{index}] died")

@@ -1,0 +1,83 @@
+"""Stacks of other processes, from outside: a signal makes faulthandler write them, even while C code keeps the
+interpreter to itself.
+
+A child registers with the file of its note; the dump is appended behind the note. The signal is a real-time one that
+nobody is known to use. It is sent only to who catches it: its default would be the end of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+from pathlib import Path
+
+from prefetchd.workers.note import STACK_OFFSET
+
+STACK_SIGNAL = int(signal.SIGRTMAX) - 5
+STACK_LIMIT_BYTES = 256 * 1024
+GIST_FRAMES = 5
+
+_FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
+_OURS = re.compile(r"/prefetchd/workers/\w+\.py$")
+
+
+# --- in the child ---
+
+
+def answer_with_stacks(fd: int) -> None:
+    """From now on the signal has this process write all its threads' stacks to `fd`, which stays open."""
+    faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
+
+
+# --- in the daemon ---
+
+
+def ask_for_stacks(pid: int, pidfd: int, fd: int) -> bool:
+    """Has the child write its stacks behind the note in `fd`; False when it would not."""
+    if not _catches(pid):
+        return False
+    os.ftruncate(fd, STACK_OFFSET)
+    # The offset is the child's too: it writes where this says.
+    os.lseek(fd, STACK_OFFSET, os.SEEK_SET)
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, STACK_SIGNAL)
+        return True
+    return False
+
+
+def read_stacks(fd: int) -> str:
+    """What was written by now."""
+    return os.pread(fd, STACK_LIMIT_BYTES, STACK_OFFSET).decode("utf-8", "replace")
+
+
+def process_state(pid: int) -> str:
+    """The state in /proc, one letter as proc(5) lists them, or "" when there is no such process."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+    return ""
+
+
+def gist(stacks: str) -> list[str]:
+    """The innermost frames of the user's code, the innermost first, of the thread that does our tasks; of whatever
+    thread there is when none does."""
+    threads = [block for block in re.split(r"\n\s*\n", stacks) if _FRAME.search(block)]
+    working = [block for block in threads if any(_OURS.search(each["path"]) for each in _FRAME.finditer(block))]
+    for block in [*working, *threads][:1]:
+        frames = []
+        for each in _FRAME.finditer(block):
+            if _OURS.search(each["path"]):
+                break
+            if not each["path"].startswith("<frozen importlib"):
+                frames.append(f"{each['path']}:{each['line']} in {each['name']}")
+        return frames[:GIST_FRAMES]
+    return []
+
+
+def _catches(pid: int) -> bool:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        caught = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").split("SigCgt:")[1].split()[0]
+        return bool(int(caught, 16) >> (STACK_SIGNAL - 1) & 1)
+    return False

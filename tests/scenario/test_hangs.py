@@ -1,0 +1,168 @@
+"""What hangs is named: who it is, at which sample, for how long, where in the code, and what to turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from prefetchd_client import PrefetchLoader
+
+from prefetchd.wire.errors import TaskTimeoutError
+from tests.conftest import daemon_aside
+from tests.scenario.datasets import Numbers
+from tests.scenario.stuck_datasets import Stuck, asleep, in_c_code
+from tests.scenario.watching import stream_when, until
+
+AFTER_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory):
+    """A daemon that names waits soon."""
+    with daemon_aside(tmp_path_factory.mktemp("daemon")) as found:
+        found.start("--name-waits-after", str(AFTER_S), "--workers", "2")
+        yield found
+
+
+@contextlib.contextmanager
+def trainer(daemon, kind: str, stream: str):
+    """A trainer that gets stuck; said() is what it has said on its stderr by now."""
+    path = daemon.socket.with_name(f"{stream}.err")
+    with path.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.scenario.stuck_datasets", kind, stream], env=daemon.environment, stderr=stderr
+        )
+    try:
+        yield lambda: path.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def named(said, cause: str, times: int = 1) -> list[str]:
+    """The first lines of what was said of waits with this cause, once there are so many."""
+
+    def found() -> list[str]:
+        lines = [line for line in said().splitlines() if "waiting for epoch" in line and cause in line]
+        return lines if len(lines) >= times else []
+
+    return until(found, f"{cause} is named {times} times")
+
+
+def pid_in(line: str) -> int:
+    return int(line.split("(pid ")[1].split(")")[0])
+
+
+def logged(daemon, stream: str) -> list[dict]:
+    lines = map(json.loads, daemon.paths.log.read_text().splitlines())
+    return [line for line in lines if line["event"] == "wait" and line["stream"] == stream]
+
+
+@pytest.mark.parametrize("kind", ["asleep", "in_a_lock", "in_c_code"])
+def test_a_worker_that_is_stuck_in_a_sample(impatient, kind):
+    stream = f"stuck {kind}"
+    with trainer(impatient, kind, stream) as said:
+        first, *_ = named(said, "has been at dataset[5], epoch 0, step 1 for ", 2)
+        assert f"epoch 0 step 1 of stream {stream!r}" in first
+        assert psutil.Process(pid_in(first)).name().startswith("prefetchd-w"), "it lives, and is the one"
+        frames = [line for line in said().partition(first)[2].splitlines() if line.startswith("prefetchd:     ")]
+        assert f"stuck_datasets.py:{line_of(kind)} in {kind}" in frames[0]
+        assert "in __getitem__" in frames[1]
+        assert not any("prefetchd/workers" in frame for frame in frames)
+        assert "timeout=" in said()
+        assert "num_workers=" in said()
+        last = logged(impatient, stream)[-1]
+        assert f"in {kind}\n" in last["stacks"]
+        assert "prefetchd/workers" in last["stacks"], "the log has all of it"
+
+
+def line_of(kind: str) -> int:
+    """Where in stuck_datasets that one waits."""
+    text = Path(__file__).with_name("stuck_datasets.py").read_text().splitlines()
+    what = {"asleep": "time.sleep(60)", "in_a_lock": "lock.acquire()", "in_c_code": "sum(iter(int, 1))"}[kind]
+    return max(number for number, line in enumerate(text, 1) if line.strip() == what)
+
+
+def test_a_worker_that_is_stuck_in_collate_fn(impatient):
+    with trainer(impatient, "collate", "stuck collate") as said:
+        named(said, "has been at collate_fn, epoch 0, step 1 for ")
+        assert "in collate_for_ever" in said()
+
+
+def test_a_worker_that_is_stuck_in_worker_init_fn(impatient):
+    with trainer(impatient, "never_initialised", "stuck init") as said:
+        named(said, "its worker is starting, for ")
+        until(lambda: "in never_initialised" in said(), "where it is")
+        assert "worker_init_fn" in said()
+
+
+def test_a_dataset_that_loads_for_ever(impatient):
+    with trainer(impatient, "never_loaded", "stuck load") as said:
+        named(said, "its zygote imports modules and loads the dataset, for ")
+        until(lambda: "in __setstate__" in said(), "where it is")
+
+
+def test_a_worker_that_is_stopped(impatient):
+    with trainer(impatient, "asleep", "stopped") as said:
+        pid = pid_in(named(said, "has been at dataset[5]")[0])
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: f"It is stopped (state T): `kill -CONT {pid}` lets it go on" in said(), "it is told")
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_workers_that_are_all_busy_with_another_stream(tmp_path):
+    with daemon_aside(tmp_path) as daemon:
+        daemon.start("--name-waits-after", str(AFTER_S), "--workers", "1")
+        with trainer(daemon, "asleep", "hog") as said:
+            named(said, "has been at dataset[5]")
+            with trainer(daemon, "nothing", "starved") as starving:
+                cause = "1 workers may be busy at once, and all are, with other streams: 'hog' (1)"
+                (first, *_) = named(starving, cause)
+                assert "dataset[5], epoch 0, step 1" in first
+                assert "--workers" in starving()
+
+
+# --- timeout ---
+
+
+@pytest.mark.parametrize("wait", [asleep, in_c_code])
+def test_with_a_timeout_the_task_is_killed_and_its_batch_is_an_error_that_says_so(impatient, wait):
+    stream = f"timeout {wait.__name__}"
+    arguments = {"buffer": 6, "num_workers": 1, "timeout": 1.5, "stream": stream, "socket": str(impatient.socket)}
+    with PrefetchLoader(Stuck(wait), 4, **arguments) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        errors = []
+        while not errors or not isinstance(errors[-1], TaskTimeoutError):
+            with pytest.raises(RuntimeError) as caught:
+                next(iterator)
+            errors.append(caught.value)
+        assert all(str(error) == "DataLoader timed out after 1.5 seconds" for error in errors[:-1])
+        assert "dataset[5], epoch 0, step 1: not done within timeout=1.5 seconds" in str(errors[-1])
+        assert "Raise timeout=" in str(errors[-1])
+        assert [batch.tolist() for batch in iterator] == [list(range(at, at + 4)) for at in range(8, 24, 4)]
+        told = stream_when(impatient, stream)
+        assert told["worker_deaths"] == told["failed_batches"]
+
+
+def test_with_a_timeout_nothing_else_is_killed(impatient):
+    arguments = {"buffer": 6, "num_workers": 1, "timeout": 0.2, "stream": "in time", "socket": str(impatient.socket)}
+    with PrefetchLoader(Numbers(400), 4, **arguments) as loader:
+        iterator = iter(loader)
+        until(lambda: _first(iterator), "the zygote is there")
+        assert len(list(iterator)) == 99
+        assert stream_when(impatient, "in time")["worker_deaths"] == 0
+
+
+def _first(iterator):
+    try:
+        return next(iterator)
+    except RuntimeError:
+        return None

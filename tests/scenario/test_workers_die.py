@@ -1,0 +1,159 @@
+"""Workers are killed: by chance, which nobody notices; by a sample, which is named; for memory, which lowers their
+number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from prefetchd_client import PrefetchLoader
+
+from prefetchd.daemon.engine.blame import BLAMED_AFTER, SUSPECTED_AFTER
+from prefetchd.ring.cgroups import cgroup_levels
+from prefetchd.wire.errors import WorkerDiedError
+from tests.scenario.datasets import equal
+from tests.scenario.deadly_datasets import Gathering, Greedy, Partly, Slow, as_a_list, deadly_collate
+from tests.scenario.oracle import batches_without_bad, epoch_batches
+from tests.scenario.watching import report_when, stream_when, until
+
+DEATHS_TO_BLAME = SUSPECTED_AFTER + BLAMED_AFTER
+
+
+def worker_pids(daemon) -> list[int]:
+    found = []
+    for process in daemon.processes():
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("prefetchd-w"):
+                found.append(process.pid)
+    return sorted(found)
+
+
+# --- by chance ---
+
+
+@pytest.mark.parametrize("collate_fn", [None, as_a_list], ids=["by rows", "whole"])
+def test_ten_kills_at_random_are_not_noticed(shared_daemon, collate_fn):
+    dataset, chance, kills = Slow(800, 0.001), random.Random(5), 0
+    stream = f"killed {collate_fn}"
+    with PrefetchLoader(dataset, 16, shuffle=True, buffer=4, collate_fn=collate_fn, stream=stream) as loader:
+        batches = []
+        for step, batch in enumerate(loader):
+            batches.append(batch)
+            if step % 4 == 3 and kills < 10:
+                pids = until(lambda: worker_pids(shared_daemon), "there are workers")
+                os.kill(chance.choice(pids), signal.SIGKILL)
+                kills += 1
+    assert kills == 10
+    if collate_fn is None:
+        expected = epoch_batches(Slow(800, 0), 0, batch_size=16, shuffle=True)
+    else:
+        expected = batches_without_bad(Slow(800, 0), 0, "raise", batch_size=16, shuffle=True, collate_fn=collate_fn)
+    assert equal(batches, expected)
+    told = stream_when(shared_daemon, stream)
+    assert told["failed_batches"] == 0
+    assert 0 < told["worker_deaths"] <= 10
+
+
+# --- by a sample ---
+
+
+@pytest.mark.parametrize("bad", [0, 5, 47])
+@pytest.mark.parametrize(("kind", "collate_fn"), [(Partly, None), (Partly, as_a_list)], ids=["by rows", "whole"])
+def test_a_sample_that_ends_its_workers_is_named_in_the_place_of_its_batch(shared_daemon, kind, collate_fn, bad):
+    stream = f"{kind.__name__} {collate_fn} {bad}"
+    with PrefetchLoader(kind(48, deadly=(bad,)), 4, buffer=6, collate_fn=collate_fn, stream=stream) as loader:
+        iterator, errors = iter(loader), []
+        for step in range(12):
+            try:
+                next(iterator)
+            except WorkerDiedError as error:
+                errors.append((step, error))
+        assert next(iterator, None) is None
+    ((step, error),) = errors
+    assert step == bad // 4
+    assert f"dataset[{bad}], epoch 0, step {step}" in str(error)
+    assert "killed by SIGSEGV" in str(error)
+    assert "on_error='skip'" in str(error)
+    # The next epoch's batch with that sample fails as well, as soon as it is made.
+    stream_when(
+        shared_daemon, stream, lambda told: told["worker_deaths"] == DEATHS_TO_BLAME * told["failed_batches"] > 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate_fn", "what"),
+    [(Gathering(48, deadly=(5,)), None, "dataset.__getitems__"), (Partly(48), deadly_collate, "collate_fn")],
+    ids=["getitems", "collate"],
+)
+def test_what_ends_workers_on_a_whole_batch_is_named(shared_daemon, dataset, collate_fn, what):
+    with PrefetchLoader(dataset, 4, buffer=6, collate_fn=collate_fn) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(WorkerDiedError, match=f"{what}, epoch 0, step 1") as caught:
+            next(iterator)
+        assert "killed by SIG" in str(caught.value)
+        assert len(list(iterator)) == 10
+
+
+# --- for memory ---
+
+
+@contextlib.contextmanager
+def memory_group(limit_bytes: int):
+    """A memory cgroup inside this process's own, with a limit; what is in it is killed at the end."""
+    levels = [(version, level) for version, level in cgroup_levels("memory") if (level / "cgroup.procs").exists()]
+    if not levels:
+        pytest.skip("no memory cgroup can be seen")
+    version, level = levels[0]
+    group = level / f"prefetchd-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no right to make a memory cgroup: {error}")
+    try:
+        limit = group / ("memory.limit_in_bytes" if version == 1 else "memory.max")
+        if not limit.exists():
+            pytest.skip("the memory controller is not delegated to us")
+        limit.write_text(str(limit_bytes))
+        yield group
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text(), "the group is empty")
+        group.rmdir()
+
+
+def start_in_group(daemon, group: Path, *arguments: str) -> None:
+    command = f"echo $$ > {group}/cgroup.procs; exec {sys.executable} -m prefetchd run --detach {' '.join(arguments)}"
+    subprocess.run(["sh", "-c", command], env=daemon.environment, check=True, timeout=60)
+
+
+def test_workers_that_are_killed_for_memory_become_fewer_and_nothing_is_blamed(daemon):
+    with memory_group(1000 << 20) as group:
+        start_in_group(daemon, group, "--workers", "4")
+        with PrefetchLoader(Greedy(32, 300 << 20), 4, buffer=4, stream="greedy") as loader:
+            assert [batch.tolist() for batch in loader] == [list(range(at, at + 4)) for at in range(0, 32, 4)]
+        report = report_when(daemon, lambda report: report.snapshot["streams"], "the stream is there")
+        assert report.snapshot["workers"]["limit"] < 4
+        (stream,) = report.snapshot["streams"]
+        assert stream["failed_batches"] == 0
+        assert stream["worker_deaths"] > 0
+        assert "workers are killed for memory" in daemon.paths.log.read_text()
+        daemon.stop_and_check()
+
+
+def test_a_sample_that_needs_more_memory_than_there_is_is_blamed(daemon):
+    with memory_group(1000 << 20) as group:
+        start_in_group(daemon, group, "--workers", "2")
+        with (
+            PrefetchLoader(Greedy(8, 1200 << 20), 4, buffer=4, stream="too greedy") as loader,
+            pytest.raises(WorkerDiedError, match=r"dataset\[0\]") as caught,
+        ):
+            next(iter(loader))
+        assert "killed by SIGKILL" in str(caught.value)
+        daemon.stop_and_check()
