@@ -2,10 +2,11 @@
 
     python -m benchmarks.resume [--rounds N] [--paths N]
 
-Each round kills a trainer (SIGKILL) whose ring is full and starts another one that resumes where it was. What is timed
-begins with the loader's construction: imports, and what makes the dataset, are the same for everybody. The fingerprint
-is shown apart. DataLoader, which has to make its batches up to there again, skips over their samples by its sampler:
-the best that can be done with it. Once more with a dataset that keeps a list of a million paths.
+Each round kills a trainer (SIGKILL) whose ring is full and starts another one that resumes where it was, or, "from
+behind", BACK batches earlier, with lookback=. What is timed begins with the loader's construction: imports, and what
+makes the dataset, are the same for everybody. The fingerprint is shown apart. DataLoader, which has to make its batches
+up to there again, skips over their samples by its sampler: the best that can be done with it. Once more with a dataset
+that keeps a list of a million paths.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from benchmarks.harness import machine, own_daemon
 BATCH = 64
 RING_BATCHES = 32
 STOP_AT = 20
+BACK = 6
+OURS, FROM_BEHIND, DATALOADER = "prefetchd", "from behind", "DataLoader"
 SAMPLE = (3, 224, 224)
 REACH_S = 0.1
 
@@ -69,8 +72,11 @@ def train(loader: str, paths: int, resume: bool, state_file: Path) -> None:
     began_s = time.perf_counter()
     fingerprint_s = 0.0
     found: Any
-    if loader == "prefetchd":
-        found = PrefetchLoader(dataset, batch_size=BATCH, num_workers=2, buffer=RING_BATCHES, stream="resume")
+    if loader != DATALOADER:
+        back = BACK if loader == FROM_BEHIND else 0
+        found = PrefetchLoader(
+            dataset, batch_size=BATCH, num_workers=2, buffer=RING_BATCHES, lookback=back, stream=loader
+        )
         fingerprint_s = found.fingerprint_s
         if resume:
             found.load_state_dict(json.loads(state_file.read_text()))
@@ -83,8 +89,9 @@ def train(loader: str, paths: int, resume: bool, state_file: Path) -> None:
     print(json.dumps({"first_s": first_s - fingerprint_s, "fingerprint_s": fingerprint_s}), flush=True)
     for _ in range(STOP_AT - 1):
         next(batches)
-    if loader == "prefetchd":
-        state_file.write_text(json.dumps(found.state_dict()))
+    if loader != DATALOADER:
+        state = found.state_dict()
+        state_file.write_text(json.dumps({**state, "step": state["step"] - back}))
     print("stopped", flush=True)
     time.sleep(600)
 
@@ -97,16 +104,17 @@ def run(loader: str, paths: int, resume: bool, state_file: Path) -> dict[str, fl
         assert process.stdout is not None
         said: dict[str, float] = json.loads(process.stdout.readline())
         process.stdout.readline()
-        if loader == "prefetchd":
-            wait_for_full_ring()
+        if loader != DATALOADER:
+            wait_for_full_ring(loader)
         process.kill()
     return said
 
 
-def wait_for_full_ring() -> None:
+def wait_for_full_ring(stream: str) -> None:
     while True:
         done = subprocess.run([sys.executable, "-m", "prefetchd", "status", "--json"], check=True, capture_output=True)
-        ring = json.loads(done.stdout)["streams"][0]["ring"]
+        streams = json.loads(done.stdout)["streams"]
+        ring = next(each["ring"] for each in streams if each["name"] == stream)
         if ring is not None and ring["ready"] >= RING_BATCHES // 2 - 2 and not ring["filling"]:
             return
         time.sleep(0.2)
@@ -125,25 +133,29 @@ def main() -> None:
         return
     print(machine())
     for paths in (0, arguments.paths):
-        figures: dict[str, list[dict[str, float]]] = {"prefetchd": [], "DataLoader": []}
-        with own_daemon(workers=2), tempfile.TemporaryDirectory() as directory:
-            state_file = Path(directory) / "state.json"
-            run("prefetchd", paths, False, state_file)
-            for _ in range(arguments.rounds):
-                for loader, found in figures.items():
-                    found.append(run(loader, paths, True, state_file))
-        print(f"\nresume, {paths:,} paths in the dataset")
-        medians = {}
-        for loader, found in figures.items():
-            first = [each["first_s"] for each in found]
-            medians[loader] = statistics.median(first)
-            print(
-                f"  {loader:12} first batch {medians[loader] * 1000:8.1f} ms   ({min(first):.3f} to {max(first):.3f} s)"
-            )
-        fingerprint_s = statistics.median(each["fingerprint_s"] for each in figures["prefetchd"])
-        print(f"  the fingerprint, apart: {fingerprint_s * 1000:.1f} ms")
-        print(f"  DataLoader / prefetchd: {medians['DataLoader'] / medians['prefetchd']:.1f}")
-        print(f"  prefetchd to {REACH_S * 1000:.0f} ms: {medians['prefetchd'] / REACH_S:.2f}")
+        for ours in (OURS, FROM_BEHIND):
+            compare(ours, paths, arguments.rounds)
+
+
+def compare(ours: str, paths: int, rounds: int) -> None:
+    """`rounds` rounds of ours and DataLoader, one after the other."""
+    figures: dict[str, list[dict[str, float]]] = {ours: [], DATALOADER: []}
+    with own_daemon(workers=2), tempfile.TemporaryDirectory() as directory:
+        state_file = Path(directory) / "state.json"
+        run(ours, paths, False, state_file)
+        for _ in range(rounds):
+            for loader, found in figures.items():
+                found.append(run(loader, paths, True, state_file))
+    print(f"\nresume, {paths:,} paths in the dataset")
+    medians = {}
+    for loader, found in figures.items():
+        first = [each["first_s"] for each in found]
+        medians[loader] = statistics.median(first)
+        print(f"  {loader:12} first batch {medians[loader] * 1000:8.1f} ms   ({min(first):.3f} to {max(first):.3f} s)")
+    fingerprint_s = statistics.median(each["fingerprint_s"] for each in figures[ours])
+    print(f"  the fingerprint, apart: {fingerprint_s * 1000:.1f} ms")
+    print(f"  DataLoader / {ours}: {medians[DATALOADER] / medians[ours]:.1f}")
+    print(f"  {ours} to {REACH_S * 1000:.0f} ms: {medians[ours] / REACH_S:.2f}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ class PrefetchLoader(DataLoader[Any]):
       seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0
       buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB, a quarter of the
                 free shared memory, a quarter of what the memory cgroup leaves
-      lookback  batches kept behind the consumer, for a trainer that resumes a little earlier
+      lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
+                most half of it. What its holder has written to is made again. Costs workers one more pass over each
+                batch
       rank, world_size    this process's share of each epoch, as in torch.distributed
       on_error  what becomes of a sample that raises, or that ends its workers even when nothing else runs: "raise"
                 raises its error in the batch's place; "skip" leaves it out, the batch is smaller then; "substitute"

@@ -43,8 +43,9 @@ def _stream(stream: dict[str, Any]) -> list[str]:
     ring = stream["ring"]
     if ring is None:
         return [*lines, f"  {stream['stage']}"]
+    behind = f"{ring['behind']} behind, " if ring["behind"] else ""
     lines.append(
-        f"  ring {_bar(ring)} {ring['ready']} ready, {ring['leased']} in use, {ring['filling']} filling, "
+        f"  ring {_bar(ring)} {ring['ready']} ready, {ring['leased']} in use, {behind}{ring['filling']} filling, "
         f"{ring['free']} free of {ring['slots']} ({format_bytes(ring['segment_bytes'])})"
     )
     lines.append(
@@ -67,7 +68,7 @@ def _consumer(consumer: dict[str, Any]) -> str:
 
 def _bar(ring: dict[str, Any]) -> str:
     slots: int = max(1, ring["slots"])
-    full: int = min(BAR_CELLS, round(BAR_CELLS * (ring["ready"] + ring["leased"]) / slots))
+    full: int = min(BAR_CELLS, round(BAR_CELLS * (ring["ready"] + ring["leased"] + ring["behind"]) / slots))
     filling: int = min(BAR_CELLS - full, -(-BAR_CELLS * ring["filling"] // slots))
     return "[" + "#" * full + "+" * filling + "." * (BAR_CELLS - full - filling) + "]"
 

@@ -101,8 +101,8 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
     if ring is None or resources is None or resources.ring is None:
         return None
     header = resources.ring.header
-    offered = sum(stream.offering.held(session) for session in stream.consumers)
-    ahead = stream.window.ready_ahead()
+    made = ring.count(SlotState.READY) + ring.count(SlotState.LEASED)
+    leased, behind = stream.offering.slots_given_out(), stream.window.lookback.slots
     return {
         "segment": resources.ring.name,
         "segment_bytes": header.slot_payload_offset(ring.reserved),
@@ -110,8 +110,9 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
         "slot_bytes": header.slot_bytes,
         "free": ring.count(SlotState.FREE),
         "filling": ring.count(SlotState.FILLING),
-        "ready": min(ahead, ring.count(SlotState.READY) + ring.count(SlotState.LEASED)),
-        "leased": max(0, offered + ring.count(SlotState.READY) - ahead),
+        "ready": made - leased - behind,
+        "leased": leased,
+        "behind": behind,
         "quarantined": ring.count(SlotState.QUARANTINED),
     }
 

@@ -164,15 +164,18 @@ class Service:
         self._wanting.discard(session.number)
         stream = self.engine.stream_of(session.number)
         marks: tuple[int, ...] = ()
+        stood: tuple[int, int, int] | None = None
         alive = False
         if stream is not None and session.number in stream.consumers:
             ring = self._ring(stream.number)
             if ring is not None:
                 record = stream.consumers[session.number].record
                 marks = ring.marks(record)
+                about = ring.consumer_record(record)
+                stood = (about.cursor, about.epoch, about.step)
                 alive = ring.has_living_consumer(record) and not session.peer_is_dead
         owes_program = stream is not None and stream.program_from == session.number
-        self.engine.session_closed(session.number, marks, time.monotonic(), alive=alive)
+        self.engine.session_closed(session.number, marks, time.monotonic(), alive=alive, stood=stood)
         if owes_program:
             self.loop.call_later(
                 RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty_for_s=RECLAIM_AFTER_S / 2)

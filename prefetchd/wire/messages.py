@@ -356,17 +356,18 @@ class UseRing(Message):
 class Fill(Message):
     """Fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
 
-    kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch; a batch of several slots has them chained
-    in the segment's records. What follows the slot are (row, attempt) pairs of samples that are known to end their
-    workers: they count as samples that raise; row -1 is __getitems__ for all rows at once. `keys` has, for planned
-    orders, each task's sample keys as opaque bytes; empty for orders that are arithmetic.
+    kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch, 3 takes the digest of a batch, whose payload
+    bytes stand in the end row's place. A batch of several slots has them chained in the segment's records. What follows
+    the slot are (row, attempt) pairs of samples that are known to end their workers: they count as samples that raise;
+    row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
+    bytes; empty for orders that are arithmetic.
     """
 
     tasks: Rows
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE = 0, 1, 2
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST = 0, 1, 2, 3
 
 
 # --- worker -> daemon -----------------------------------------------------------------------------------------
@@ -421,3 +422,13 @@ class BadSamples(Message):
     task: int
     samples: Rows
     texts: Blobs = ()
+
+
+@_numbered(65)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Digested(Message):
+    """A digesting task is done: `digest` as segment_layout.payload_digest has it."""
+
+    task: int
+    digest: int
+    duration_us: int

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import struct
 
 from prefetchd.wire.errors import ProtocolError
@@ -238,6 +239,12 @@ def decode_slot_record(data: bytes | memoryview, offset: int = 0) -> SlotRecord:
         data, offset
     )
     return SlotRecord(state, span, generation, epoch, step, payload_bytes, digest, following - 1, flags)
+
+
+def payload_digest(payload: memoryview) -> int:
+    """What a slot's record has as `digest`: the first eight bytes of the payload's SHA-1 (RFC 3174), as a little-endian
+    number; 1 if that is 0, which says that none was taken."""
+    return int.from_bytes(hashlib.sha1(payload, usedforsecurity=False).digest()[:8], "little") or 1
 
 
 def slots_of_batch(data: bytes | memoryview, header: SegmentHeader, slot: int) -> tuple[int, ...]:

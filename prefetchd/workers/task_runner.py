@@ -6,12 +6,22 @@ import time
 from typing import TypeAlias
 
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import FILL_ROWS, MEASURE, BadSamples, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.messages import (
+    DIGEST,
+    FILL_ROWS,
+    MEASURE,
+    BadSamples,
+    Digested,
+    FillFailed,
+    Measured,
+    Message,
+    Unfit,
+)
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.ring_memory import RingMemory
-from prefetchd.wire.segment_layout import decode_slot_record
+from prefetchd.wire.segment_layout import decode_slot_record, payload_digest
 from prefetchd.workers.fill import Filler, UserCodeError, remote_exception
-from prefetchd.workers.note import IDLE
+from prefetchd.workers.note import DIGESTING, IDLE
 from prefetchd.workers.row_collate import Deviation
 from prefetchd.workers.samples import NOT_DEADLY
 
@@ -80,7 +90,9 @@ class TaskRunner:
             assert ring is not None
             if kind == FILL_ROWS:
                 return self._filler.fill_rows(position, first, end, ring.batch(slot), deadly)
-            span = decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
+            if kind == DIGEST:
+                return self._digest(task, slot, end)
+            span = self._span(slot)
             room = span * ring.header.slot_bytes
             payload_bytes = self._filler.fill_whole(position, end, room, lambda: ring.batch(slot, span), deadly)
             return payload_bytes if payload_bytes <= room else Unfit(task, payload_bytes, "larger than its slots")
@@ -90,6 +102,18 @@ class TaskRunner:
             return Unfit(task, 0, str(deviation)[:500])
         except UserCodeError as error:
             return FillFailed(task, encode_exception(remote_exception(error)))
+
+    def _digest(self, task: int, slot: int, payload_bytes: int) -> Digested:
+        begin_us = _now_us()
+        self._filler.note.phase(DIGESTING)
+        assert self._ring is not None
+        payload = memoryview(self._ring.batch(slot, self._span(slot))).cast("B")[:payload_bytes]
+        return Digested(task, payload_digest(payload), _now_us() - begin_us)
+
+    def _span(self, slot: int) -> int:
+        ring = self._ring
+        assert ring is not None
+        return decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
 
 
 def _now_us() -> int:

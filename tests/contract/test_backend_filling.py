@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
 from prefetchd_client.remote_errors import rebuild_exception
 
 from prefetchd.plan.batch_plan import BatchPlan
-from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, BadSamples, FillFailed, Measured, Unfit
+from prefetchd.wire.messages import (
+    DIGEST,
+    FILL_ROWS,
+    FILL_WHOLE,
+    BadSamples,
+    Digested,
+    FillFailed,
+    Measured,
+    Unfit,
+)
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.slot_layout import decode_row_layout
 from tests.contract import programs
@@ -257,3 +268,42 @@ def test_samples_that_end_their_workers_are_not_asked_for(stage, calls, kind):
         assert dataset.count - before == 4, "three rows, and the second substitute of row 1"
         expected = BatchPlan(stream.spec).substitute(0, 5, 2)
         assert stream.batch(0)[1].tolist() == [4, expected, 6, 7]
+
+
+# --- digests ---
+
+
+def digest_of(stream: HarnessedStream, worker: int, slot: int, payload_bytes: int) -> int:
+    (task,) = stream.assign(worker, (DIGEST, 0, 0, 0, payload_bytes, slot))
+    told = stream.answer(worker, task)
+    assert isinstance(told, Digested)
+    return told.digest
+
+
+def test_a_digest_is_that_of_the_payload_and_of_nothing_behind_it(stage):
+    with stage.stream(Made(programs.numbered)) as stream:
+        (worker,) = stream.start_workers(1)
+        payload_bytes = stream.measure(worker).payload_bytes
+        stream.make_ring([worker])
+        stream.fill_rows(worker, 0, 2)
+        before = digest_of(stream, worker, 2, payload_bytes)
+        payload = bytes(stream.payload(2))[:payload_bytes]
+        assert before == int.from_bytes(hashlib.sha1(payload).digest()[:8], "little")
+        memory = stream.ring.memory.batch(2)
+        memory[payload_bytes] ^= 1
+        assert digest_of(stream, worker, 2, payload_bytes) == before
+        memory[payload_bytes - 1] ^= 1
+        assert digest_of(stream, worker, 2, payload_bytes) != before
+
+
+def test_a_digest_of_a_batch_in_several_slots(stage):
+    with stage.stream(Made(programs.growing), collate_fn=torch.stack) as stream:
+        (worker,) = stream.start_workers(1)
+        slot_bytes = stream.measure(worker).payload_bytes
+        stream.make_ring([worker], slot_bytes=slot_bytes)
+        stream.chain(6, 1, 3)
+        memory = stream.ring.memory.batch(6, 3)
+        memory[:] = bytes(range(256)) * (len(memory) // 256)
+        payload_bytes = len(memory) - 5
+        expected = hashlib.sha1(bytes(memory)[:payload_bytes]).digest()[:8]
+        assert digest_of(stream, worker, 6, payload_bytes) == int.from_bytes(expected, "little")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import hypothesis.strategies as st
@@ -30,9 +31,12 @@ class EngineMachine(RuleBasedStateMachine):
             st.sampled_from(["deviates", "fails", "large", "kills"]),
             max_size=4,
         ),
+        lookback=st.sampled_from([0, 0, 1, 2, 5]),
     )
-    def begin(self, workers, slots, by_rows, odd, spare=None):
-        self.world = World(workers, slots, by_rows, None if spare is None else slots + spare)
+    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0):
+        memory = None if spare is None else slots + spare
+        self.world = World(workers, slots, by_rows, memory, lookback=bool(lookback))
+        self.spec = dataclasses.replace(SPEC, lookback=lookback)
         for position, how in odd.items():
             if how == "large":
                 self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
@@ -51,7 +55,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.join()
 
     def join(self):
-        trainer = self.world.join(SPEC, shared=True)
+        trainer = self.world.join(self.spec, shared=True)
         self.trainers.append(trainer)
         self.next_cursor += 1
         trainer.place(self.next_cursor, 0, 0, True)
@@ -101,7 +105,7 @@ class EngineMachine(RuleBasedStateMachine):
         trainer.flush()
         self.world.kill(trainer)
 
-    @precondition(lambda self: len(self.trainers) > 1)
+    @precondition(lambda self: len(self.trainers) > 1 and len(self.closed) < 8)
     @rule(index=st.integers(0, 1))
     def close_and_hold(self, index):
         trainer = self.trainers.pop(index % len(self.trainers))

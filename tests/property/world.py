@@ -13,11 +13,13 @@ from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.wire.messages import (
+    DIGEST,
     FILL_ROWS,
     MEASURE,
     BatchFailed,
     CloseCursor,
     Consumed,
+    Digested,
     Farewell,
     Filled,
     FillFailed,
@@ -36,7 +38,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.workers.note import LOADING, NO_NOTE, Note
+from prefetchd.workers.note import DIGESTING, LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100
@@ -149,9 +151,11 @@ class SimTrainer:
             released += (number, slot, generation)
         else:
             self.marks[slot] = generation
+            assert not self.world.is_held(self.stream, slot), f"slot {slot} has two holders"
             self.held.append(Held(number, slot, generation, span, self.world.chain(self.stream, slot), content))
-            # The holder writes into its batch: it must reach nobody else.
-            self.world.memory[self.stream][slot]["scribbled"] = True
+            # The holder writes into its batch, or only may: it must reach nobody else.
+            if self.world.scribbles(generation):
+                self.world.memory[self.stream][slot]["scribbled"] = True
         self.world.send(self, Consumed(number, cursor.step, released))
         if not hold and self.held:
             self.let_go(0)
@@ -179,12 +183,21 @@ class SimTrainer:
 class World:
     """Carries out commands at once where order cannot matter, and keeps the rest for the test to pick."""
 
-    def __init__(self, workers: int = 2, slots: int = 4, by_rows: bool = True, memory_slots: int | None = None) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        slots: int = 4,
+        by_rows: bool = True,
+        memory_slots: int | None = None,
+        *,
+        lookback: bool = False,
+    ) -> None:
         self.engine = Engine(Limits(workers=workers))
         self.slots = slots
         self.most_slots = slots * (1 if by_rows else 4)
         self.by_rows = by_rows
         self.memory_slots = memory_slots
+        self.lookback = lookback
         self.now = 0.0
         self.trainers: dict[int, SimTrainer] = {}
         self.workers: dict[int, SimWorker] = {}
@@ -331,7 +344,7 @@ class World:
         if not worker.tasks:
             return
         _, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
-        if kind != MEASURE:
+        if kind not in (MEASURE, DIGEST):
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
             memory[slot]["rows"].update(dict.fromkeys(range(first, end), (epoch, step)))
 
@@ -361,6 +374,16 @@ class World:
         rows = self.rows(stream, position)
         assert found["rows"] == dict.fromkeys(range(rows), position), f"torn batch in slot {slot}: {found}"
         return dict(found["rows"])
+
+    def scribbles(self, generation: int) -> bool:
+        """Whether who is handed a batch without a copy writes into it. Without lookback always: it is not to be seen
+        again."""
+        return not self.lookback or generation % 2 == 0
+
+    def is_held(self, stream: int, slot: int) -> bool:
+        """True while a trainer has the batch in `slot`, without a copy."""
+        trainers = [each for each in self.trainers.values() if each.stream_name and each.held]
+        return any(slot in held.slots for each in trainers if each.stream == stream for held in each.held)
 
     def chain(self, stream: int, slot: int) -> list:
         """All slots of the batch that begins in `slot`."""
@@ -412,8 +435,7 @@ class World:
             case c.WriteSlot(stream, slot, record):
                 self.records[stream][slot] = record
                 if record.state in (SLOT_FILLING, SLOT_CONTINUED):
-                    held = [h for t in self.trainers.values() if t.stream_name for h in t.held if t.stream == stream]
-                    assert slot not in [s for h in held for s in h.slots], "a slot was reused under its holder"
+                    assert not self.is_held(stream, slot), "a slot was reused under its holder"
                     self.memory[stream][slot] = {
                         "generation": record.generation,
                         "position": (record.epoch, record.step),
@@ -544,6 +566,9 @@ class World:
             self._die(worker, self.killing[position], "killed by SIGSEGV")
             return
         worker.tasks.pop(0)
+        if kind == DIGEST:
+            self.engine.worker_message(worker.number, self._digest(worker, task, slot, position), self.now)
+            return
         rows = self.rows(worker.stream, position)
         size = self.sizes.get(position, SLOT_BYTES)
         if position in self.failing:
@@ -567,6 +592,12 @@ class World:
             answer = Filled(((task, size, 1000, end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
 
+    def _digest(self, worker: SimWorker, task: int, slot: int, position) -> Digested:
+        assert not self.is_held(worker.stream, slot), "the digest of what its holder may still write to"
+        found = self.memory[worker.stream][slot]
+        assert found["rows"] == dict.fromkeys(range(self.rows(worker.stream, position)), position)
+        return Digested(task, 2 if found["scribbled"] else 1, 10)
+
     def kill_worker(self, index: int, where: float = 0.5) -> None:
         numbers = sorted(number for number, worker in self.workers.items() if worker.ready)
         number = numbers[index % len(numbers)]
@@ -577,7 +608,7 @@ class World:
 
     def _dies_of(self, position, kind: int, first: int, end: int, deadly_rows: list) -> bool:
         row = self.killing.get(position)
-        if row is None or row in deadly_rows:
+        if row is None or row in deadly_rows or kind == DIGEST:
             return False
         if kind == MEASURE and self.by_rows:
             return row == 0
@@ -593,8 +624,11 @@ class World:
             task, kind, epoch, step, first, _, slot, *_ = worker.tasks[0]
             if kind == FILL_ROWS:
                 self._fill(worker.stream, slot, (epoch, step), range(first, row))
-            note = note or Note(task, LOADING, row, 1000 + row)
-            self.deaths.append(((epoch, step), row))
+            if kind == DIGEST:
+                note = Note(task, DIGESTING)
+            else:
+                note = note or Note(task, LOADING, row, 1000 + row)
+                self.deaths.append(((epoch, step), row))
         note = note or NO_NOTE
         self.engine.worker_died(worker.number, how, self.now, note, **known)
 
@@ -618,7 +652,7 @@ class World:
 
     def check(self) -> None:
         pool = self.engine.pool
-        if pool._alone.holds_back(self.now):
+        if pool._alone.holds_back(self.now) and pool._alone.is_alone(pool._alone._piece):
             recent = [each for each in pool.workers.values() if each.busy and self.now - each.head_since_s < PATIENCE_S]
             assert len(recent) == 1, "a suspect does not run alone"
         for stream in self.engine.streams.values():
@@ -637,6 +671,11 @@ class World:
                 counted[ring.state(slot)] = counted.get(ring.state(slot), 0) + 1
             for state, count in counted.items():
                 assert ring.count(state) == count
+            behind = stream.window.lookback
+            assert len(behind) <= max(behind.limit(ring), 0 if behind.wanted else len(behind))
+            for batch in behind._batches.values():
+                assert ring.state(batch.grant.slot).value == "ready"
+                assert stream.window.batches.get(batch.position) is not batch
             for batch in stream.window.batches.values():
                 if batch.filled:
                     assert ring.state(batch.grant.slot).value in ("ready", "leased")

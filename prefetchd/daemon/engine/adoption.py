@@ -2,8 +2,8 @@
 
 A slot's record says READY from when all rows are in until the slot is claimed anew: whether the batch was evicted
 meanwhile does not matter, its bytes are still there. It is not trusted when a consumer was handed it without a copy
-(its mark equals the generation), for its holder may have written to it. A record that says FILLING may have writers
-that still live.
+(its mark equals the generation), for its holder may have written to it, until its digest is found unchanged. A record
+that says FILLING may have writers that still live.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from prefetchd.daemon.engine.batches import Batch
 from prefetchd.ring.policy import Grant
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position
@@ -48,13 +49,28 @@ class FoundRing:
 @dataclasses.dataclass(frozen=True)
 class FoundBatch:
     """A batch of the ring. `filling`: it never became ready. `handed_to` are the records of consumers that were handed
-    it without a copy."""
+    it without a copy; `digest` is that of its payload before, or 0."""
 
     grant: Grant
     position: Position
     payload_bytes: int
+    digest: int
     filling: bool
     handed_to: frozenset[int]
+
+    def batch(self, rows: int, *, whole: bool, written: bool) -> Batch:
+        """The ready batch as the engine keeps it."""
+        return Batch(
+            self.position,
+            rows,
+            self.grant,
+            whole,
+            self.grant.span,
+            filled=True,
+            written=written,
+            payload_bytes=self.payload_bytes,
+            digest=self.digest,
+        )
 
 
 def found_batches(found: FoundRing) -> list[FoundBatch]:
@@ -72,6 +88,7 @@ def found_batches(found: FoundRing) -> list[FoundBatch]:
                 Grant(slots, record.generation),
                 (record.epoch, record.step),
                 record.payload_bytes,
+                record.digest,
                 record.state == SLOT_FILLING,
                 frozenset(marked),
             )

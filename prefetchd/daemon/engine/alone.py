@@ -19,10 +19,16 @@ class Alone:
         self._worker: Worker | None = None
         self._piece: Piece | None = None
         self._began_s = 0.0
+        self._disturbed = False
 
     def is_alone(self, piece: Piece) -> bool:
         """True when the piece is under way and nothing was begun beside it."""
-        return self._piece is piece
+        return self._piece is piece and not self._disturbed
+
+    def began(self, worker: Worker) -> None:
+        """The worker has begun the next of the tasks that it had: it was not waited for, but goes on after all."""
+        if worker is not self._worker:
+            self._disturbed = True
 
     @property
     def is_under_way(self) -> bool:
@@ -52,6 +58,7 @@ class Alone:
             worker = next((each for each in _ready(stream) if not each.busy), None)
             if worker is not None:
                 self._worker, self._piece, self._began_s = worker, stream.filling.next_suspect(), now_s
+                self._disturbed = False
                 return worker, self._piece
         return None
 

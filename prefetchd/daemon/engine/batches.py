@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Hashable
 
 from prefetchd.ring.policy import Grant
-from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, MEASURE
+from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE
 from prefetchd.wire.stream_spec import Position
 
 
@@ -24,9 +24,11 @@ class Batch:
     cancelled   nobody wants it any more: it ends with its last task
     recalled    whoever was offered it gives it back, and it is evicted then
     pressed     it was recalled for a call of next() that waits, though another cursor awaits it
-    written     a holder may have written to it: it is not offered again
+    written     a holder may have written to it: it is not offered again, unless its digest is what it was
     retainer    the worker that keeps the finished batch in its own memory until there is room
     error       what the trainer gets in its place
+    payload_bytes   its length, once all rows are in
+    digest      of its payload when all rows were in; 0: none was taken
     """
 
     position: Position
@@ -43,6 +45,8 @@ class Batch:
     written: bool = False
     retainer: int | None = None
     error: bytes | None = None
+    payload_bytes: int = 0
+    digest: int = 0
 
     @property
     def is_whole_task(self) -> bool:
@@ -57,11 +61,12 @@ class Batch:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Piece:
-    """Rows [first, end) of a batch, as one fill task."""
+    """Rows [first, end) of a batch, as one fill task; or, without rows, the digest of all that is in it."""
 
     batch: Batch
     first: int
     end: int
+    digests: bool = False
 
     @property
     def rows(self) -> int:
@@ -70,6 +75,8 @@ class Piece:
     @property
     def kind(self) -> int:
         """The task's kind, as messages.Fill numbers them."""
+        if self.digests:
+            return DIGEST
         if self.batch.grant is None:
             return MEASURE
         return FILL_WHOLE if self.batch.whole else FILL_ROWS

@@ -15,7 +15,7 @@ import itertools
 from prefetchd.daemon.engine.batches import Piece
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
-from prefetchd.workers.note import COLLATING, LOADING, WRITING, Note
+from prefetchd.workers.note import COLLATING, DIGESTING, LOADING, WRITING, Note
 
 SUSPECTED_AFTER = 2
 BLAMED_AFTER = 2
@@ -89,7 +89,7 @@ class Blame:
         bounds = {piece.first, piece.end}
         for row in rows:
             bounds |= {each for each in (row, row + 1) if piece.first < each < piece.end}
-        if len(bounds) == 2:
+        if len(bounds) <= 2:
             return [piece]
         ends = sorted(bounds)
         return [Piece(piece.batch, first, end) for first, end in itertools.pairwise(ends)]
@@ -113,7 +113,7 @@ class Blame:
 
 
 def _place_of(note: Note) -> Place | None:
-    return (note.phase, note.row, note.attempt) if note.phase in (LOADING, COLLATING, WRITING) else None
+    return (note.phase, note.row, note.attempt) if note.phase in (LOADING, COLLATING, WRITING, DIGESTING) else None
 
 
 # --- what the trainer is told ---
@@ -124,7 +124,12 @@ def what_was_made(note: Note, position: Position) -> str:
     where = f"epoch {position[0]}, step {position[1]}"
     if note.phase == LOADING and note.row >= 0:
         return f"dataset[{note.index}], {where}"
-    what = {LOADING: "dataset.__getitems__", COLLATING: "collate_fn", WRITING: "writing the batch"}
+    what = {
+        LOADING: "dataset.__getitems__",
+        COLLATING: "collate_fn",
+        WRITING: "writing the batch",
+        DIGESTING: "the digest of the batch",
+    }
     return f"{what.get(note.phase, 'the batch')}, {where}"
 
 

@@ -171,12 +171,22 @@ class Engine:
             raise ProtocolError(f"a trainer does not send {type(message).__name__}")
         self._moved = True
 
-    def session_closed(self, session: int, marks: tuple[int, ...], now_s: float, *, alive: bool = False) -> None:
-        """The connection has ended; `marks` are those of its consumer record. When its process is `alive`, what it
-        holds stays its own until it comes back or absent_died."""
+    def session_closed(
+        self,
+        session: int,
+        marks: tuple[int, ...],
+        now_s: float,
+        *,
+        alive: bool = False,
+        stood: tuple[int, int, int] | None = None,
+    ) -> None:
+        """The connection has ended; `marks` are those of its consumer record, which says that it `stood` at (cursor,
+        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died."""
         stream = self._sessions.pop(session, None)
         if stream is None:
             return
+        if stood is not None:
+            self._stood(stream, session, *stood)
         consumer = stream.consumers.pop(session)
         if alive and not consumer.departed and stream.failure is None and stream.window.ring is not None:
             position = stream.offering.keep_for_absent(session, consumer.record)
@@ -418,6 +428,12 @@ class Engine:
         consumer.waited_us += message.waited_us
         for at in range(0, len(released), 3):
             stream.offering.release((session, released[at]), released[at + 1], released[at + 2])
+
+    def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int) -> None:
+        """Progress that was made and not told any more."""
+        cursor = stream.window.cursors.get((session, number))
+        if cursor is not None and cursor.epoch == epoch and cursor.next[1] < step <= cursor.offered[1]:
+            self._consumed(stream, session, Consumed(number, step))
 
     def _goodbye(self, stream: StreamState, session: int, now_s: float) -> None:
         # Tensors may outlive the loader: leases on yielded batches go on until the connection ends.

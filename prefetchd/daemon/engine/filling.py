@@ -17,7 +17,8 @@ class Filling:
 
     `rows_at` tells how many samples a position has; `whole_only` is set once the stream is known not to be filled
     by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must be recalled; `pressed`
-    when a blocked one awaits it. What must run alone, as `blame` says, waits apart (next_suspect).
+    when a blocked one awaits it. What must run alone, as `blame` says, waits apart (next_suspect). While the window
+    looks back, each batch's digest is taken before it is offered.
     """
 
     def __init__(self, window: Window, rows_at: Callable[[Position], int], blame: Blame) -> None:
@@ -84,9 +85,11 @@ class Filling:
             piece = self._from_queue(worker)
             if piece is not None:
                 return piece
-        if not self._claim_next(pieces):
-            return None
-        return self._from_queue(worker)
+        while self._claim_next(pieces):
+            piece = self._from_queue(worker)
+            if piece is not None:
+                return piece
+        return None
 
     @property
     def has_suspect(self) -> bool:
@@ -164,6 +167,10 @@ class Filling:
 
     def _claim(self, position: Position, pieces: int) -> bool:
         window = self.window
+        kept = window.lookback.take(position)
+        if kept is not None:
+            self._take_back(kept)
+            return True
         batch = Batch(position, self._rows_at(position), whole=self.whole_only)
         if window.ring is None:
             self._measuring = batch
@@ -174,6 +181,17 @@ class Filling:
         batch.pending = cut(batch, pieces)
         self._enqueue(batch.pending)
         return True
+
+    def _take_back(self, batch: Batch) -> None:
+        """A batch that was yielded before can be offered again, at once or when its digest is found unchanged."""
+        self.window.batches[batch.position] = batch
+        if batch.written:
+            batch.filled = False
+            self._digest(batch)
+
+    def _digest(self, batch: Batch) -> None:
+        batch.pending = [Piece(batch, 0, 0, digests=True)]
+        self._enqueue(batch.pending)
 
     def _claim_room(self, batch: Batch) -> bool:
         window = self.window
@@ -224,16 +242,40 @@ class Filling:
         if batch.whole and piece.rows != batch.rows:
             self._refill_whole(batch)
             return False
-        ring = self.window.ring
-        assert ring is not None
-        assert batch.grant is not None
-        # The record first: whoever reads READY in it after a kill may trust the payload.
-        self.window.record_filled(batch, payload_bytes)
-        ring.fill(batch.grant)
-        batch.filled = True
+        batch.payload_bytes = payload_bytes
         batch.retainer = None
         self.blame.settled(batch.position)
+        if self.window.lookback.wanted:
+            self._digest(batch)
+            return False
+        self._complete(batch)
         return True
+
+    def digested(self, piece: Piece, digest: int) -> bool:
+        """The digest of all that is in the batch; True when the batch is ready with it for the first time."""
+        batch = piece.batch
+        batch.under_way -= 1
+        if self._ends_cancelled(batch):
+            return False
+        if not batch.digest:
+            batch.digest = digest
+            self._complete(batch)
+            return True
+        if digest == batch.digest:
+            batch.filled = True
+            batch.written = False
+        else:
+            self._give_up_room(batch)
+            self.window.remove(batch)
+        return False
+
+    def _complete(self, batch: Batch) -> None:
+        assert self.window.ring is not None
+        assert batch.grant is not None
+        # The record first: whoever reads READY in it after a kill may trust the payload.
+        self.window.record_filled(batch)
+        self.window.ring.fill(batch.grant)
+        batch.filled = True
 
     def deviates(self, piece: Piece) -> None:
         """A row does not fit the layout, or is left out: the batch is filled whole, once its other pieces are in."""
@@ -296,7 +338,7 @@ class Filling:
         if batch.error is not None:
             self._settle_failed(batch)
         elif not self._ends_cancelled(batch):
-            if batch.whole and piece.rows != batch.rows:
+            if batch.whole and piece.rows != batch.rows and not piece.digests:
                 if not batch.under_way:
                     self._refill_whole(batch)
                 return
@@ -329,5 +371,5 @@ class Filling:
     def _give_up_room(self, batch: Batch) -> None:
         if batch.grant is not None:
             assert self.window.ring is not None
-            self.window.ring.abandon(batch.grant)
+            self.window.free(batch.grant)
             batch.grant = None

@@ -187,7 +187,8 @@ class Offering:
         cursor of its new session leases it. What it has not been handed without a copy (`marks`) can be offered
         again."""
         key: Key = (Absent(record), 0)
-        for lease in list(self._leases.get(key, {}).values()):
+        # The oldest first: of those that are kept behind the latest are to stay.
+        for lease in sorted(self._leases.get(key, {}).values(), key=lambda each: each.grant.generation):
             slot, generation = lease.grant.slot, lease.grant.generation
             holder = held.get((slot, generation))
             if holder is not None:
@@ -214,6 +215,16 @@ class Offering:
     def held(self, consumer: Hashable) -> int:
         """Batches in the consumer's hands, offered or yielded."""
         return sum(len(leases) for key, leases in self._leases.items() if key[0] == consumer)
+
+    def slots_given_out(self) -> int:
+        """Slots whose batches next() has given out and whose tensors live, as far as the daemon was told."""
+        found: set[int] = set()
+        for key, leases in self._leases.items():
+            cursor = self.window.cursors.get(key)
+            for lease in leases.values():
+                if cursor is None or lease.batch.position < cursor.next:
+                    found.update(lease.grant.slots)
+        return len(found)
 
     # --- publications ---
 
@@ -319,8 +330,8 @@ class Offering:
                 self._end(key, lease, returned=True)
 
     def _end(self, key: Key, lease: Lease, *, returned: bool) -> None:
-        """Ends the lease. A batch that its holder may have written to (exclusive and not returned) is evicted;
-        any other stays while somebody wants it."""
+        """Ends the lease. A batch that its holder may have written to (exclusive and not returned) is done with; any
+        other stays while somebody wants it."""
         ring, window = self.window.ring, self.window
         assert ring is not None
         del self._leases[key][lease.grant.slot]
@@ -341,12 +352,11 @@ class Offering:
                 ring.keep(lease.grant)
                 window.batches[batch.position] = batch
             else:
-                ring.evict(lease.grant)
+                window.retire(batch)
         elif returned or window.is_wanted(batch.position):
             ring.keep(lease.grant)
         else:
-            ring.evict(lease.grant)
-            window.remove(batch)
+            window.retire(batch)
 
     def _drop_failed(self, position: Position, passer: Cursor) -> None:
         batch = self.window.batches.get(position)

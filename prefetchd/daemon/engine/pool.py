@@ -16,7 +16,7 @@ from prefetchd.daemon.engine.commands import Assign, Command, GrowRing, LendRing
 from prefetchd.daemon.engine.deaths import Deaths, FailStream
 from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import BadSamples, Fill, Filled, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.messages import BadSamples, Digested, Fill, Filled, FillFailed, Measured, Message, Unfit
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.workers.note import Note
 
@@ -121,8 +121,9 @@ class Pool:
         worker.tasks[task] = piece
         batch = piece.batch
         slot = batch.grant.slot if batch.grant is not None else 0
+        end = batch.payload_bytes if piece.digests else piece.end
         deadly = worker.stream.blame.deadly(piece)
-        return (task, piece.kind, *batch.position, piece.first, piece.end, slot, *deadly)
+        return (task, piece.kind, *batch.position, piece.first, end, slot, *deadly)
 
     def busy_beside(self, stream: StreamState) -> list[Worker]:
         """The busy workers that `stream` must share the limit with. One that has a consumer does not wait for those
@@ -171,6 +172,8 @@ class Pool:
         if isinstance(message, Filled):
             for task, payload_bytes, duration_us, samples in message.tasks:
                 self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
+        elif isinstance(message, Digested):
+            self._digested(worker.stream, self._take(worker, message.task), message)
         elif isinstance(message, Measured):
             self._measured(worker, self._take(worker, message.task), message)
         elif isinstance(message, Unfit):
@@ -232,6 +235,8 @@ class Pool:
         if piece is None:
             raise ProtocolError(f"worker {worker.number} answers task {task}, which it was not given")
         worker.head_since_s = self._now_s
+        if worker.tasks:
+            self._alone.began(worker)
         return piece
 
     def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
@@ -243,8 +248,18 @@ class Pool:
         counters.samples += samples
         stream.host_deaths = 0
         if stream.filling.filled(piece, payload_bytes):
-            counters.batches += 1
-            counters.payload_bytes += payload_bytes
+            self._is_ready(stream, piece.batch)
+
+    def _digested(self, stream: StreamState, piece: Piece, message: Digested) -> None:
+        stream.counters.tasks += 1
+        stream.counters.fill_us += message.duration_us
+        if stream.filling.digested(piece, message.digest):
+            self._is_ready(stream, piece.batch)
+
+    @staticmethod
+    def _is_ready(stream: StreamState, batch: Batch) -> None:
+        stream.counters.batches += 1
+        stream.counters.payload_bytes += batch.payload_bytes
 
     def _measured(self, worker: Worker, piece: Piece, message: Measured) -> None:
         stream = worker.stream

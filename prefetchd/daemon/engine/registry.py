@@ -93,19 +93,26 @@ class Registry:
         holding = {each.record for each in found.consumers if each.alive and each.departed}
         # Whether they shared it, the first to come back will say.
         stream.offering.shareable = bool(living)
+        behind: list[Batch] = []
         for each in found_batches(found):
             rows = 0 if stream.window.lengths.is_end(each.position) else stream.schedule.rows(each.position[1])
             if each.filling:
                 ring.adopt(each.grant, quarantined=True)
                 stream.former_grants.append(each.grant)
-            elif (
-                rows
-                and each.handed_to <= {*living, *holding}
-                and (living or each.handed_to or each.position not in stream.window.batches)
-            ):
+                continue
+            # A dead holder may have written to it. With lookback it may have been offered again since.
+            written = not each.handed_to <= {*living, *holding}
+            if not rows or (written and not each.digest):
+                continue
+            batch = each.batch(rows, whole=not found.layout, written=written)
+            holders = [*living, *(each.handed_to & holding)]
+            if holders or (not written and each.position not in stream.window.batches):
                 ring.adopt(each.grant, quarantined=False)
-                batch = Batch(each.position, rows, each.grant, not found.layout, each.grant.span, filled=True)
-                stream.offering.adopt(batch, [*living, *(each.handed_to & holding)])
+                stream.offering.adopt(batch, holders)
+            elif written:
+                behind.append(batch)
+        for batch in reversed(behind):
+            stream.window.adopt_behind(batch)
         for consumer in found.consumers:
             if consumer.alive:
                 stream.absents[consumer.record] = AbsentConsumer(

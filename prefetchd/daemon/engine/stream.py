@@ -111,6 +111,7 @@ class StreamState:
             lambda slot, record: self._write(slot, record),
             spec.low_watermark,
             spec.high_watermark,
+            spec.lookback,
         )
         self.blame = Blame()
         self.filling = Filling(self.window, lambda position: self.schedule.rows(position[1]), self.blame)
@@ -171,6 +172,7 @@ class StreamState:
         """A new consumer's wishes that change no byte of any batch."""
         self.spec = dataclasses.replace(spec, name=self.name)
         self.window.set_watermarks(spec.low_watermark, spec.high_watermark)
+        self.window.lookback.wanted = spec.lookback
 
     def free_record(self) -> int | None:
         """A consumer record of the segment that nobody writes, or None when all are taken."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from prefetchd.daemon.engine.batches import Batch
+from prefetchd.daemon.engine.lookback import Lookback
 from prefetchd.ring.cursors import Cursor, EpochLengths, forget_from
-from prefetchd.ring.policy import Ring, SlotState
+from prefetchd.ring.policy import Grant, Ring, SlotState
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position
 
@@ -15,7 +16,8 @@ class Window:
     """The stream's cursors over its ring.
 
     `ring` is None until the first batch was measured. `batches` holds what is claimed and can still be offered
-    to anybody; an exclusively offered batch is not in it. `write` receives every change of a slot's record.
+    to anybody; an exclusively offered batch is not in it. `lookback` has those that were yielded and are kept. `write`
+    receives every change of a slot's record.
     """
 
     def __init__(
@@ -24,8 +26,10 @@ class Window:
         write: Callable[[int, SlotRecord], None],
         low_watermark: int = 0,
         high_watermark: int = 0,
+        lookback: int = 0,
     ) -> None:
         self.lengths = lengths
+        self.lookback = Lookback(lookback)
         self.ring: Ring | None = None
         self.batches: dict[Position, Batch] = {}
         self.cursors: dict[Hashable, Cursor] = {}
@@ -43,8 +47,8 @@ class Window:
 
     @property
     def capacity(self) -> int:
-        """Batches that may be ready at once."""
-        slots = self.ring.capacity if self.ring is not None else 1
+        """Batches that may be ready at once, ahead of all cursors."""
+        slots = self.ring.capacity - self.lookback.limit(self.ring) if self.ring is not None else 1
         return max(1, min(self._high, slots) if self._high else slots)
 
     def limit(self, cursor: Cursor) -> int:
@@ -61,7 +65,8 @@ class Window:
     def ready_ahead(self) -> int:
         """Batches that are ready and not yet yielded."""
         offered = sum(self.lengths.distance(each.next, each.offered) for each in self.cursors.values())
-        return offered + (int(self.ring.count(SlotState.READY) / self.ring.mean_span) if self.ring else 0)
+        ready = int(self.ring.count(SlotState.READY) / self.ring.mean_span) if self.ring else 0
+        return offered + max(0, ready - len(self.lookback))
 
     def fill_ratio(self, cursor: Cursor) -> float:
         """Batches ahead of the cursor relative to the low watermark: the neediest cursor has the least."""
@@ -95,14 +100,17 @@ class Window:
 
     def make_room(self, batch: Batch) -> bool:
         """Frees slots for `batch`, or is False when none may be freed: first what nobody wants any more (kept
-        until now, as somebody might have come back to it), then, for a living cursor that waits for this very
-        batch, the furthest batch of the cursor that has most ahead. For a blocked one even what another awaits, as
-        nobody has asked for that yet: else more iterators than slots could wait for one another for ever."""
+        until now, as somebody might have come back to it), then what lies behind, then, for a living cursor that
+        waits for this very batch, the furthest batch of the cursor that has most ahead. For a blocked one even what
+        another awaits, as nobody has asked for that yet: else more iterators than slots could wait for one another for
+        ever."""
         if self._cursors_moved:
             self._cursors_moved = False
             unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
             if sum(self.drop(each) for each in unwanted if each is not batch):
                 return True
+        if self.ring is not None and self.lookback.give_way(self.ring):
+            return True
         if not self.is_awaited(batch):
             return False
         pressing = self.is_awaited(batch, pressing=True)
@@ -138,12 +146,26 @@ class Window:
             if self.ring.leases(grant.slot):
                 batch.cancelled = False
                 return False
-            if batch.filled:
-                self.ring.evict(grant)
-            else:
-                self.ring.abandon(grant)
+            self.free(grant)
         self.remove(batch)
         return True
+
+    def free(self, grant: Grant) -> None:
+        """The slots, to which nobody writes and which nobody leases, can be claimed."""
+        assert self.ring is not None
+        if self.ring.state(grant.slot) is SlotState.FILLING:
+            self.ring.abandon(grant)
+        else:
+            self.ring.evict(grant)
+
+    def retire(self, batch: Batch) -> None:
+        """The last lease of the batch has ended, and nobody wants it: it is kept behind, or evicted."""
+        assert self.ring is not None
+        assert batch.grant is not None
+        self.remove(batch)
+        self.ring.keep(batch.grant)
+        if not self.lookback.keep(batch, self.ring):
+            self.ring.evict(batch.grant)
 
     def remove(self, batch: Batch) -> None:
         """The batch is not to be had any more; cursors that counted on it begin again there."""
@@ -151,6 +173,16 @@ class Window:
             del self.batches[batch.position]
             for cursor in self.cursors.values():
                 forget_from(cursor, batch.position)
+
+    def adopt_behind(self, batch: Batch) -> None:
+        """A batch of a dead daemon that was yielded: it is kept behind if there is room and no better one. The oldest
+        one first."""
+        assert self.ring is not None
+        assert batch.grant is not None
+        if batch.position not in self.batches:
+            self.ring.adopt(batch.grant, quarantined=False)
+            if not self.lookback.keep(batch, self.ring):
+                self.ring.evict(batch.grant)
 
     # --- records, for recovery and status ---
 
@@ -165,11 +197,19 @@ class Window:
             SlotRecord(SLOT_FILLING, grant.span, grant.generation, *batch.position, next_slot=following[0]),
         )
 
-    def record_filled(self, batch: Batch, payload_bytes: int) -> None:
+    def record_filled(self, batch: Batch) -> None:
         assert batch.grant is not None
         grant = batch.grant
         after = grant.slots[1] if grant.span > 1 else -1
         self._write(
             grant.slot,
-            SlotRecord(SLOT_READY, grant.span, grant.generation, *batch.position, payload_bytes, next_slot=after),
+            SlotRecord(
+                SLOT_READY,
+                grant.span,
+                grant.generation,
+                *batch.position,
+                batch.payload_bytes,
+                batch.digest,
+                next_slot=after,
+            ),
         )

@@ -45,7 +45,7 @@ def stream(**changes):
 
 def ring(**changes):
     found = {"segment": "/x", "segment_bytes": GIB, "slots": 20, "slot_bytes": 1 << 22}
-    found |= {"free": 4, "filling": 2, "ready": 10, "leased": 4, "quarantined": 0}
+    found |= {"free": 4, "filling": 2, "ready": 10, "leased": 4, "behind": 0, "quarantined": 0}
     return found | changes
 
 

@@ -49,6 +49,7 @@ NUMBERS = {
     62: "Unfit",
     63: "FillFailed",
     64: "BadSamples",
+    65: "Digested",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -78,6 +78,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Unfit(task=2, payload_bytes=0, reason="row 3: dtype float64, not float32"),
     m.FillFailed(task=2, error=b"\x95"),
     m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
+    m.Digested(task=9, digest=0xFEDCBA9876543210, duration_us=20_000),
 )
 
 BARE_MESSAGES: tuple[m.Message, ...] = (m.Hello(1, "control", "prefetchd 0.1", 4322), m.Published())
