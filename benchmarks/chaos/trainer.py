@@ -25,11 +25,13 @@ from benchmarks.chaos.work import Work, digest, scribble
 from prefetchd.workers.process_setup import die_with_parent, name_process
 
 RENEWAL = 0.01
+GOES_BACK = 0.5
 SCRIBBLES = 0.3
 
 
 class Journal:
-    """One JSON object a line. `what`: "life", "loader", "batch", "end", "break", "changed", "closed", "error"."""
+    """One JSON object a line. `what`: "life", "back", "loader", "batch", "end", "break", "changed", "closed" or
+    "error"."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,6 +83,7 @@ class _Trainer:
 
     def run(self) -> None:
         torch.set_num_threads(1)
+        self._go_back()
         fresh = False
         while self._board.running:
             renewals = self._board.renewals(self._number)
@@ -94,6 +97,13 @@ class _Trainer:
             self._journal.write("closed")
         self._drop(0)
 
+    def _go_back(self) -> None:
+        """The checkpoint is a little older than what was taken."""
+        if self._state is not None and self._work.lookback and self._dice.random() < GOES_BACK:
+            step = max(0, self._state["step"] - self._dice.randint(1, self._work.lookback))
+            self._state = {**self._state, "step": step}
+            self._journal.write("back", state=self._state)
+
     def _loader(self, fresh: bool) -> PrefetchLoader:
         work = self._work
         # The default name counts the loaders of a script; this script makes the same one again.
@@ -106,6 +116,7 @@ class _Trainer:
             collate_fn=work.collate_fn,
             seed=work.seed,
             buffer=work.buffer,
+            lookback=work.lookback,
             stream=work.stream,
             fresh=fresh,
         )

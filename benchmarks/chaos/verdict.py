@@ -89,7 +89,7 @@ class Trail:
             if self._expected[1] != self.work.steps:
                 self._blame("lost", f"the epoch ends at {self._expected}")
             self._expected = _position(line)
-        elif what == "break":
+        elif what in ("break", "back"):
             self._expected = _position(line)
         elif what == "changed":
             self._blame("changed", f"a batch changed while it was held, digest {line['digest']}")

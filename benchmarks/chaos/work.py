@@ -59,7 +59,8 @@ def collate_by_hand(samples: list[Any]) -> dict[str, Any]:
 @dataclasses.dataclass(frozen=True)
 class Work:
     """What one trainer does. `stream` None is a stream that nobody shares; several with the same `stream` share it, and
-    its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch."""
+    its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch.
+    With `lookback` it often begins a new life as many batches earlier, at most."""
 
     name: str
     seed: int
@@ -73,6 +74,7 @@ class Work:
     collate_fn: Callable[[list[Any]], Any] | None = None
     keeps: int = 0
     breaks: float = 0.0
+    lookback: int = 0
 
     @property
     def steps(self) -> int:
@@ -84,10 +86,22 @@ class Work:
 
 WORKS = (
     Work("small ring", 11, 50, 4, buffer=4, sample_s=0.001, keeps=1, breaks=0.02),
-    Work("whole batches", 12, 45, 5, buffer=6, collate_fn=collate_by_hand, keeps=2, breaks=0.02),
+    Work("whole batches", 12, 45, 5, buffer=9, collate_fn=collate_by_hand, keeps=2, breaks=0.02, lookback=3),
     Work("first of two", 13, 64, 4, buffer=8, stream="shared", keeps=2),
     Work("second of two", 13, 64, 4, buffer=8, stream="shared"),
-    Work("larger ring", 14, 600, 8, buffer=24, stream="large", width=1024, sample_s=0.0005, keeps=9, breaks=0.01),
+    Work(
+        "larger ring",
+        14,
+        600,
+        8,
+        buffer=24,
+        stream="large",
+        width=1024,
+        sample_s=0.0005,
+        keeps=9,
+        breaks=0.01,
+        lookback=6,
+    ),
 )
 
 
