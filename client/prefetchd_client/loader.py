@@ -32,7 +32,7 @@ class PrefetchLoader(DataLoader[Any]):
                 the loader's ordinal in it, the rank
       seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0
       buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB, a quarter of the
-                free shared memory, a quarter of what the memory cgroup leaves
+                free shared memory, a quarter of what the memory cgroup leaves, and two epochs
       lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
                 most half of it. What its holder has written to is made again. Costs workers one more pass over each
                 batch

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
+from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.capacity import Room, aligned_slot_bytes, most_slots, slots_for
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.ring.segment import RingSegment, new_header, unlink
@@ -119,7 +120,7 @@ class StreamResources:
         """Makes the ring. Raises BufferTooSmallError or NoSpaceError."""
         slot_bytes = aligned_slot_bytes(slot_bytes)
         room = Room(free_bytes(SHARED_MEMORY), SHARED_MEMORY, cgroup_headroom_bytes(), budget_bytes)
-        slots = slots_for(self.spec, batch_bytes, slot_bytes, room)
+        slots = slots_for(self.spec, batch_bytes, slot_bytes, room, schedule_of(self.spec).steps)
         spec = encode_spec(self.spec)
         most = most_slots(self.spec, slots, varying=not layout)
         header = new_header(most, slot_bytes, self.spec.fingerprint, generation, spec, layout, self.program_name)

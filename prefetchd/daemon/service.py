@@ -13,6 +13,7 @@ from typing import Any
 from prefetchd import __version__
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
+from prefetchd.daemon.engine.trainers import Identity
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.metrics import StatusSegment, snapshot
 from prefetchd.daemon.recovery import find_streams, reclaim_programs
@@ -77,9 +78,7 @@ class Service:
         supervised: bool = False,
     ) -> None:
         self.loop = loop
-        self.engine = Engine(
-            limits, software=__version__, pid=os.getpid(), generation=generation, supervised=supervised
-        )
+        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, supervised))
         self.listener: Listener | None = None
         self._paths = paths
         self._generation = generation

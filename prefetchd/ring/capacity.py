@@ -11,6 +11,8 @@ from prefetchd.wire.stream_spec import StreamSpec
 
 DEFAULT_BUFFER_BYTES = 1 << 30
 DEFAULT_SHARE = 4
+DEFAULT_EPOCHS = 2
+LEAST_DEFAULT_SLOTS = 32
 GROWTH = 16
 
 
@@ -46,8 +48,10 @@ def most_slots(spec: StreamSpec, slots: int, *, varying: bool) -> int:
     return min(slots * GROWTH, SLOTS_LIMIT) if spec.buffer_batches and varying else slots
 
 
-def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -> int:
-    """The slots of the stream's ring. Raises BufferTooSmallError or NoSpaceError, naming sizes and knob."""
+def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, epoch_steps: int | None = None) -> int:
+    """The slots of the stream's ring. When nothing was asked for, no more than for DEFAULT_EPOCHS epochs of
+    `epoch_steps` (None: nobody knows): what lies further ahead is work for nothing as soon as the run ends. Raises
+    BufferTooSmallError or NoSpaceError, naming sizes and knob."""
     least_bytes = ring_bytes(spec.minimum_slots, slot_bytes)
     lower = "lower buffer="
     if spec.buffer_batches:
@@ -58,6 +62,9 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -
         asked = f"buffer={_mib(spec.buffer_bytes)}"
     elif (default_bytes := default_buffer_bytes(room)) > least_bytes:
         slots = _slots_within(default_bytes, slot_bytes)
+        if epoch_steps is not None:
+            most = max(LEAST_DEFAULT_SLOTS, spec.minimum_slots, DEFAULT_EPOCHS * epoch_steps)
+            slots = min(slots, most)
         asked = f"buffer={_mib(default_bytes)} (the default here)"
     else:
         slots = spec.minimum_slots

@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
+from prefetchd.wire.errors import ProtocolError
+
 PROTOCOL_VERSION = 1
 
 Ints: TypeAlias = tuple[int, ...]
@@ -28,6 +30,12 @@ class Message:
 
     number = 0
     __slots__ = ()
+
+
+def check_rows(name: str, rows: Rows, width: int) -> None:
+    """Raises ProtocolError unless each row has `width` numbers."""
+    if any(len(row) != width for row in rows):
+        raise ProtocolError(f"{name} has rows of {sorted({len(row) for row in rows})} numbers; allowed: {width}")
 
 
 _M = TypeVar("_M", bound=type[Message])

@@ -1,7 +1,8 @@
 """The streams of one daemon: found by name, kept for a while without a consumer, parked, dropped. Pure.
 
-A stream without a consumer lingers: its ring fills on and waits for a trainer to come back. It is the first to give
-way: its processes when it has nothing to fill, its place among the busy workers, its ring when others need the memory.
+A stream without a consumer lingers: its ring waits for a trainer to come back, and mostly fills on. It is the first to
+give way: its processes when it has nothing to fill, its place among the busy workers, its ring when others need the
+memory.
 """
 
 from __future__ import annotations
@@ -136,13 +137,18 @@ class Registry:
 
     # --- without a consumer ---
 
-    def linger(self, stream: StreamState, position: Position | None, until_s: float) -> None:
-        """Without a consumer the ring stays for a while and fills on, from where its trainer stopped."""
+    def linger(self, stream: StreamState, position: Position | None, until_s: float, *, clean: bool = False) -> None:
+        """Without a consumer the ring stays for a while and fills on, from where its trainer stopped. After a `clean`
+        end only to the end of the epoch that was broken off: nobody may ever want another."""
         if stream.in_use:
             return
         stream.lingers_until_s = until_s
-        if position is not None:
-            stream.offering.place_cursor((GHOST, 0), position, waiting=True)
+        if position is None or (clean and position[1] == 0):
+            return
+        key = (GHOST, 0)
+        stream.offering.place_cursor(key, position, waiting=True)
+        if clean:
+            stream.offering.place_cursor(key, position, waiting=False)
 
     def end_lingering(self, now_s: float) -> None:
         """Drops streams whose time is over."""

@@ -89,10 +89,46 @@ def test_a_ring_that_is_still_being_filled_keeps_its_processes():
         trainer.place(1, 0, 0, True)
         while any(kind != "started" for kind, *_ in world.pending):
             world.deliver(0)
-        world.goodbye(trainer)
         world.kill(trainer)
     world.tick()
     assert not world.took(c.ParkStream)
+
+
+def made(world: World) -> list[tuple[int, int]]:
+    """The positions of all batches that are ready, ahead of everybody."""
+    world.settle()
+    return sorted(world.engine.streams[1].window.batches)
+
+
+@pytest.mark.parametrize(
+    ("clean", "taken", "ready"),
+    [
+        (True, 3, [(0, step) for step in range(3, 10)]),
+        (True, 10, [(1, 0), (1, 1)]),  # what was under way
+        (False, 3, [(0, step) for step in range(3, 10)] + [(1, step) for step in range(5)]),
+        (False, 10, [(1, step) for step in range(10)] + [(2, 0), (2, 1)]),
+    ],
+    ids=["broken off", "at an epoch's end", "killed", "killed at an epoch's end"],
+)
+def test_a_ring_fills_on_to_its_end_for_a_killed_trainer_and_to_the_epochs_end_for_one_that_said_goodbye(
+    clean, taken, ready
+):
+    world = World(1, 12)
+    trainer = world.join(SPEC, "s")
+    trainer.place(1, 0, 0, True)
+    trainer.activate(1)
+    world.settle()
+    for _ in range(taken):
+        trainer.next(1, hold=False)
+        trainer.flush()
+        world.settle()
+    if taken == 10:
+        trainer.close(1)
+        trainer.place(2, 1, 0, True)
+    if clean:
+        world.goodbye(trainer)
+    world.kill(trainer)
+    assert made(world) == ready
 
 
 # --- the workers' limit ---

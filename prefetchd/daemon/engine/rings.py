@@ -1,0 +1,92 @@
+"""The rings of streams: asked for, made, grown, or not to be had. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, Log, ShareRing
+from prefetchd.daemon.engine.pool import Pool
+from prefetchd.daemon.engine.registry import Registry
+from prefetchd.daemon.engine.stream import StreamState, WorkerStage
+from prefetchd.ring.policy import Ring
+
+FailStream = Callable[[StreamState, str, str], None]
+
+
+class Rings:
+    """What becomes of the ring that a stream is to have. `streams` are the engine's."""
+
+    def __init__(
+        self,
+        streams: Mapping[int, StreamState],
+        registry: Registry,
+        pool: Pool,
+        commands: list[Command],
+        fail_stream: FailStream,
+    ) -> None:
+        self._streams = streams
+        self._registry = registry
+        self._pool = pool
+        self._commands = commands
+        self._fail_stream = fail_stream
+
+    def ask_for(self, stream: StreamState) -> None:
+        """The stream has measured its first batch, and has no ring."""
+        stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
+        self._create(stream)
+
+    def created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int) -> None:
+        """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
+        (reserved). Clients that have it mapped call it `ring_id`."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        stream.ring_id = ring_id
+        stream.slot_bytes = slot_bytes
+        stream.wanted_slots = wanted_slots
+        stream.most_slots = slots
+        stream.window.ring = Ring(slots)
+        stream.filling.ring_opened()
+        for worker in stream.workers.values():
+            if worker.stage is WorkerStage.READY:
+                self._commands.append(LendRing(worker.number, number))
+                worker.has_ring = True
+        for session in stream.consumers:
+            self._commands.append(ShareRing(session, number))
+
+    def reserved(self, number: int, slots: int) -> None:
+        """Slots up to `slots` have memory behind them."""
+        stream = self._streams.get(number)
+        if stream is not None and stream.window.ring is not None:
+            stream.window.ring.reserve(slots)
+
+    def failed(self, number: int, code: str, message: str, short_bytes: int) -> None:
+        """The segment cannot be made. When `short_bytes` more would do and streams without a consumer hold as much,
+        they are dropped for it."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if self._registry.yield_memory(stream, short_bytes):
+            self._create(stream)
+        else:
+            self._fail_stream(stream, code, message)
+
+    def short(self, number: int, message: str, short_bytes: int) -> None:
+        """No memory for more slots than are reserved; `short_bytes` more would do. What others without a consumer
+        hold is taken; else the ring stays as it is, if that is enough to go on."""
+        stream = self._streams.get(number)
+        if stream is None or stream.window.ring is None:
+            return
+        if self._registry.yield_memory(stream, short_bytes):
+            self._commands.append(GrowRing(number, stream.wanted_slots))
+            return
+        reserved = stream.window.ring.reserved
+        if reserved < stream.spec.minimum_slots:
+            self._fail_stream(stream, "no_space", message)
+            return
+        fields = (("stream", stream.name), ("slots", reserved), ("why", message))
+        self._commands.append(Log("warning", "ring stays small", fields))
+        self._pool.keep_ring_small(stream)
+
+    def _create(self, stream: StreamState) -> None:
+        self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))

@@ -1,0 +1,243 @@
+"""Who consumes: trainers come, make progress, go, come back and die. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.daemon.engine.commands import CloseSession, Command, Send, ShareRing, StartStream
+from prefetchd.daemon.engine.registry import GHOST, Registry
+from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState
+from prefetchd.daemon.engine.waits import Waits
+from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.messages import (
+    CloseCursor,
+    Consumed,
+    GiveBack,
+    Goodbye,
+    Hello,
+    Message,
+    PlaceCursor,
+    Refused,
+    StreamFailed,
+    Waiting,
+    Welcome,
+    check_rows,
+)
+
+POSITION_LIMIT = 1 << 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What a daemon tells of itself in Welcome."""
+
+    software: str = ""
+    pid: int = 0
+    generation: int = 1
+    supervised: bool = False
+
+
+UNKNOWN = Identity()
+
+
+class Trainers:
+    """The consumers of all streams. `streams` and `sessions` (whose stream is which) are the engine's; how long a ring
+    lingers without a consumer, in seconds, depends on whether it said goodbye."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        linger_clean_s: float,
+        linger_crash_s: float,
+        streams: dict[int, StreamState],
+        sessions: dict[int, StreamState],
+        registry: Registry,
+        waits: Waits,
+        commands: list[Command],
+    ) -> None:
+        self._identity = identity
+        self._linger_clean_s = linger_clean_s
+        self._linger_crash_s = linger_crash_s
+        self._streams = streams
+        self._sessions = sessions
+        self._registry = registry
+        self._waits = waits
+        self._commands = commands
+
+    def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
+        """A trainer opens a session; `marks` are those of the consumer record that it says it has. Answers Welcome or
+        Refused."""
+        check_rows("Hello.cursors", hello.cursors, 4)
+        check_rows("Hello.held", hello.held, 3)
+        try:
+            stream = self._registry.stream_for(hello)
+        except PrefetchdError as error:
+            self._refuse(session, error.code, str(error))
+            return
+        comes_back = stream.awaits(hello)
+        record = hello.consumer if comes_back else stream.free_record()
+        if record is None:
+            self._refuse(session, "daemon_refused", f"stream {stream.name!r} has all the consumers it can have")
+            return
+        stream.consumers[session] = Consumer(session, hello.pid, record)
+        self._sessions[session] = stream
+        stream.lingers_until_s = None
+        wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1
+        if wanted:
+            stream.program_from = session
+        welcome = Welcome(
+            hello.protocol,
+            self._identity.software,
+            self._identity.pid,
+            self._identity.generation,
+            stream.name,
+            record,
+            wanted,
+            self._identity.supervised,
+        )
+        self._commands.append(Send(session, welcome))
+        if stream.failure is not None:
+            self._commands.append(Send(session, StreamFailed(*stream.failure)))
+        elif stream.window.ring is not None:
+            self._commands.append(ShareRing(session, stream.number))
+        if comes_back:
+            del stream.absents[record]
+            if not stream.is_awaited and len(stream.consumers) == 1:
+                stream.offering.shareable = hello.shared
+            held = {(slot, generation): (session, cursor) for cursor, slot, generation in hello.held}
+            stream.offering.resolve_absent(record, marks, held)
+        for cursor, epoch, step, waiting in hello.cursors:
+            self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
+        self._registry.settle(now_s)
+
+    def program_arrived(self, session: int) -> None:
+        """The stream's program segment is in the daemon's hands."""
+        stream = self._session(session)
+        if stream.stage is not Stage.AWAITING_PROGRAM or stream.program_from != session:
+            raise ProtocolError("a program that nobody asked for")
+        stream.stage = Stage.LOADING
+        self._commands.append(StartStream(stream.number))
+
+    def message(self, session: int, message: Message, now_s: float) -> None:
+        """A trainer's message after Hello."""
+        stream = self._session(session)
+        offering = stream.offering
+        if isinstance(message, Consumed):
+            self._consumed(stream, session, message)
+        elif isinstance(message, PlaceCursor):
+            self._place_cursor(stream, session, message)
+        elif isinstance(message, CloseCursor):
+            offering.close_cursor((session, message.cursor))
+        elif isinstance(message, GiveBack):
+            offering.give_back((session, message.cursor), message.step)
+        elif isinstance(message, Waiting):
+            offering.wait((session, message.cursor))
+            self._waits.begins(stream, (session, message.cursor), now_s)
+        elif isinstance(message, Goodbye):
+            self._goodbye(stream, session, now_s)
+        else:
+            raise ProtocolError(f"a trainer does not send {type(message).__name__}")
+
+    def session_closed(
+        self,
+        session: int,
+        marks: tuple[int, ...],
+        now_s: float,
+        *,
+        alive: bool = False,
+        stood: tuple[int, int, int] | None = None,
+    ) -> None:
+        """The connection has ended; `marks` are those of its consumer record, which says that it `stood` at (cursor,
+        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died."""
+        stream = self._sessions.pop(session, None)
+        if stream is None:
+            return
+        if stood is not None:
+            self._stood(stream, session, *stood)
+        consumer = stream.consumers.pop(session)
+        if alive and not consumer.departed and stream.failure is None and stream.window.ring is not None:
+            position = stream.offering.keep_for_absent(session, consumer.record)
+            stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, position)
+            return
+        position = stream.offering.drop_consumer(session, marks)
+        if stream.stage is Stage.AWAITING_PROGRAM and stream.program_from == session:
+            self._registry.drop(stream, "the trainer that was to hand over its dataset has gone; make the loader again")
+        elif stream.failure is not None and not stream.consumers and not stream.absents:
+            self._registry.drop(stream)
+        elif not consumer.departed:
+            self._registry.linger(stream, position, now_s + self._linger_crash_s)
+
+    def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
+        """The consumer of `record`, which had no connection, is dead."""
+        stream = self._streams.get(number)
+        absent = stream.absents.pop(record, None) if stream is not None else None
+        if stream is None or absent is None:
+            return
+        stream.offering.resolve_absent(record, marks, {})
+        if stream.failure is not None and not stream.in_use:
+            self._registry.drop(stream)
+            return
+        if not absent.departed:
+            self._registry.linger(stream, absent.position, now_s + self._linger_crash_s)
+        self._registry.settle(now_s)
+
+    def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
+        """The consumer of `record`, which had no connection, has closed its loader: it only holds what it was handed
+        without a copy."""
+        stream = self._streams.get(number)
+        absent = stream.absents.get(record) if stream is not None else None
+        if stream is None or absent is None or absent.departed:
+            return
+        stream.absents[record] = dataclasses.replace(absent, departed=True)
+        stream.offering.absent_departed(record, marks)
+        self._registry.linger(stream, absent.position, now_s + self._linger_clean_s, clean=True)
+        self._registry.settle(now_s)
+
+    # --- inside ---
+
+    def _place_cursor(self, stream: StreamState, session: int, message: PlaceCursor) -> None:
+        self._check_position(message.cursor, message.epoch, message.step)
+        for key in [key for key in stream.window.cursors if key[0] == GHOST]:  # type: ignore[index]
+            stream.offering.close_cursor(key)  # type: ignore[arg-type]
+        position = (message.epoch, message.step)
+        stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
+
+    def _session(self, session: int) -> StreamState:
+        stream = self._sessions.get(session)
+        if stream is None:
+            raise ProtocolError("a message before Hello")
+        return stream
+
+    def _refuse(self, session: int, code: str, message: str) -> None:
+        self._commands.append(Send(session, Refused(code, message)))
+        self._commands.append(CloseSession(session))
+
+    @staticmethod
+    def _check_position(cursor: int, epoch: int, step: int) -> None:
+        if not (0 <= cursor < POSITION_LIMIT and 0 <= epoch < POSITION_LIMIT and 0 <= step < POSITION_LIMIT):
+            raise ProtocolError(f"cursor {cursor} at ({epoch}, {step}): allowed: 0 to {POSITION_LIMIT}")
+
+    def _consumed(self, stream: StreamState, session: int, message: Consumed) -> None:
+        consumer = stream.consumers[session]
+        released = message.released
+        if len(released) % 3:
+            raise ProtocolError("releases that are not (cursor, slot, generation) triples")
+        if message.cursor >= 0:
+            steps = stream.offering.yielded_up_to((session, message.cursor), message.step)
+            consumer.yielded += steps
+            stream.counters.consumed += steps
+        consumer.waited_us += message.waited_us
+        for at in range(0, len(released), 3):
+            stream.offering.release((session, released[at]), released[at + 1], released[at + 2])
+
+    def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int) -> None:
+        """Progress that was made and not told any more."""
+        cursor = stream.window.cursors.get((session, number))
+        if cursor is not None and cursor.epoch == epoch and cursor.next[1] < step <= cursor.offered[1]:
+            self._consumed(stream, session, Consumed(number, step))
+
+    def _goodbye(self, stream: StreamState, session: int, now_s: float) -> None:
+        # Tensors may outlive the loader: leases on yielded batches go on until the connection ends.
+        stream.consumers[session].departed = True
+        position = stream.offering.close_cursors(session)
+        self._registry.linger(stream, position, now_s + self._linger_clean_s, clean=True)
