@@ -15,7 +15,7 @@ import torch
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import Filler, UserCodeError
 from prefetchd.workers.program import Program
-from prefetchd_client.stream_client import ClientCursor, EndOfEpoch
+from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 
 
 class InlineStream:

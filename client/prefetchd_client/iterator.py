@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prefetchd_client.stream_client import EndOfEpoch
+from prefetchd_client.cursors import EndOfEpoch
 
 if TYPE_CHECKING:
+    from prefetchd_client.cursors import ClientCursor
     from prefetchd_client.loader import PrefetchLoader
-    from prefetchd_client.stream_client import ClientCursor
 
 
 class PrefetchIterator(Iterator[Any]):

@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.inline import InlineStream
 from prefetchd_client.iterator import PrefetchIterator
-from prefetchd_client.stream_client import ClientCursor, EndOfEpoch, StreamClient, WaitTimedOut
+from prefetchd_client.stream_client import StreamClient, WaitTimedOut
 from prefetchd_client.stream_request import resolve_order, stream_request
 
 INLINE_VARIABLE = "PREFETCHD_INLINE"

@@ -5,13 +5,11 @@ The daemon offers batches in order, cursor by cursor; next_batch() takes them. N
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
 from typing import Any
 
-from prefetchd import __version__
 from prefetchd.wire.errors import (
     ClosedError,
     DaemonRefusedError,
@@ -23,18 +21,15 @@ from prefetchd.wire.errors import (
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
-    PROTOCOL_VERSION,
     BatchFailed,
     CloseCursor,
     Consumed,
     Farewell,
     GiveBack,
     Goodbye,
-    Hello,
     Message,
     Output,
     PlaceCursor,
-    Program,
     Published,
     Recall,
     Refused,
@@ -45,12 +40,13 @@ from prefetchd.wire.messages import (
     Welcome,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
+from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
+from prefetchd_client.introduction import Introduction
 from prefetchd_client.long_wait import LongWait
-from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
 from prefetchd_client.progress import Progress
 from prefetchd_client.reconnection import Reconnection
 from prefetchd_client.remote_errors import rebuild_exception, stream_failure
@@ -63,22 +59,6 @@ DRAIN_BELOW = 4
 
 # Closed clients whose batches are still held: nobody else keeps their connections open.
 _outliving: set[StreamClient] = set()
-
-
-@dataclasses.dataclass(slots=True)
-class ClientCursor:
-    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place."""
-
-    number: int
-    epoch: int
-    step: int
-    waiting: bool
-    offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
-    steps: int | None = None
-
-
-class EndOfEpoch(Exception):  # noqa: N818 - it is none
-    """The cursor's epoch has no further batch."""
 
 
 class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
@@ -97,12 +77,8 @@ class StreamClient:
         """
         self.name = spec.name
         self._paths = paths
-        self._spec = spec
-        self._parts = parts
-        self._shared = shared
-        self._pid = os.getpid()
-        self._cursors: dict[int, ClientCursor] = {}
-        self._next_cursor = 1
+        self._introduction = Introduction(paths, spec, parts, shared=shared)
+        self._cursors = Cursors()
         self._attachment: Attachment | None = None
         self._failure: PrefetchdError | None = None
         self._closed = False
@@ -126,7 +102,7 @@ class StreamClient:
                     raise
 
     def _open(self, fresh: bool) -> None:
-        self._connection.send(self._hello(fresh))
+        self._connection.send(self._introduction.hello(self.name, self._cursors, None, fresh=fresh))
         kill_point("client.hello.said")
         try:
             message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
@@ -141,47 +117,19 @@ class StreamClient:
         self.is_new = message.program_wanted
         self._welcomed(message)
 
-    def _hello(self, fresh: bool) -> Hello:
-        """Says what is wanted and, to a daemon that does not know us any more, where we stand."""
-        spec, attachment = self._spec, self._attachment
-        return Hello(
-            PROTOCOL_VERSION,
-            "trainer",
-            __version__,
-            self._pid,
-            self.name,
-            spec.fingerprint,
-            encode_spec(spec),
-            self._shared,
-            cursors=tuple((each.number, each.epoch, each.step, int(each.waiting)) for each in self._cursors.values()),
-            held=attachment.holds() if attachment is not None else (),
-            fresh=fresh,
-            consumer=attachment.consumer if attachment is not None else -1,
-            ring=attachment.ring.header.created_ns if attachment is not None else 0,
-        )
-
     def _welcomed(self, message: Welcome) -> None:
         self.name = message.stream
         self._consumer = message.consumer
         self._supervised = message.supervised
         if message.program_wanted:
-            pickled, buffers = pickle_program(self._parts)
-            name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
-            try:
-                kill_point("client.program.unsent")
-                self._connection.send_with_fd(Program(name, program_bytes), fd)
-                kill_point("client.program.sent")
-            finally:
-                os.close(fd)
+            self._introduction.hand_over(self._connection)
 
     # --- cursors ---
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         """A new waiting cursor, filled ahead from (epoch, step) on."""
         self._check_usable()
-        cursor = ClientCursor(self._next_cursor, epoch, step, waiting=True)
-        self._next_cursor += 1
-        self._cursors[cursor.number] = cursor
+        cursor = self._cursors.new(epoch, step)
         self._connection.send(PlaceCursor(cursor.number, epoch, step, True))
         return cursor
 
@@ -193,7 +141,7 @@ class StreamClient:
 
     def close_cursor(self, cursor: ClientCursor) -> None:
         """Its iterator is gone. Idempotent, and silent after close()."""
-        if self._cursors.pop(cursor.number, None) is not None and not self._closed:
+        if self._cursors.end(cursor) and not self._closed:
             self._tell_progress()
             self._connection.send(CloseCursor(cursor.number))
             kill_point("client.cursor.closed")
@@ -373,11 +321,9 @@ class StreamClient:
         self._progress.take()
         if self._attachment is not None:
             self._attachment.take_released()
-        for cursor in self._cursors.values():
-            cursor.offers = {}
-            cursor.steps = None
+        self._cursors.forget_offers()
         kill_point("client.return.unsaid")
-        self._connection.send(self._hello(fresh=False))
+        self._connection.send(self._introduction.hello(self.name, self._cursors, self._attachment))
         kill_point("client.return.said")
 
     def _attach(self, fd: int) -> None:
@@ -393,11 +339,9 @@ class StreamClient:
         if isinstance(message, Welcome):
             self._welcomed(message)
         elif isinstance(message, Published):
-            self._published(message)
+            self._cursors.published(message)
         elif isinstance(message, BatchFailed):
-            cursor = self._cursors.get(message.cursor)
-            if cursor is not None and message.epoch == cursor.epoch and message.step >= cursor.step:
-                cursor.offers[message.step] = message.error
+            self._cursors.failed(message)
         elif isinstance(message, Recall):
             self._give_back(message)
         elif isinstance(message, Output):
@@ -414,29 +358,11 @@ class StreamClient:
         elif isinstance(message, Farewell):
             self._farewell = message.reason
 
-    def _published(self, message: Published) -> None:
-        for number, epoch, first, private, *pairs in message.batches:
-            cursor = self._cursors.get(number)
-            # What was on its way when the cursor was closed or moved is the daemon's again.
-            if cursor is None or epoch != cursor.epoch:
-                continue
-            for place in range(0, len(pairs), 2):
-                step = first + place // 2
-                if step >= cursor.step:
-                    cursor.offers[step] = (pairs[place], pairs[place + 1], bool(private))
-        for number, epoch, steps in message.ends:
-            cursor = self._cursors.get(number)
-            if cursor is not None and epoch == cursor.epoch:
-                cursor.steps = steps
-
     def _give_back(self, message: Recall) -> None:
-        cursor = self._cursors.get(message.cursor)
-        if cursor is None:
-            return
         self._tell_progress()
-        step = max(message.step, cursor.step)
-        cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
-        self._connection.send(GiveBack(cursor.number, step))
+        given = self._cursors.recalled(message)
+        if given is not None:
+            self._connection.send(GiveBack(*given))
 
 
 def _print_output(message: Output) -> None:

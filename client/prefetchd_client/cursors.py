@@ -1,0 +1,87 @@
+"""The iterators of one loader as its session knows them: where each stands, and what it was offered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from prefetchd.wire.messages import BatchFailed, Published, Recall
+
+
+@dataclasses.dataclass(slots=True)
+class ClientCursor:
+    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place."""
+
+    number: int
+    epoch: int
+    step: int
+    waiting: bool
+    offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
+    steps: int | None = None
+
+
+class EndOfEpoch(Exception):  # noqa: N818 - it is none
+    """The cursor's epoch has no further batch."""
+
+
+class Cursors:
+    """Those that live, by number. What is about others was on its way when they ended, and is the daemon's again."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[int, ClientCursor] = {}
+        self._next = 1
+
+    def __iter__(self) -> Iterator[ClientCursor]:
+        return iter(self._cursors.values())
+
+    def get(self, number: int) -> ClientCursor | None:
+        return self._cursors.get(number)
+
+    def new(self, epoch: int, step: int) -> ClientCursor:
+        """A waiting cursor."""
+        cursor = ClientCursor(self._next, epoch, step, waiting=True)
+        self._next += 1
+        self._cursors[cursor.number] = cursor
+        return cursor
+
+    def end(self, cursor: ClientCursor) -> bool:
+        """False when it had ended before."""
+        return self._cursors.pop(cursor.number, None) is not None
+
+    def told(self) -> tuple[tuple[int, ...], ...]:
+        """(number, epoch, step, waiting) of each, as Hello says it."""
+        return tuple((each.number, each.epoch, each.step, int(each.waiting)) for each in self)
+
+    def forget_offers(self) -> None:
+        """Another daemon begins anew with its offers."""
+        for cursor in self:
+            cursor.offers = {}
+            cursor.steps = None
+
+    def published(self, message: Published) -> None:
+        for number, epoch, first, private, *pairs in message.batches:
+            cursor = self.get(number)
+            if cursor is None or epoch != cursor.epoch:
+                continue
+            for place in range(0, len(pairs), 2):
+                step = first + place // 2
+                if step >= cursor.step:
+                    cursor.offers[step] = (pairs[place], pairs[place + 1], bool(private))
+        for number, epoch, steps in message.ends:
+            cursor = self.get(number)
+            if cursor is not None and epoch == cursor.epoch:
+                cursor.steps = steps
+
+    def failed(self, message: BatchFailed) -> None:
+        cursor = self.get(message.cursor)
+        if cursor is not None and message.epoch == cursor.epoch and message.step >= cursor.step:
+            cursor.offers[message.step] = message.error
+
+    def recalled(self, message: Recall) -> tuple[int, int] | None:
+        """Takes the offers back; (cursor, step) from which on, or None when there is no such cursor."""
+        cursor = self.get(message.cursor)
+        if cursor is None:
+            return None
+        step = max(message.step, cursor.step)
+        cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
+        return cursor.number, step
