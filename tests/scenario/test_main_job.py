@@ -329,9 +329,8 @@ def test_a_new_trainer_that_names_its_epoch_late_finds_the_ring_warm(daemon):
     arguments = {"batch_size": 4, "stream": "kept", "buffer": 6}
     with PrefetchLoader(Numbers(80), **arguments) as loader:
         list(loader)
-    before = _stream_when(daemon, "kept", lambda stream: stream["ring"] and stream["ring"]["ready"] >= 6)[
-        "produced_batches"
-    ]
+        full = _stream_when(daemon, "kept", lambda stream: stream["ring"] and stream["ring"]["ready"] >= 6)
+    before = full["produced_batches"]
     with PrefetchLoader(Numbers(80), **arguments) as loader:
         _stream_when(daemon, "kept", lambda stream: len(stream["consumers"]) == 1 and not stream["lingering"])
         loader.set_epoch(1)
