@@ -112,4 +112,6 @@ def _mib_that_hold(size: int) -> str:
 
 
 def _mib(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
+    if size < 1 << 10:
+        return f"{size} bytes"
+    return f"{size / (1 << 20):,.1f} MiB" if size >= 100 << 10 else f"{size / (1 << 10):.1f} KiB"

@@ -136,9 +136,8 @@ def what_was_made(note: Note, position: Position) -> str:
 def blamed_error(note: Note, position: Position, how: str) -> bytes:
     """A sample, or whatever else is about the batch, has ended its workers."""
     what = what_was_made(note, position)
-    text = f"{what}: workers that do this die, also when nothing else runs; the last one was {_past(how)}. "
+    text = f"{what}: ends its worker each time, also when nothing else runs; the last one {_past(how)}. "
     if note.phase == LOADING:
-        text += f"It is row {note.row}. " if note.row >= 0 else ""
         text += "on_error='skip' leaves such samples out, on_error='substitute' replaces them"
     else:
         text += "on_error= is about samples only"
@@ -150,7 +149,7 @@ def given_up_error(note: Note, position: Position, how: str) -> bytes:
     epoch, step = position
     text = (
         f"worker after worker died on the batch at epoch {epoch}, step {step}, and no single sample is to blame; the "
-        f"last one was {_past(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
+        f"last one {_past(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
     )
     return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))
 
@@ -163,4 +162,4 @@ def overdue_error(note: Note, position: Position, timeout_s: float) -> bytes:
 
 
 def _past(how: str) -> str:
-    return how if how.startswith("killed") else f"one that {how}"
+    return f"was {how}" if how.startswith("killed") else how

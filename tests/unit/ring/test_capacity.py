@@ -153,3 +153,8 @@ def test_the_default_is_no_more_than_two_epochs(epoch_steps, slots):
 def test_what_is_asked_for_may_be_any_number_of_epochs():
     assert slots_for(spec(buffer_batches=500), 4096, 4096, PLENTY, 3) == 500
     assert slots_for(spec(buffer_bytes=MIB), 4096, 4096, PLENTY, 3) > 200
+
+
+def test_small_sizes_are_told_as_what_they_are():
+    with pytest.raises(BufferTooSmallError, match=r"buffer=900 bytes holds 0 batches of 4.0 KiB"):
+        slots_for(spec(buffer_bytes=900), 4096, 4096, PLENTY)

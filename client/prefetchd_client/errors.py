@@ -1,0 +1,38 @@
+"""The errors that a loader raises on its own account, to be caught by name.
+
+Your own exceptions come as they were raised, with the worker's traceback.
+"""
+
+from prefetchd.wire.errors import (
+    BatchTooLargeError,
+    BufferTooSmallError,
+    CallerError,
+    ClosedError,
+    DaemonRefusedError,
+    DaemonUnavailableError,
+    ForkedError,
+    NoSpaceError,
+    PrefetchdError,
+    RemoteError,
+    StreamFailedError,
+    TaskTimeoutError,
+    UnpicklableError,
+    WorkerDiedError,
+)
+
+__all__ = [
+    "BatchTooLargeError",
+    "BufferTooSmallError",
+    "CallerError",
+    "ClosedError",
+    "DaemonRefusedError",
+    "DaemonUnavailableError",
+    "ForkedError",
+    "NoSpaceError",
+    "PrefetchdError",
+    "RemoteError",
+    "StreamFailedError",
+    "TaskTimeoutError",
+    "UnpicklableError",
+    "WorkerDiedError",
+]
