@@ -124,8 +124,9 @@ class Service:
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
         stream = self.engine.stream_of(session.number)
         if stream is None:
+            # Dropped meanwhile: the trainer is about to hear of that.
             os.close(fd)
-            raise ProtocolError("a program before Hello")
+            return
         resources = StreamResources(stream.spec)
         resources.take_program(program.name, fd, self._paths)
         kill_point("daemon.program.taken")

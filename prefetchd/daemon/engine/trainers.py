@@ -112,7 +112,9 @@ class Trainers:
 
     def program_arrived(self, session: int) -> None:
         """The stream's program segment is in the daemon's hands."""
-        stream = self._session(session)
+        stream = self._sessions.get(session)
+        if stream is None:
+            return
         if stream.stage is not Stage.AWAITING_PROGRAM or stream.program_from != session:
             raise ProtocolError("a program that nobody asked for")
         stream.stage = Stage.LOADING
@@ -120,7 +122,10 @@ class Trainers:
 
     def message(self, session: int, message: Message, now_s: float) -> None:
         """A trainer's message after Hello."""
-        stream = self._session(session)
+        stream = self._sessions.get(session)
+        if stream is None:
+            # Its stream was dropped, or the daemon stops: the trainer is about to hear of that.
+            return
         offering = stream.offering
         if isinstance(message, Consumed):
             self._consumed(stream, session, message)
@@ -201,12 +206,6 @@ class Trainers:
             stream.offering.close_cursor(key)  # type: ignore[arg-type]
         position = (message.epoch, message.step)
         stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
-
-    def _session(self, session: int) -> StreamState:
-        stream = self._sessions.get(session)
-        if stream is None:
-            raise ProtocolError("a message before Hello")
-        return stream
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))
