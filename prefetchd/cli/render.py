@@ -10,15 +10,14 @@ from prefetchd.wire.byte_sizes import format_bytes
 BAR_CELLS = 20
 
 
-def render(report: Report, now_unix_s: float) -> list[str]:
+def render(report: Report) -> list[str]:
     """The lines of `prefetchd status`."""
     if report.snapshot is None:
         return ["no daemon"]
     found = report.snapshot
     daemon, workers = found["daemon"], found["workers"]
-    up_s = now_unix_s - daemon["started_unix_s"]
     lines = [
-        f"prefetchd {daemon['software']}  {report.state}  pid {daemon['pid']}  up {_duration(up_s)}  "
+        f"prefetchd {daemon['software']}  {report.state}  pid {daemon['pid']}  up {_duration(daemon['up_s'])}  "
         f"workers {workers['busy']} busy of {workers['limit']}"
     ]
     if report.state != "running":

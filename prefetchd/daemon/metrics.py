@@ -15,6 +15,7 @@ from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.policy import SlotState
 from prefetchd.ring.segment import unlink
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.segment_layout import decode_consumer_record
 from prefetchd.wire.status_layout import (
     CURRENT_OFFSET,
@@ -29,6 +30,20 @@ from prefetchd.wire.status_layout import (
 )
 from prefetchd.workers.backend import Backend
 from prefetchd.workers.note import PHASES
+
+
+class Birth:
+    """When this daemon began. The wall clock is for people alone: it may be set meanwhile."""
+
+    def __init__(self) -> None:
+        self._unix_s = time.time()
+        self._monotonic_s = time.monotonic()
+        stat = process_stat(os.getpid())
+        self._ticks = stat.start_ticks if stat is not None else 0
+
+    def about(self) -> dict[str, Any]:
+        up_s = time.monotonic() - self._monotonic_s
+        return {"started_unix_s": self._unix_s, "up_s": up_s, "start_ticks": self._ticks}
 
 
 def snapshot(

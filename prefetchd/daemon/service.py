@@ -14,8 +14,8 @@ from prefetchd import __version__
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.metrics import StatusSegment, snapshot
-from prefetchd.daemon.recovery import find_streams, reclaim_programs
+from prefetchd.daemon.metrics import Birth, StatusSegment, snapshot
+from prefetchd.daemon.recovery import empty_programs, find_streams, reclaim_programs
 from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.daemon.sessions import Listener, Session
 from prefetchd.daemon.wait_names import WaitNames
@@ -86,7 +86,7 @@ class Service:
         self._memory_bytes = memory_bytes
         self._idle_exit_s = idle_exit_s
         self._idle_since_s = time.monotonic()
-        self._started_s = time.time()
+        self._birth = Birth()
         self._backend = ProcessBackend(loop, self, nice=nice)
         self._oom_kills = OomKills(time.monotonic())
         self._wait_names = WaitNames(self._backend, self._name, self._send_if_clear)
@@ -174,9 +174,8 @@ class Service:
         owes_program = stream is not None and stream.program_from == session.number
         self.engine.session_closed(session.number, marks, time.monotonic(), alive=alive)
         if owes_program:
-            self.loop.call_later(
-                RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty_for_s=RECLAIM_AFTER_S / 2)
-            )
+            empty = empty_programs(self._paths)
+            self.loop.call_later(RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty=empty))
         kill_point("daemon.session.ended")
         if alive:
             # Or it is about to die: its connection may just have been the first thing to go.
@@ -322,7 +321,7 @@ class Service:
             "generation": self._generation,
             "socket": str(self._paths.socket),
             "log": str(self._paths.log),
-            "started_unix_s": self._started_s,
+            **self._birth.about(),
             "sessions": len(self.listener.sessions) if self.listener is not None else 0,
         }
 

@@ -9,6 +9,7 @@ import pytest
 
 from prefetchd.cli.snapshot import read_report
 from prefetchd.daemon.metrics import StatusSegment
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import runtime_paths
 
 
@@ -27,7 +28,7 @@ def segment(paths):
 
 def snapshot(count, padding=""):
     streams = [{"name": str(number), "padding": padding} for number in range(count)]
-    return {"daemon": {"pid": os.getpid(), "started_unix_s": time.time()}, "streams": streams}
+    return {"daemon": {"pid": os.getpid(), "start_ticks": process_stat(os.getpid()).start_ticks}, "streams": streams}
 
 
 def test_what_was_written_last_is_read(segment, paths):
