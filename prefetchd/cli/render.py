@@ -46,6 +46,11 @@ def _stream(stream: dict[str, Any]) -> list[str]:
         f"  ring {_bar(ring)} {ring['ready']} ready, {ring['leased']} in use, {ring['filling']} filling, "
         f"{ring['free']} free of {ring['slots']} ({format_bytes(ring['segment_bytes'])})"
     )
+    if ring.get("name_removed"):
+        lines.append(
+            f"  {ring['segment']} was removed from /dev/shm: the run goes on, but the ring ends with the daemon. "
+            "A logout does that (RemoveIPC): `loginctl enable-linger`, or a system unit, prevents it"
+        )
     lines.append(
         f"  produced {stream['produced_batches']} batches ({stream['produced_samples']} samples, "
         f"{format_bytes(stream['produced_bytes'])}), consumed {stream['consumed_batches']}, "

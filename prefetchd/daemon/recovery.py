@@ -7,8 +7,8 @@ import logging
 import os
 from collections.abc import Container
 
-from prefetchd.daemon.resources import SHARED_MEMORY, StreamResources
-from prefetchd.ring.segment import unlink
+from prefetchd.daemon.resources import StreamResources
+from prefetchd.ring.segment import SHARED_MEMORY, unlink
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.kill_points import kill_point

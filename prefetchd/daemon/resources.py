@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.ring.capacity import Room, aligned_slot_bytes, most_slots, slots_for
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
-from prefetchd.ring.segment import RingSegment, new_header, unlink
+from prefetchd.ring.segment import SHARED_MEMORY, RingSegment, new_header, unlink
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
-
-SHARED_MEMORY = "/dev/shm"
 
 
 class StreamResources:

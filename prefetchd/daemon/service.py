@@ -14,10 +14,11 @@ from prefetchd import __version__
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.metrics import Birth, StatusSegment, snapshot
+from prefetchd.daemon.metrics import Birth, snapshot
 from prefetchd.daemon.recovery import empty_programs, find_streams, reclaim_programs
 from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.daemon.sessions import Listener, Session
+from prefetchd.daemon.status_segment import StatusSegment
 from prefetchd.daemon.wait_names import WaitNames
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
@@ -94,7 +95,7 @@ class Service:
         self._resources: dict[int, StreamResources] = {}
         self._wanting: set[int] = set()
         self._output = _OutputRate()
-        self._status = StatusSegment(paths.status_segment, generation)
+        self.status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._settle)
         self._adopt()
         self._tick()
@@ -256,7 +257,7 @@ class Service:
         kill_point("daemon.close.begun")
         with contextlib.ExitStack() as ending:
             # In the other order; each one happens whatever becomes of those before it.
-            ending.callback(self._status.close)
+            ending.callback(self.status.close)
             ending.callback(reclaim_programs, self._paths)
             for resources in self._resources.values():
                 ending.callback(resources.close)
@@ -303,7 +304,7 @@ class Service:
         self._backend.retire_idle(now_s)
         self._oom_kills.look(now_s)
         self._settle()
-        self._status.write(snapshot(self.engine, self._resources, self._backend, self._about()))
+        self.status.write(snapshot(self.engine, self._resources, self._backend, self._about()))
         sessions = self.listener.sessions if self.listener is not None else {}
         if self.listener is not None:
             self.listener.end_silent(now_s)

@@ -40,6 +40,7 @@ from prefetchd.wire.segment_layout import (
     encode_slot_record,
 )
 
+SHARED_MEMORY = "/dev/shm"
 RESERVE_STEP_BYTES = 8 << 20
 PREFAULT_STEP_BYTES = 4 << 20
 _MADV_POPULATE_WRITE = 23
@@ -161,6 +162,11 @@ class RingSegment:
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         return slots
 
+    @property
+    def is_named(self) -> bool:
+        """False when somebody has removed its name: whoever has it mapped keeps it, and nobody else finds it."""
+        return is_named(self.name, self._fd)
+
     def stay(self) -> None:
         """reserve_step() has nothing more to do."""
         self.wanted_slots = self.reserved_slots
@@ -252,6 +258,15 @@ def new_header(
         spec_bytes=len(spec),
         program_name=program_name,
     )
+
+
+def is_named(name: str, fd: int) -> bool:
+    """True while the shared memory behind `fd` is found under `name`."""
+    try:
+        named, mine = os.stat(SHARED_MEMORY + name), os.fstat(fd)
+    except FileNotFoundError:
+        return False
+    return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def unlink(name: str) -> None:

@@ -91,6 +91,12 @@ def test_a_stream_that_runs():
     ]
 
 
+def test_a_ring_whose_name_was_removed_is_warned_of():
+    found = lines(stream(ring=ring(name_removed=True)))
+    assert found[4].startswith("  /x was removed from /dev/shm: the run goes on, but the ring ends with the daemon.")
+    assert len(found) == len(lines(stream(ring=ring(name_removed=False)))) + 1
+
+
 def test_several_streams_are_told_apart_by_an_empty_line():
     found = lines(stream(name="one"), stream(name="two"))
     assert found.count("") == 2
