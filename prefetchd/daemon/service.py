@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,8 @@ from prefetchd.workers.process_backend import ProcessBackend
 STATUS_INTERVAL_S = 0.25
 LOOK_AGAIN_S = 0.02
 RECLAIM_AFTER_S = 2.0
+BURIED_WITHIN_S = 2.0
+BURIED_LOOK_AGAIN_S = 0.005
 OUTPUT_LINES_A_SECOND = 20
 # So that a second's lines fit into one packet.
 OUTPUT_LINE_BYTES = 3000
@@ -385,9 +388,9 @@ class Service:
                 assert ring is not None
                 self._backend.lend_ring(worker, ring.writers_fd, self.engine.streams[stream].layout)
             case c.CreateRing():
-                self._create_ring(command)
+                self._once_buried(partial(self._create_ring, command), time.monotonic() + BURIED_WITHIN_S)
             case c.GrowRing(stream, slots):
-                self._grow_ring(stream, slots)
+                self._once_buried(partial(self._grow_ring, stream, slots), time.monotonic() + BURIED_WITHIN_S)
             case c.NameWait():
                 self._wait_names.name(command)
             case c.Tell(stream, worker, text):
@@ -416,8 +419,18 @@ class Service:
         if self.engine.has_news(session.number):
             self._wanting.add(session.number)
 
+    def _once_buried(self, then: Callable[[], None], until_s: float) -> None:
+        """then() once nobody of a dropped stream lives, or at `until_s`: the ring that has yielded its memory is mapped
+        until its workers are dead."""
+        if self._backend.is_burying and time.monotonic() < until_s:
+            self.loop.call_later(BURIED_LOOK_AGAIN_S, partial(self._once_buried, then, until_s))
+        else:
+            then()
+
     def _create_ring(self, command: c.CreateRing) -> None:
-        stream, resources = command.stream, self._resources[command.stream]
+        stream, resources = command.stream, self._resources.get(command.stream)
+        if resources is None:
+            return
         try:
             ring = resources.create_ring(
                 self._names.next_ring(),
@@ -437,17 +450,15 @@ class Service:
         self.loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _grow_ring(self, stream: int, slots: int) -> None:
-        resources = self._resources[stream]
-        ring = resources.ring
-        if ring is None:
+        resources = self._resources.get(stream)
+        ring = resources.ring if resources is not None else None
+        if resources is None or ring is None:
             return
-        growth_bytes = (slots - ring.wanted_slots) * ring.header.slot_bytes
-        budget_bytes = self._budget_bytes()
-        if budget_bytes is not None and growth_bytes > budget_bytes:
-            text = f"the daemon's memory setting leaves {budget_bytes >> 20} MiB: raise --memory"
-            self.engine.ring_short(stream, text, growth_bytes - budget_bytes)
+        try:
+            resources.grow_ring(slots, self._budget_bytes())
+        except NoSpaceError as error:
+            self.engine.ring_short(stream, str(error), error.short_bytes)
             return
-        ring.grow(slots)
         self.loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
@@ -457,7 +468,7 @@ class Service:
         if ring.is_reserved:
             return ring.prefault_step()
         try:
-            slots = ring.reserve_step()
+            slots = resources.reserve_step()
         except NoSpaceError as error:
             ring.stay()
             self.engine.ring_short(stream, str(error), error.short_bytes)

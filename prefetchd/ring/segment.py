@@ -152,9 +152,14 @@ class RingSegment:
         """From now on reserve_step() goes up to `slots`."""
         self.wanted_slots = max(self.wanted_slots, min(slots, self.header.slots))
 
+    @property
+    def next_step_bytes(self) -> int:
+        """What the next reserve_step() takes."""
+        return max(0, min(RESERVE_STEP_BYTES, self.wanted_bytes - self._reserved_bytes))
+
     def reserve_step(self) -> int:
         """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
-        end = min(self._reserved_bytes + RESERVE_STEP_BYTES, self.wanted_bytes)
+        end = self._reserved_bytes + self.next_step_bytes
         _reserve(self._fd, self.header, self._reserved_bytes, end)
         self._reserved_bytes = max(self._reserved_bytes, end)
         slots = self.reserved_slots
