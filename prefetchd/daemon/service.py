@@ -384,9 +384,11 @@ class Service:
             case c.StopWorker(worker, kill):
                 self._backend.stop_worker(worker, kill=kill)
             case c.LendRing(worker, stream):
-                ring = self._resources[stream].ring
+                ring, found = self._resources[stream].ring, self.engine.streams.get(stream)
                 assert ring is not None
-                self._backend.lend_ring(worker, ring.writers_fd, self.engine.streams[stream].layout)
+                # Dropped since that was decided, the stream ends later in this round.
+                if found is not None:
+                    self._backend.lend_ring(worker, ring.writers_fd, found.layout)
             case c.CreateRing():
                 self._once_buried(partial(self._create_ring, command), time.monotonic() + BURIED_WITHIN_S)
             case c.GrowRing(stream, slots):
