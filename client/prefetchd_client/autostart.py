@@ -76,6 +76,8 @@ def connect_or_start(paths: RuntimePaths) -> socket.socket:
             # While another daemon comes up or goes down, ours finds the lock taken and leaves it at that.
             start_daemon(paths)
             sock = connect(paths)
+            if sock is None:
+                time.sleep(LOOK_AGAIN_S)
     finally:
         lock.release()
     if sock is None:

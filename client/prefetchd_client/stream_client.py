@@ -110,8 +110,7 @@ class StreamClient:
             raise DaemonUnavailableError(f"{silence} ({self._paths.socket}); {what_it_says(self._paths)}") from None
         close_all(fds)
         if isinstance(message, Refused):
-            error = error_from_code(message.code, message.message)
-            raise error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
+            raise _refusal(message)
         if not isinstance(message, Welcome):
             raise unexpected(message)
         self.is_new = message.program_wanted
@@ -354,7 +353,7 @@ class StreamClient:
         elif isinstance(message, StreamFailed):
             self._failure = stream_failure(message.code, message.message, message.error)
         elif isinstance(message, Refused):
-            self._failure = error_from_code(message.code, message.message)
+            self._failure = _refusal(message)
         elif isinstance(message, Farewell):
             self._farewell = message.reason
 
@@ -363,6 +362,12 @@ class StreamClient:
         given = self._cursors.recalled(message)
         if given is not None:
             self._connection.send(GiveBack(*given))
+
+
+def _refusal(message: Refused) -> PrefetchdError:
+    """A caller's mistake under its own name, whatever else under one."""
+    error = error_from_code(message.code, message.message)
+    return error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
 
 
 def _print_output(message: Output) -> None:

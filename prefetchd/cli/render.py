@@ -10,15 +10,14 @@ from prefetchd.wire.byte_sizes import format_bytes
 BAR_CELLS = 20
 
 
-def render(report: Report, now_unix_s: float) -> list[str]:
+def render(report: Report) -> list[str]:
     """The lines of `prefetchd status`."""
     if report.snapshot is None:
         return ["no daemon"]
     found = report.snapshot
     daemon, workers = found["daemon"], found["workers"]
-    up_s = now_unix_s - daemon["started_unix_s"]
     lines = [
-        f"prefetchd {daemon['software']}  {report.state}  pid {daemon['pid']}  up {_duration(up_s)}  "
+        f"prefetchd {daemon['software']}  {report.state}  pid {daemon['pid']}  up {_duration(daemon['up_s'])}  "
         f"workers {workers['busy']} busy of {workers['limit']}"
     ]
     if report.state != "running":
@@ -48,6 +47,11 @@ def _stream(stream: dict[str, Any]) -> list[str]:
         f"  ring {_bar(ring)} {ring['ready']} ready, {ring['leased']} in use, {behind}{ring['filling']} filling, "
         f"{ring['free']} free of {ring['slots']} ({format_bytes(ring['segment_bytes'])})"
     )
+    if ring.get("name_removed"):
+        lines.append(
+            f"  {ring['segment']} was removed from /dev/shm: the run goes on, but the ring ends with the daemon. "
+            "A logout does that (RemoveIPC): `loginctl enable-linger`, or a system unit, prevents it"
+        )
     lines.append(
         f"  produced {stream['produced_batches']} batches ({stream['produced_samples']} samples, "
         f"{format_bytes(stream['produced_bytes'])}), consumed {stream['consumed_batches']}, "

@@ -8,14 +8,12 @@ import os
 import time
 from typing import Any
 
-import psutil
-
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, STATUS_BYTES, decode_head, decode_snapshot
 
 HANGING_AFTER_S = 3.0
-CLOCK_SLACK_S = 60.0
 AGAIN_S = 0.005
 _ATTEMPTS = 20
 
@@ -56,15 +54,12 @@ def _report(memory: mmap.mmap) -> Report:
 
 
 def _state(pid: int, found: dict[str, Any], age_s: float) -> str:
-    if not _lives(pid, float(found["daemon"]["started_unix_s"])):
+    if not _lives(pid, int(found["daemon"]["start_ticks"])):
         return "dead"
     return "running" if age_s < HANGING_AFTER_S else "hanging"
 
 
-def _lives(pid: int, started_unix_s: float) -> bool:
+def _lives(pid: int, start_ticks: int) -> bool:
     """True when `pid` is the daemon that started then: not its corpse, and not another process with its number."""
-    try:
-        process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() < started_unix_s + CLOCK_SLACK_S)
-    except psutil.NoSuchProcess:
-        return False
+    found = process_stat(pid)
+    return found is not None and found.state != "Z" and found.start_ticks == start_ticks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 import click
 
@@ -29,5 +28,5 @@ def command(socket: str | None, as_json: bool) -> None:
         found = {"state": report.state, "heartbeat_age_s": report.heartbeat_age_s, **(report.snapshot or {})}
         click.echo(json.dumps(found, indent=2))
     else:
-        click.echo("\n".join(render(report, time.time())))
+        click.echo("\n".join(render(report)))
     sys.exit(EXIT_CODES[report.state])

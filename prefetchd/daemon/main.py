@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +16,13 @@ from prefetchd import __version__
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.logs import log_to
 from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.presence import Presence, clear_the_way, is_served
 from prefetchd.daemon.service import Service
-from prefetchd.daemon.sessions import Listener
-from prefetchd.wire.errors import CallerError
+from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
+from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 
-BACKLOG = 128
-PROBE_TIMEOUT_S = 1.0
 DESCRIPTORS = 65536
 
 log = logging.getLogger("prefetchd")
@@ -47,19 +44,25 @@ class Options:
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
     """Runs a daemon on `paths.socket` until it is stopped; `ready` is called once it accepts. False, at once, when
-    another daemon has that socket. Raises CallerError when the socket's directory is not private."""
+    another daemon has that socket. Raises CallerError when the socket's directory is not private or its path is taken,
+    and NoSpaceError."""
     make_private(paths.socket.parent)
     lock = LockFile(paths.lock)
     if not lock.acquire():
         return False
     try:
+        if is_served(paths.socket):
+            # Somebody has removed its lock file: it will make that again.
+            return False
+        # Before anything is made in the place of what a predecessor left.
+        clear_the_way(paths.socket)
         log_to(options.log_file, options.log_level)
         _raise_descriptor_limit()
         generation = lock.read_number() + 1
         lock.write_number(generation)
         kill_point("daemon.start.locked")
-        _serve(paths, options, generation, ready)
-    except CallerError:
+        _serve(paths, options, lock, generation, ready)
+    except PrefetchdError:
         raise
     except BaseException:
         log.exception("crashed")
@@ -69,7 +72,7 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
     return True
 
 
-def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callable[[], None]) -> None:
+def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: int, ready: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
         # A trainer that sends us a message goes on: being woken must not take its CPU. All children inherit this.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -89,9 +92,7 @@ def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callab
         ending.callback(service.close)
         _stop_on_signals(loop, service)
         kill_point("daemon.start.deaf")
-        listening = _listen(paths.socket)
-        ending.callback(_unlink, paths.socket)
-        service.listener = Listener(listening, loop, service, _log_refusal)
+        ending.callback(Presence(loop, paths, lock, generation, service).close)
         log.info(
             "started",
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
@@ -100,44 +101,6 @@ def _serve(paths: RuntimePaths, options: Options, generation: int, ready: Callab
         ready()
         loop.run()
     log.info("stopped", extra={"fields": {"pid": os.getpid()}})
-
-
-def _listen(path: Path) -> socket.socket:
-    _clear_the_way(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    before = os.umask(0o177)
-    try:
-        sock.bind(os.fspath(path))
-    finally:
-        os.umask(before)
-    sock.listen(BACKLOG)
-    return sock
-
-
-def _clear_the_way(path: Path) -> None:
-    """Removes the socket of a daemon that died: we hold the lock, so none of ours is behind it. Raises CallerError when
-    anything else is there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.settimeout(PROBE_TIMEOUT_S)
-        try:
-            probe.connect(os.fspath(path))
-        except FileNotFoundError:
-            return
-        except ConnectionRefusedError:
-            if stat.S_ISSOCK(path.lstat().st_mode):
-                path.unlink()
-                return
-        except OSError:
-            pass
-    raise CallerError(
-        f"{path} is there and is not the socket of a daemon that died; it was left alone. "
-        f"Choose another with --socket or ${SOCKET_VARIABLE}"
-    )
-
-
-def _unlink(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
 
 
 def _raise_descriptor_limit() -> None:
@@ -171,7 +134,3 @@ def _stop_on_signals(loop: Loop, service: Service) -> None:
     loop.watch(woken.fileno(), woke)
     # The pair lives as long as the loop that watches it.
     loop.keep = (wake, woken)
-
-
-def _log_refusal(level: str, event: str, uid: int) -> None:
-    log.log(getattr(logging, level.upper()), event, extra={"fields": {"uid": uid}})

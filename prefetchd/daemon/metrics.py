@@ -1,34 +1,34 @@
-"""The snapshot: what the daemon says of itself at one instant, as plain data, and the segment that it goes to."""
+"""The snapshot: what the daemon says of itself at one instant, as plain data."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from typing import Any
-
-import posix_ipc
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream import StreamState, Worker, WorkerStage
 from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.policy import SlotState
-from prefetchd.ring.segment import unlink
-from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.segment_layout import decode_consumer_record
-from prefetchd.wire.status_layout import (
-    CURRENT_OFFSET,
-    HEARTBEAT,
-    HEARTBEAT_OFFSET,
-    SNAPSHOT_VERSION,
-    STATUS_BYTES,
-    StatusHead,
-    copy_offset,
-    encode_head,
-    encode_snapshot,
-)
+from prefetchd.wire.status_layout import SNAPSHOT_VERSION
 from prefetchd.workers.backend import Backend
 from prefetchd.workers.note import PHASES
+
+
+class Birth:
+    """When this daemon began. The wall clock is for people alone: it may be set meanwhile."""
+
+    def __init__(self) -> None:
+        self._unix_s = time.time()
+        self._monotonic_s = time.monotonic()
+        stat = process_stat(os.getpid())
+        self._ticks = stat.start_ticks if stat is not None else 0
+
+    def about(self) -> dict[str, Any]:
+        up_s = time.monotonic() - self._monotonic_s
+        return {"started_unix_s": self._unix_s, "up_s": up_s, "start_ticks": self._ticks}
 
 
 def snapshot(
@@ -105,6 +105,7 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
     leased, behind = stream.offering.slots_given_out(), stream.window.lookback.slots
     return {
         "segment": resources.ring.name,
+        "name_removed": not resources.ring.is_named,
         "segment_bytes": header.slot_payload_offset(ring.reserved),
         "slots": ring.reserved,
         "slot_bytes": header.slot_bytes,
@@ -136,48 +137,3 @@ def _consumers(stream: StreamState, resources: StreamResources | None) -> list[d
             }
         found.append(about)
     return found
-
-
-def _encode_what_fits(found: dict[str, Any]) -> bytes:
-    streams = found["streams"]
-    shown = len(streams)
-    while True:
-        try:
-            return encode_snapshot(found)
-        except ProtocolError:
-            if not shown:
-                raise
-            shown //= 2
-            found = {**found, "streams": streams[:shown], "streams_left_out": len(streams) - shown}
-
-
-class StatusSegment:
-    """The status segment, written by the daemon alone."""
-
-    def __init__(self, name: str, generation: int) -> None:
-        """Replaces what a former daemon of the same socket left."""
-        self.name = name
-        unlink(name)
-        shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=STATUS_BYTES)
-        self._memory = mmap.mmap(shared.fd, STATUS_BYTES)
-        os.close(shared.fd)
-        self._current = 0
-        head = encode_head(StatusHead(os.getpid(), generation, time.monotonic_ns()))
-        self._memory[: len(head)] = head
-
-    def beat(self) -> None:
-        """The loop has come round."""
-        HEARTBEAT.pack_into(self._memory, HEARTBEAT_OFFSET, time.monotonic_ns())
-
-    def write(self, found: dict[str, Any]) -> None:
-        """Makes `found` the current snapshot."""
-        self._current ^= 1
-        data = _encode_what_fits(found)
-        begin = copy_offset(self._current)
-        self._memory[begin : begin + len(data)] = data
-        self._memory[CURRENT_OFFSET : CURRENT_OFFSET + 4] = self._current.to_bytes(4, "little")
-        self.beat()
-
-    def close(self) -> None:
-        unlink(self.name)
-        self._memory.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import time
+from collections.abc import Container
 
-from prefetchd.daemon.resources import SHARED_MEMORY, StreamResources
-from prefetchd.ring.segment import unlink
+from prefetchd.daemon.resources import StreamResources
+from prefetchd.ring.segment import SHARED_MEMORY, unlink
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.kill_points import kill_point
@@ -38,16 +39,21 @@ def find_streams(paths: RuntimePaths, generation: int) -> list[StreamResources]:
     return found
 
 
-def reclaim_programs(paths: RuntimePaths, *, empty_for_s: float = 0.0) -> None:
-    """Unlinks programs of trainers that died before they handed them over. While clients may come, only those that
-    have been empty for `empty_for_s`: one that was made just now is about to be locked."""
+def empty_programs(paths: RuntimePaths) -> frozenset[str]:
+    """Programs that nothing was written to yet. One that still is empty and unlocked some seconds later is a dead
+    trainer's."""
+    return frozenset(name for name in _segments(paths, "program") if not _size(name))
+
+
+def reclaim_programs(paths: RuntimePaths, *, empty: Container[str] | None = None) -> None:
+    """Unlinks programs of trainers that died before they handed them over. While clients may come, of the empty ones
+    only those in `empty`: one that was made just now is about to be locked."""
     reclaimed = []
     for name in _segments(paths, "program"):
         fd = _lock(name)
         if fd < 0:
             continue
-        about = os.fstat(fd)
-        if about.st_size or about.st_mtime + empty_for_s <= time.time():
+        if empty is None or name in empty or os.fstat(fd).st_size:
             unlink(name)
             reclaimed.append(name)
         os.close(fd)
@@ -62,6 +68,12 @@ def _log_reclaimed(names: list[str]) -> None:
 def _segments(paths: RuntimePaths, kind: str) -> list[str]:
     prefix = f"{SEGMENT_PREFIX}{paths.instance}-{kind}-"
     return sorted("/" + entry.name for entry in os.scandir(SHARED_MEMORY) if entry.name.startswith(prefix))
+
+
+def _size(name: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(SHARED_MEMORY + name).st_size
+    return -1
 
 
 def _lock(name: str) -> int:

@@ -9,17 +9,15 @@ from collections.abc import Iterator
 
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.plan.schedule import schedule_of
-from prefetchd.ring.capacity import Room, aligned_slot_bytes, most_slots, slots_for
+from prefetchd.ring.capacity import Room, aligned_slot_bytes, check_growth, check_step, most_slots, slots_for
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
-from prefetchd.ring.segment import RingSegment, new_header, unlink
+from prefetchd.ring.segment import SHARED_MEMORY, RingSegment, new_header, unlink
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
-
-SHARED_MEMORY = "/dev/shm"
 
 
 class StreamResources:
@@ -127,6 +125,20 @@ class StreamResources:
         self.ring = RingSegment.create(name, header, spec, layout, slots)
         kill_point("daemon.ring.created")
         return self.ring
+
+    def grow_ring(self, slots: int, budget_bytes: int | None) -> None:
+        """The ring's reserve_step() goes on up to `slots`. Raises NoSpaceError."""
+        ring = self.ring
+        assert ring is not None
+        room = Room(free_bytes(SHARED_MEMORY), SHARED_MEMORY, cgroup_headroom_bytes(), budget_bytes)
+        check_growth(ring.wanted_bytes, (slots - ring.wanted_slots) * ring.header.slot_bytes, room)
+        ring.grow(slots)
+
+    def reserve_step(self) -> int:
+        """The ring's reserve_step(), but not beyond what the memory cgroup has left. Raises NoSpaceError."""
+        assert self.ring is not None
+        check_step(self.ring.next_step_bytes, cgroup_headroom_bytes())
+        return self.ring.reserve_step()
 
     def close(self) -> None:
         """Unlinks and closes everything. Idempotent."""

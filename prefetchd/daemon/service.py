@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,11 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.trainers import Identity
 from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.metrics import StatusSegment, snapshot
-from prefetchd.daemon.recovery import find_streams, reclaim_programs
+from prefetchd.daemon.metrics import Birth, snapshot
+from prefetchd.daemon.recovery import empty_programs, find_streams, reclaim_programs
 from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.daemon.sessions import Listener, Session
+from prefetchd.daemon.status_segment import StatusSegment
 from prefetchd.daemon.wait_names import WaitNames
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
@@ -44,6 +46,8 @@ from prefetchd.workers.process_backend import ProcessBackend
 STATUS_INTERVAL_S = 0.25
 LOOK_AGAIN_S = 0.02
 RECLAIM_AFTER_S = 2.0
+BURIED_WITHIN_S = 2.0
+BURIED_LOOK_AGAIN_S = 0.005
 OUTPUT_LINES_A_SECOND = 20
 # So that a second's lines fit into one packet.
 OUTPUT_LINE_BYTES = 3000
@@ -85,7 +89,7 @@ class Service:
         self._memory_bytes = memory_bytes
         self._idle_exit_s = idle_exit_s
         self._idle_since_s = time.monotonic()
-        self._started_s = time.time()
+        self._birth = Birth()
         self._backend = ProcessBackend(loop, self, nice=nice)
         self._oom_kills = OomKills(time.monotonic())
         self._wait_names = WaitNames(self._backend, self._name, self._send_if_clear)
@@ -93,7 +97,7 @@ class Service:
         self._resources: dict[int, StreamResources] = {}
         self._wanting: set[int] = set()
         self._output = _OutputRate()
-        self._status = StatusSegment(paths.status_segment, generation)
+        self.status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._settle)
         self._adopt()
         self._tick()
@@ -177,9 +181,8 @@ class Service:
         owes_program = stream is not None and stream.program_from == session.number
         self.engine.session_closed(session.number, marks, time.monotonic(), alive=alive, stood=stood)
         if owes_program:
-            self.loop.call_later(
-                RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty_for_s=RECLAIM_AFTER_S / 2)
-            )
+            empty = empty_programs(self._paths)
+            self.loop.call_later(RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty=empty))
         kill_point("daemon.session.ended")
         if alive:
             # Or it is about to die: its connection may just have been the first thing to go.
@@ -260,7 +263,7 @@ class Service:
         kill_point("daemon.close.begun")
         with contextlib.ExitStack() as ending:
             # In the other order; each one happens whatever becomes of those before it.
-            ending.callback(self._status.close)
+            ending.callback(self.status.close)
             ending.callback(reclaim_programs, self._paths)
             for resources in self._resources.values():
                 ending.callback(resources.close)
@@ -307,7 +310,7 @@ class Service:
         self._backend.retire_idle(now_s)
         self._oom_kills.look(now_s)
         self._settle()
-        self._status.write(snapshot(self.engine, self._resources, self._backend, self._about()))
+        self.status.write(snapshot(self.engine, self._resources, self._backend, self._about()))
         sessions = self.listener.sessions if self.listener is not None else {}
         if self.listener is not None:
             self.listener.end_silent(now_s)
@@ -325,7 +328,7 @@ class Service:
             "generation": self._generation,
             "socket": str(self._paths.socket),
             "log": str(self._paths.log),
-            "started_unix_s": self._started_s,
+            **self._birth.about(),
             "sessions": len(self.listener.sessions) if self.listener is not None else 0,
         }
 
@@ -384,13 +387,15 @@ class Service:
             case c.StopWorker(worker, kill):
                 self._backend.stop_worker(worker, kill=kill)
             case c.LendRing(worker, stream):
-                ring = self._resources[stream].ring
+                ring, found = self._resources[stream].ring, self.engine.streams.get(stream)
                 assert ring is not None
-                self._backend.lend_ring(worker, ring.writers_fd, self.engine.streams[stream].layout)
+                # Dropped since that was decided, the stream ends later in this round.
+                if found is not None:
+                    self._backend.lend_ring(worker, ring.writers_fd, found.layout)
             case c.CreateRing():
-                self._create_ring(command)
+                self._once_buried(partial(self._create_ring, command), time.monotonic() + BURIED_WITHIN_S)
             case c.GrowRing(stream, slots):
-                self._grow_ring(stream, slots)
+                self._once_buried(partial(self._grow_ring, stream, slots), time.monotonic() + BURIED_WITHIN_S)
             case c.NameWait():
                 self._wait_names.name(command)
             case c.Tell(stream, worker, text):
@@ -419,8 +424,18 @@ class Service:
         if self.engine.has_news(session.number):
             self._wanting.add(session.number)
 
+    def _once_buried(self, then: Callable[[], None], until_s: float) -> None:
+        """then() once nobody of a dropped stream lives, or at `until_s`: the ring that has yielded its memory is mapped
+        until its workers are dead."""
+        if self._backend.is_burying and time.monotonic() < until_s:
+            self.loop.call_later(BURIED_LOOK_AGAIN_S, partial(self._once_buried, then, until_s))
+        else:
+            then()
+
     def _create_ring(self, command: c.CreateRing) -> None:
-        stream, resources = command.stream, self._resources[command.stream]
+        stream, resources = command.stream, self._resources.get(command.stream)
+        if resources is None:
+            return
         try:
             ring = resources.create_ring(
                 self._names.next_ring(),
@@ -440,17 +455,15 @@ class Service:
         self.loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _grow_ring(self, stream: int, slots: int) -> None:
-        resources = self._resources[stream]
-        ring = resources.ring
-        if ring is None:
+        resources = self._resources.get(stream)
+        ring = resources.ring if resources is not None else None
+        if resources is None or ring is None:
             return
-        growth_bytes = (slots - ring.wanted_slots) * ring.header.slot_bytes
-        budget_bytes = self._budget_bytes()
-        if budget_bytes is not None and growth_bytes > budget_bytes:
-            text = f"the daemon's memory setting leaves {budget_bytes >> 20} MiB: raise --memory"
-            self.engine.ring_short(stream, text, growth_bytes - budget_bytes)
+        try:
+            resources.grow_ring(slots, self._budget_bytes())
+        except NoSpaceError as error:
+            self.engine.ring_short(stream, str(error), error.short_bytes)
             return
-        ring.grow(slots)
         self.loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
@@ -460,7 +473,7 @@ class Service:
         if ring.is_reserved:
             return ring.prefault_step()
         try:
-            slots = ring.reserve_step()
+            slots = resources.reserve_step()
         except NoSpaceError as error:
             ring.stay()
             self.engine.ring_short(stream, str(error), error.short_bytes)

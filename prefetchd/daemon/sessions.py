@@ -224,6 +224,13 @@ class Listener:
         sock.setblocking(False)
         loop.watch(sock.fileno(), self._acceptable)
 
+    def listen_on(self, sock: socket.socket) -> None:
+        """Accepts on `sock` from now on, and on the former one no more; sessions go on."""
+        self.close()
+        self._sock = sock
+        sock.setblocking(False)
+        self._loop.watch(sock.fileno(), self._acceptable)
+
     def close(self) -> None:
         """Stops accepting; sessions go on. Idempotent."""
         if self._sock.fileno() >= 0:

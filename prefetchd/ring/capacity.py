@@ -88,6 +88,33 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
     return slots
 
 
+def check_growth(ring_bytes: int, growth_bytes: int, room: Room) -> None:
+    """Raises NoSpaceError when a ring of `ring_bytes` must not take `growth_bytes` more. Of the cgroup's memory it must
+    leave as much as it then has: larger batches take more in the workers too, and the kernel kills for what is beyond
+    the limit."""
+    for what, left, allowed, remedy in (
+        ("the daemon's memory setting leaves", room.budget_bytes, room.budget_bytes, "raise --memory"),
+        (
+            "the cgroup has",
+            room.memory_bytes,
+            ((room.memory_bytes or 0) - ring_bytes) // 2,
+            "raise the memory limit of the daemon's cgroup",
+        ),
+    ):
+        if left is not None and allowed is not None and growth_bytes > allowed:
+            text = f"a ring of {_mib(ring_bytes)} wants {_mib(growth_bytes)} more; {what} {_mib(left)} left: {remedy}"
+            raise NoSpaceError(text, growth_bytes - allowed)
+
+
+def check_step(step_bytes: int, memory_bytes: int | None) -> None:
+    """Raises NoSpaceError when the cgroup has less left than the next step of reserving takes."""
+    if memory_bytes is not None and step_bytes > memory_bytes:
+        raise NoSpaceError(
+            f"the cgroup has {_mib(memory_bytes)} left: lower buffer=, or raise the memory limit of its daemon",
+            step_bytes - memory_bytes,
+        )
+
+
 def ring_bytes(slots: int, slot_bytes: int) -> int:
     """The whole segment of a ring: records, marks and payloads."""
     return _header(slots, slot_bytes).segment_bytes

@@ -40,6 +40,7 @@ from prefetchd.wire.segment_layout import (
     encode_slot_record,
 )
 
+SHARED_MEMORY = "/dev/shm"
 RESERVE_STEP_BYTES = 8 << 20
 PREFAULT_STEP_BYTES = 4 << 20
 _MADV_POPULATE_WRITE = 23
@@ -151,15 +152,25 @@ class RingSegment:
         """From now on reserve_step() goes up to `slots`."""
         self.wanted_slots = max(self.wanted_slots, min(slots, self.header.slots))
 
+    @property
+    def next_step_bytes(self) -> int:
+        """What the next reserve_step() takes."""
+        return max(0, min(RESERVE_STEP_BYTES, self.wanted_bytes - self._reserved_bytes))
+
     def reserve_step(self) -> int:
         """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
-        end = min(self._reserved_bytes + RESERVE_STEP_BYTES, self.wanted_bytes)
+        end = self._reserved_bytes + self.next_step_bytes
         _reserve(self._fd, self.header, self._reserved_bytes, end)
         self._reserved_bytes = max(self._reserved_bytes, end)
         slots = self.reserved_slots
         kill_point("daemon.ring.uncounted")
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         return slots
+
+    @property
+    def is_named(self) -> bool:
+        """False when somebody has removed its name: whoever has it mapped keeps it, and nobody else finds it."""
+        return is_named(self.name, self._fd)
 
     def stay(self) -> None:
         """reserve_step() has nothing more to do."""
@@ -252,6 +263,15 @@ def new_header(
         spec_bytes=len(spec),
         program_name=program_name,
     )
+
+
+def is_named(name: str, fd: int) -> bool:
+    """True while the shared memory behind `fd` is found under `name`."""
+    try:
+        named, mine = os.stat(SHARED_MEMORY + name), os.fstat(fd)
+    except FileNotFoundError:
+        return False
+    return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def unlink(name: str) -> None:

@@ -40,6 +40,23 @@ class LockFile:
     def fd(self) -> int:
         return self._fd
 
+    @property
+    def is_held(self) -> bool:
+        """False when somebody has removed or replaced the file: it locks nothing any more."""
+        return self._fd >= 0 and self._is_current(self._fd)
+
+    def restore(self) -> bool:
+        """Takes the lock again after its file was removed; False when somebody else has it by now."""
+        former, self._fd = self._fd, -1
+        try:
+            restored = self.acquire()
+        finally:
+            if self._fd < 0:
+                self._fd = former
+        if restored and former >= 0:
+            os.close(former)
+        return restored
+
     def release(self) -> None:
         """Removes the file and gives the lock up, in this order. Idempotent."""
         if self._fd >= 0:

@@ -56,7 +56,12 @@ def decode_head(data: bytes | memoryview) -> StatusHead:
     if len(data) < HEAD.size:
         raise ProtocolError("a status segment without a head")
     magic, version, pid, generation, heartbeat_ns, current = HEAD.unpack_from(data)
-    if magic != MAGIC or version != LAYOUT_VERSION or current > 1:
+    if magic == MAGIC and version != LAYOUT_VERSION:
+        raise ProtocolError(
+            f"a status segment of version {version}; this prefetchd reads {LAYOUT_VERSION}: its daemon is of another "
+            "version. Use that one's command, or stop it with `prefetchd stop`"
+        )
+    if magic != MAGIC or current > 1:
         raise ProtocolError(f"not a status segment of version {LAYOUT_VERSION}")
     return StatusHead(pid, generation, heartbeat_ns, current)
 

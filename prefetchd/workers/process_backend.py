@@ -160,6 +160,11 @@ class ProcessBackend:
             if not zygote.streams:
                 zygote.unused_since_s = time.monotonic()
 
+    @property
+    def is_burying(self) -> bool:
+        """True while processes live that were killed with their stream: their memory is not free yet."""
+        return bool(self._dying)
+
     def retire_idle(self, now_s: float) -> None:
         for digest, zygote in list(self._zygotes.items()):
             if zygote.unused_since_s is not None and zygote.unused_since_s + KEEP_ENVIRONMENT_S <= now_s:

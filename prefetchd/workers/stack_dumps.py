@@ -14,6 +14,7 @@ import re
 import signal
 from pathlib import Path
 
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.workers.note import STACK_OFFSET
 
 STACK_SIGNAL = int(signal.SIGRTMAX) - 5
@@ -55,9 +56,8 @@ def read_stacks(fd: int) -> str:
 
 def process_state(pid: int) -> str:
     """The state in /proc, one letter as proc(5) lists them, or "" when there is no such process."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
-    return ""
+    found = process_stat(pid)
+    return found.state if found is not None else ""
 
 
 def gist(stacks: str) -> list[str]:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
-import shutil
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from prefetchd_client import PrefetchLoader
@@ -144,65 +139,3 @@ def test_a_batch_larger_than_half_the_ring_is_told_with_the_sizes_and_the_next_o
         assert "takes 2000" in str(caught.value)
         assert "Raise buffer=" in str(caught.value)
         assert [list(map(len, batch)) for batch in iterator] == [[1000] * 4] * 2
-
-
-# --- a shared memory that is small, or full ---
-
-IN_A_SMALL_ROOM = """
-    import os, subprocess, sys
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", "/dev/shm"], check=True)
-    import torch
-    from prefetchd.wire.errors import NoSpaceError
-    from prefetchd_client import PrefetchLoader
-    from tests.scenario.bad_datasets import Rows
-
-    class Holding(Rows):
-        def __init__(self, mib):
-            super().__init__(64, 16384)
-            self.table = torch.zeros(mib << 20, dtype=torch.uint8)
-
-    def attempt(name, dataset, **arguments):
-        try:
-            with PrefetchLoader(dataset, batch_size=4, stream="only", **arguments) as loader:
-                print(name, "made", len(list(loader)), "batches")
-        except NoSpaceError as error:
-            print(name, "failed:", error)
-
-    try:
-        attempt("dataset", Holding(32))
-        with open("/dev/shm/somebody-else", "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, 8 << 20)
-        attempt("crowded", Rows(64, 16384), buffer="20MiB")
-        os.unlink("/dev/shm/somebody-else")
-        attempt("buffer", Rows(64, 16384), buffer="20MiB")
-    finally:
-        subprocess.run([sys.executable, "-m", "prefetchd", "stop"], check=True)
-        print("left:", os.listdir("/dev/shm"))
-"""
-
-
-def test_in_a_small_shared_memory_everything_says_what_it_needs(daemon):
-    command = ["unshare", "--mount", "--propagation", "private"]
-    may = (
-        shutil.which("unshare") and not subprocess.run([*command, "true"], capture_output=True, check=False).returncode
-    )
-    if not may:
-        pytest.skip("no right to make a mount namespace")
-    done = subprocess.run(
-        [*command, sys.executable, "-c", textwrap.dedent(IN_A_SMALL_ROOM)],
-        env=daemon.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-    assert said["dataset"].startswith("failed: the dataset takes 32 MiB of shared memory")
-    assert "enlarge /dev/shm" in said["dataset"]
-    assert said["buffer"] == "made 16 batches"
-    assert re.search(
-        r"needs 1\d\.\d MiB; /dev/shm has 1\d\.\d MiB left: lower buffer=, or enlarge /dev/shm \(docker: --shm-size\)",
-        said["crowded"],
-    )
-    assert said["left:"] == "[]"

@@ -7,19 +7,16 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.daemon.engine.blame import BLAMED_AFTER, SUSPECTED_AFTER
-from prefetchd.ring.cgroups import cgroup_levels
 from prefetchd.wire.errors import WorkerDiedError
 from tests.scenario.datasets import equal
 from tests.scenario.deadly_datasets import Gathering, Greedy, Partly, Slow, as_a_list, deadly_collate
+from tests.scenario.memory_groups import memory_group, start_in_group
 from tests.scenario.oracle import batches_without_bad, epoch_batches
 from tests.scenario.watching import report_when, stream_when, until
 
@@ -103,34 +100,6 @@ def test_what_ends_workers_on_a_whole_batch_is_named(shared_daemon, dataset, col
 
 
 # --- for memory ---
-
-
-@contextlib.contextmanager
-def memory_group(limit_bytes: int):
-    """A memory cgroup inside this process's own, with a limit; what is in it is killed at the end."""
-    levels = [(version, level) for version, level in cgroup_levels("memory") if (level / "cgroup.procs").exists()]
-    if not levels:
-        pytest.skip("no memory cgroup can be seen")
-    version, level = levels[0]
-    group = level / f"prefetchd-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no right to make a memory cgroup: {error}")
-    try:
-        limit = group / ("memory.limit_in_bytes" if version == 1 else "memory.max")
-        if not limit.exists():
-            pytest.skip("the memory controller is not delegated to us")
-        limit.write_text(str(limit_bytes))
-        yield group
-    finally:
-        until(lambda: not (group / "cgroup.procs").read_text(), "the group is empty")
-        group.rmdir()
-
-
-def start_in_group(daemon, group: Path, *arguments: str) -> None:
-    command = f"echo $$ > {group}/cgroup.procs; exec {sys.executable} -m prefetchd run --detach {' '.join(arguments)}"
-    subprocess.run(["sh", "-c", command], env=daemon.environment, check=True, timeout=60)
 
 
 def test_workers_that_are_killed_for_memory_become_fewer_and_nothing_is_blamed(daemon):

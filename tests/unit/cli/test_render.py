@@ -7,7 +7,6 @@ import pytest
 from prefetchd.cli.render import render
 from prefetchd.cli.snapshot import Report
 
-NOW_S = 1_000_000.0
 GIB = 1 << 30
 
 
@@ -61,8 +60,8 @@ def report(*streams, state="running", age_s=0.1, up_s=12.34):
         age_s,
         {
             "snapshot_version": 1,
-            "taken_unix_s": NOW_S - age_s,
-            "daemon": {"pid": 99, "software": "0.1.0", "started_unix_s": NOW_S - up_s},
+            "taken_unix_s": 1.0,
+            "daemon": {"pid": 99, "software": "0.1.0", "started_unix_s": 1.0, "up_s": up_s},
             "workers": {"limit": 8, "running": 4, "busy": 3},
             "streams": list(streams),
         },
@@ -70,11 +69,11 @@ def report(*streams, state="running", age_s=0.1, up_s=12.34):
 
 
 def lines(*streams, **about):
-    return render(report(*streams, **about), NOW_S)
+    return render(report(*streams, **about))
 
 
 def test_no_daemon():
-    assert render(Report("absent"), NOW_S) == ["no daemon"]
+    assert render(Report("absent")) == ["no daemon"]
 
 
 def test_a_daemon_with_nothing_to_do():
@@ -92,6 +91,12 @@ def test_a_stream_that_runs():
     ]
 
 
+def test_a_ring_whose_name_was_removed_is_warned_of():
+    found = lines(stream(ring=ring(name_removed=True)))
+    assert found[4].startswith("  /x was removed from /dev/shm: the run goes on, but the ring ends with the daemon.")
+    assert len(found) == len(lines(stream(ring=ring(name_removed=False)))) + 1
+
+
 def test_several_streams_are_told_apart_by_an_empty_line():
     found = lines(stream(name="one"), stream(name="two"))
     assert found.count("") == 2
@@ -101,7 +106,7 @@ def test_several_streams_are_told_apart_by_an_empty_line():
 def test_streams_that_had_no_room_in_the_segment_are_counted():
     found = report(stream())
     found.snapshot["streams_left_out"] = 3
-    assert render(found, NOW_S)[-2:] == ["", "and 3 more streams, for which there is no room here"]
+    assert render(found)[-2:] == ["", "and 3 more streams, for which there is no room here"]
 
 
 @pytest.mark.parametrize("state", ["hanging", "dead"])

@@ -11,6 +11,7 @@ import pytest
 
 from prefetchd.cli.snapshot import Report, read_report
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.status_layout import (
     HEAD_BYTES,
@@ -30,16 +31,17 @@ def paths(tmp_path):
         os.unlink("/dev/shm" + found.status_segment)
 
 
-def write(paths, *, pid=None, age_s=0.0, started_s=None, copies=(0, 1), current=0, damage=False):
+def write(paths, *, pid=None, age_s=0.0, ticks=None, copies=(0, 1), current=0, damage=False):
     """A status segment as a daemon of that pid leaves it."""
     pid = os.getpid() if pid is None else pid
-    started_s = time.time() if started_s is None else started_s
+    stat = process_stat(pid)
+    ticks = (stat.start_ticks if stat is not None else 0) if ticks is None else ticks
     data = bytearray(STATUS_BYTES)
     heartbeat_ns = time.monotonic_ns() - int(age_s * 1e9)
     head = encode_head(StatusHead(pid, 1, heartbeat_ns, current))
     data[: len(head)] = head
     for copy in copies:
-        snapshot = encode_snapshot({"copy": copy, "daemon": {"pid": pid, "started_unix_s": started_s}})
+        snapshot = encode_snapshot({"copy": copy, "daemon": {"pid": pid, "start_ticks": ticks}})
         data[copy_offset(copy) : copy_offset(copy) + len(snapshot)] = snapshot
         if damage:
             data[copy_offset(copy) + 12] ^= 1
@@ -89,7 +91,7 @@ def test_a_daemon_that_nobody_has_reaped_is_dead(paths):
 
 
 def test_another_process_with_its_number_is_not_the_daemon(paths):
-    write(paths, started_s=time.time() - 10_000_000)
+    write(paths, ticks=process_stat(os.getpid()).start_ticks - 1)
     assert read_report(paths).state == "dead"
 
 

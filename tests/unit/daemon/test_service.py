@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
+from prefetchd.daemon.engine.commands import LendRing
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.service import OUTPUT_LINE_BYTES, OUTPUT_LINES_A_SECOND, Service, _OutputRate
@@ -51,6 +53,17 @@ def test_what_fails_on_the_way_keeps_nothing_else_from_being_given_up(service, m
         service.close()
     assert given_up == ["two", "one"]
     assert not status_exists(service)
+
+
+def test_a_ring_that_is_to_be_lent_when_its_stream_has_just_been_dropped_is_not(service, monkeypatch):
+    """A worker got ready and the daemon was stopped in the same round: the engine has forgotten the stream already, and
+    what it decided before is carried out first."""
+    lent = []
+    monkeypatch.setattr(service._backend, "lend_ring", lambda *what: lent.append(what))
+    service._resources[1] = SimpleNamespace(ring=SimpleNamespace(writers_fd=-1), close=lambda: None)
+    service._carry_out(LendRing(worker=1, stream=1))
+    assert not lent
+    service.close()
 
 
 @pytest.mark.parametrize("line", ["x" * 100_000, "\ufffd" * 2000, "\U0001f682" * 5000, "\udc80" * 5000])

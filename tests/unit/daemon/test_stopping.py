@@ -14,7 +14,7 @@ SPEC = StreamSpec("0" * 32, 0, "sequential", 40, 4)
 
 @pytest.mark.parametrize(
     "message",
-    [Consumed(1, 1), Consumed(-1, 0, (1, 0, 1)), PlaceCursor(2, 0, 0), CloseCursor(1), GiveBack(1, 0), Waiting(1)]
+    [Consumed(1, 1), Consumed(-1, 0, (1, 0, 1)), PlaceCursor(2, 0, 0, True), CloseCursor(1), GiveBack(1, 0), Waiting(1)]
     + [Goodbye()],
     ids=lambda message: type(message).__name__,
 )

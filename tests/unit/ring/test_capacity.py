@@ -13,6 +13,8 @@ from prefetchd.ring.capacity import (
     GROWTH,
     Room,
     aligned_slot_bytes,
+    check_growth,
+    check_step,
     default_buffer_bytes,
     most_slots,
     ring_bytes,
@@ -158,3 +160,34 @@ def test_what_is_asked_for_may_be_any_number_of_epochs():
 def test_small_sizes_are_told_as_what_they_are():
     with pytest.raises(BufferTooSmallError, match=r"buffer=900 bytes holds 0 batches of 4.0 KiB"):
         slots_for(spec(buffer_bytes=900), 4096, 4096, PLENTY)
+
+
+# --- growing ---
+
+
+def test_a_ring_grows_within_the_budget():
+    check_growth(10 * MIB, 5 * MIB, Room(0, budget_bytes=5 * MIB))
+    with pytest.raises(NoSpaceError, match=r"memory setting leaves 5\.0 MiB left: raise --memory") as caught:
+        check_growth(10 * MIB, 6 * MIB, Room(0, budget_bytes=5 * MIB))
+    assert caught.value.short_bytes == MIB
+
+
+def test_a_ring_that_grows_leaves_as_much_of_the_cgroup_as_it_has():
+    check_growth(10 * MIB, 45 * MIB, Room(0, memory_bytes=100 * MIB))
+    with pytest.raises(NoSpaceError, match=r"the cgroup has 100\.0 MiB left: raise the memory limit") as caught:
+        check_growth(10 * MIB, 46 * MIB, Room(0, memory_bytes=100 * MIB))
+    assert caught.value.short_bytes == MIB
+    with pytest.raises(NoSpaceError):
+        check_growth(10 * MIB, 1, Room(0, memory_bytes=0))
+
+
+def test_without_limits_a_ring_grows():
+    check_growth(GIB, GIB, PLENTY)
+    check_step(GIB, None)
+
+
+def test_a_step_is_within_what_the_cgroup_has_left():
+    check_step(MIB, MIB)
+    with pytest.raises(NoSpaceError, match=r"the cgroup has 1\.0 MiB left: lower buffer=") as caught:
+        check_step(MIB + 1, MIB)
+    assert caught.value.short_bytes == 1

@@ -170,3 +170,40 @@ def test_a_number_that_is_none_is_zero(lock, path):
     assert lock.read_number() == 7
     lock.write_number(123456)
     assert lock.read_number() == 123456
+
+
+# --- when somebody removes the file ---
+
+
+def test_a_lock_whose_file_was_removed_is_held_no_more_and_can_be_taken_again(path, lock):
+    assert not lock.is_held
+    assert lock.acquire()
+    assert lock.is_held
+    path.unlink()
+    assert not lock.is_held
+    assert lock.restore()
+    assert lock.is_held
+    assert not LockFile(path).acquire()
+    lock.release()
+    assert not path.exists()
+
+
+def test_a_lock_that_another_has_taken_meanwhile_is_not_restored(path, lock):
+    assert lock.acquire()
+    path.unlink()
+    other = LockFile(path)
+    assert other.acquire()
+    assert not lock.restore()
+    assert other.is_held
+    lock.release()
+    assert other.is_held, "what is another's stays"
+    other.release()
+
+
+def test_restoring_leaves_no_descriptor(path, lock):
+    lock.acquire()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        path.unlink()
+        assert lock.restore()
+    assert len(os.listdir("/proc/self/fd")) == before

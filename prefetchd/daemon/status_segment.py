@@ -1,0 +1,130 @@
+"""The status segment as the daemon writes it: snapshots, in memory that anybody of its user can read at any time."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from typing import Any
+
+import posix_ipc
+
+from prefetchd.ring.segment import is_named, unlink
+from prefetchd.wire.errors import NoSpaceError, ProtocolError
+from prefetchd.wire.status_layout import (
+    COPY_BYTES,
+    CURRENT_OFFSET,
+    HEAD_BYTES,
+    HEARTBEAT,
+    HEARTBEAT_OFFSET,
+    STATUS_BYTES,
+    StatusHead,
+    copy_offset,
+    encode_head,
+    encode_snapshot,
+)
+
+FIRST_COPY_BYTES = 64 << 10
+"""Most snapshots are shorter, and where shared memory is small it is needed for batches."""
+
+
+class StatusSegment:
+    """Written by the daemon alone. Memory is put behind what is written before it is: a full /dev/shm is an error, or
+    a snapshot with fewer streams, and never SIGBUS."""
+
+    def __init__(self, name: str, generation: int) -> None:
+        """Replaces what a former daemon of the same socket left. Raises NoSpaceError."""
+        self.name = name
+        self._generation = generation
+        unlink(name)
+        self._fd, self._memory = self._make()
+        self._reserved_bytes = FIRST_COPY_BYTES
+        self._current = 0
+
+    def beat(self) -> None:
+        """The loop has come round."""
+        HEARTBEAT.pack_into(self._memory, HEARTBEAT_OFFSET, time.monotonic_ns())
+
+    def write(self, found: dict[str, Any]) -> None:
+        """Makes `found` the current snapshot."""
+        self._current ^= 1
+        data = self._encode_what_fits(found)
+        begin = copy_offset(self._current)
+        self._memory[begin : begin + len(data)] = data
+        self._memory[CURRENT_OFFSET : CURRENT_OFFSET + 4] = self._current.to_bytes(4, "little")
+        self.beat()
+
+    def restore_name(self) -> bool:
+        """Makes the segment anew when somebody has removed its name: a daemon that runs must not seem to be absent.
+        False when there is nothing to do. Raises NoSpaceError, and FileExistsError when the name is another's now."""
+        if is_named(self.name, self._fd):
+            return False
+        fd, memory = self._make()
+        # What is read until the next write.
+        new, old = copy_offset(0), copy_offset(self._current)
+        memory[new : new + FIRST_COPY_BYTES] = self._memory[old : old + FIRST_COPY_BYTES]
+        self._current = 0
+        os.close(self._fd)
+        self._memory.close()
+        self._fd, self._memory = fd, memory
+        self._reserved_bytes = FIRST_COPY_BYTES
+        return True
+
+    def close(self) -> None:
+        """Leaves nothing of it. Idempotent."""
+        if self._fd < 0:
+            return
+        if is_named(self.name, self._fd):
+            unlink(self.name)
+        os.close(self._fd)
+        self._fd = -1
+        self._memory.close()
+
+    def _make(self) -> tuple[int, mmap.mmap]:
+        try:
+            fd: int = posix_ipc.SharedMemory(self.name, posix_ipc.O_CREX, mode=0o600, size=0).fd
+        except posix_ipc.ExistentialError:
+            raise FileExistsError(self.name) from None
+        try:
+            os.ftruncate(fd, STATUS_BYTES)
+            for begin, length in [(0, HEAD_BYTES), *((copy_offset(copy), FIRST_COPY_BYTES) for copy in (0, 1))]:
+                os.posix_fallocate(fd, begin, length)
+            memory = mmap.mmap(fd, STATUS_BYTES)
+        except OSError as error:
+            unlink(self.name)
+            os.close(fd)
+            wanted_kib = (HEAD_BYTES + 2 * FIRST_COPY_BYTES) >> 10
+            raise NoSpaceError(
+                f"shared memory is full: the daemon's own {wanted_kib} KiB cannot be had ({error.strerror}). Enlarge "
+                "/dev/shm (docker: --shm-size), or remove what fills it"
+            ) from None
+        head = encode_head(StatusHead(os.getpid(), self._generation, time.monotonic_ns()))
+        memory[: len(head)] = head
+        return fd, memory
+
+    def _encode_what_fits(self, found: dict[str, Any]) -> bytes:
+        streams = found["streams"]
+        shown = len(streams)
+        while True:
+            try:
+                data = encode_snapshot(found)
+                if self._reserve(len(data)) or not shown:
+                    return data
+            except ProtocolError:
+                if not shown:
+                    raise
+            shown //= 2
+            found = {**found, "streams": streams[:shown], "streams_left_out": len(streams) - shown}
+
+    def _reserve(self, length: int) -> bool:
+        """True when each copy has memory behind so many bytes."""
+        if length <= self._reserved_bytes:
+            return True
+        wanted = min(COPY_BYTES, max(length, 2 * self._reserved_bytes))
+        try:
+            for copy in (0, 1):
+                os.posix_fallocate(self._fd, copy_offset(copy), wanted)
+        except OSError:
+            return False
+        self._reserved_bytes = wanted
+        return True
