@@ -352,7 +352,7 @@ class ByParts(Exception):  # noqa: N818
         return ByParts, tuple(str(self).split(":"))
 
 
-class InSlots(ModuleNotFoundError):
+class InSlots(ModuleNotFoundError):  # noqa: N818
     """Keeps one thing where ImportError keeps its own, and has nothing in another slot."""
 
     __slots__ = ("empty", "hint")
