@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeAlias
 import xxhash
 
 from prefetchd_client.code_digest import Import, names_in
+from prefetchd_client.target_directories import is_recorded
 
 Versions: TypeAlias = tuple[tuple[str, str], ...]
 """(package or distribution, version)."""
@@ -75,12 +76,12 @@ def function_origin(function: types.FunctionType) -> Origin:
 
 @functools.cache
 def is_installed_file(path: str) -> bool:
-    """True below the standard library or any site-packages."""
+    """True below the standard library or any site-packages, and for packages that pip has put elsewhere."""
     if path.startswith("<"):
         return path.startswith("<frozen ")
     if not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep)):
         return True
-    return path.startswith(_STDLIB) or os.path.realpath(path).startswith(_STDLIB)
+    return path.startswith(_STDLIB) or os.path.realpath(path).startswith(_STDLIB) or is_recorded(path)
 
 
 def package_of(name: str) -> types.ModuleType | str:

@@ -135,7 +135,12 @@ class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
             if mapped is not None:
                 offset = _address_of(obj) - _address_of(mapped)
                 return _rebuild_view, (mapped, type(obj), offset, obj.dtype, obj.shape, obj.strides)
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and "." in obj.__qualname__ and type(reduced) is tuple and len(reduced) > 2:
+            # cloudpickle forgets it, and a batch's objects find their class in the trainer by it.
+            attributes = reduced[2][0]
+            attributes["__qualname__"] = obj.__qualname__
+        return reduced
 
 
 class _Storage:

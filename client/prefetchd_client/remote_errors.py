@@ -66,7 +66,13 @@ def _original(remote: RemoteException) -> BaseException | None:
             error.args = arguments
         with contextlib.suppress(Exception):
             _initialise_builtin(error, arguments)
-        error.__dict__.update(attributes)
+        for name, value in attributes.items():
+            if isinstance(getattr(kind, name, None), types.MemberDescriptorType):
+                # An ExceptionGroup's are read only, and come with its arguments.
+                with contextlib.suppress(AttributeError):
+                    setattr(error, name, value)
+            else:
+                error.__dict__[name] = value
     except Exception:
         return None
     return error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sized
 from typing import Any
 
 import torch
+import torch.utils.data._utils.collate as torch_collate
 from torch.utils.data import RandomSampler, SequentialSampler, default_collate, default_convert
 
 from prefetchd.wire.byte_sizes import parse_bytes
@@ -98,6 +99,16 @@ def resolve_order(dataset: Any, sampler: Any, generator: torch.Generator | None)
     raise CallerError(f"sampler={type(sampler).__name__}: only sequential and shuffled orders are planned so far")
 
 
+def collate_additions() -> dict[Any, Any]:
+    """What this process has added to torch's default_collate, as its documentation shows, or changed of it."""
+    known = torch_collate.default_collate_fn_map
+    return {
+        kind: collate
+        for kind, collate in known.items()
+        if getattr(collate, "__module__", "").partition(".")[0] not in ("torch", "prefetchd")
+    }
+
+
 def stream_request(
     *,
     dataset: Any,
@@ -125,7 +136,9 @@ def stream_request(
     buffer_bytes, buffer_batches = resolve_buffer(buffer)
     if collate_fn is (default_collate if batch_size else default_convert):
         collate_fn = None
-    parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
+    parts: dict[str, Any] = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
+    if additions := collate_additions():
+        parts["collate_additions"] = additions
     identity: dict[str, Any] = {
         "seed": number,
         "order": order,

@@ -99,7 +99,9 @@ class BatchPickler(MainAwarePickler):
         self.dump(batch)
         # Views count from the first byte that is copied of their storage.
         views = tuple(
-            dataclasses.replace(view, storage_offset=view.storage_offset - self._low_element(view))
+            dataclasses.replace(view, storage_offset=view.storage_offset - low)
+            if (low := self._low_element(view))
+            else view
             for view in self.views
         )
         sizes = [(source.high - source.low, source.kind) for source in self._sources]

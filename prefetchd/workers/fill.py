@@ -5,10 +5,12 @@ Errors of the user's code come out as UserCodeError, which says where it happene
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import itertools
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -262,13 +264,26 @@ def _traceback_of(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__))
 
 
+def _attributes_of(error: BaseException) -> dict[str, Any]:
+    """Its __dict__ and what it keeps in slots, as ImportError does its name and path."""
+    found = dict(error.__dict__)
+    for kind in type(error).__mro__:
+        # An OSError makes its own of its arguments.
+        for name, member in vars(kind).items() if kind is not OSError else ():
+            # An AttributeError's `obj` may be the whole dataset.
+            if isinstance(member, types.MemberDescriptorType) and not name.startswith("__") and name != "obj":
+                with contextlib.suppress(AttributeError):
+                    found[name] = getattr(error, name)
+    return found
+
+
 def _pickled_exception(error: BaseException) -> bytes:
     target = io.BytesIO()
     try:
         # OSError keeps file names outside of `args`. A __reduce__ of the class's own is not asked: what it gives is for
         # the constructor, which the trainer does not call.
         arguments = OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args
-        MainAwarePickler(target, 5).dump((type(error), arguments, error.__dict__))
+        MainAwarePickler(target, 5).dump((type(error), arguments, _attributes_of(error)))
     except Exception:
         return b""
     pickled = target.getvalue()

@@ -9,16 +9,20 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import torch.utils.data._utils.collate as torch_collate
+
 from prefetchd.wire.program_layout import Environment, decode_environment, decode_program
 
 
 @dataclasses.dataclass
 class Program:
-    """What makes a stream's batches. `collate_fn` None stands for torch's default of the batch size."""
+    """What makes a stream's batches. `collate_fn` None stands for torch's default of the batch size;
+    `collate_additions` is what the trainer has added to that one's table of types."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any] | None = None
     worker_init_fn: Callable[[int], None] | None = None
+    collate_additions: dict[Any, Any] | None = None
 
 
 def read_environment(fd: int) -> Environment:
@@ -30,7 +34,8 @@ def read_environment(fd: int) -> Environment:
 
 
 def load_program(fd: int) -> Program:
-    """Unpickles the program behind `fd`; imports the user's modules. Raises whatever that raises.
+    """Unpickles the program behind `fd`; imports the user's modules and extends default_collate as the trainer has.
+    Raises whatever that raises.
 
     Buffers are mapped privately: all processes that fork from this one share them until they write. The mapping
     lives as long as what was built on it.
@@ -40,4 +45,6 @@ def load_program(fd: int) -> Program:
     layout = decode_program(view)
     pickled = view[layout.pickle_offset : layout.pickle_offset + layout.pickle_bytes]
     buffers = [view[at : at + size] for at, size in zip(layout.buffer_offsets, layout.buffer_sizes)]
-    return Program(**pickle.loads(pickled, buffers=buffers))
+    program = Program(**pickle.loads(pickled, buffers=buffers))
+    torch_collate.default_collate_fn_map.update(program.collate_additions or {})
+    return program

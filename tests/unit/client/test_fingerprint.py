@@ -549,6 +549,23 @@ def test_packages_count_by_version_and_not_by_source(modules: Modules, monkeypat
         assert modules.fingerprint(script) != before
 
 
+def test_packages_in_a_target_directory_count_by_version_too(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install --target`: beside them a module of the user's own, which counts by its source."""
+    place = modules.place / "target"
+    monkeypatch.syspath_prepend(str(place))
+    (place / "fakepkg-1.0.dist-info").mkdir(parents=True)
+    (place / "fakepkg-1.0.dist-info" / "RECORD").write_text("fakepkg.py,sha256=abc,12\n../bin/fake,,\n")
+    for name, is_installed in (("fakepkg", True), ("ownpkg", False)):
+        script = f"from {name} import f as part"
+        modules.names.add(name)
+        modules.write(f"target.{name}", "__version__ = '1.0'\ndef f(): return 1\n")
+        before = modules.fingerprint(script)
+        modules.write(f"target.{name}", "__version__ = '1.0'\ndef f(): return 1\nx = 1\n")
+        assert (modules.fingerprint(script) == before) is is_installed
+        modules.write(f"target.{name}", "__version__ = '1.1'\ndef f(): return 1\n")
+        assert modules.fingerprint(script) != before
+
+
 def test_the_distributions_that_a_package_requires_count(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
     place = modules.place / "site-packages"
     monkeypatch.syspath_prepend(str(place))

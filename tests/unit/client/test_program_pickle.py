@@ -250,6 +250,10 @@ class Base(Dataset):
         return 10
 
 class Images(Base):
+    class Crop:
+        class Corner:
+            pass
+
     def __init__(self):
         self.options = Options()
         self.table = torch.arange(100_000)
@@ -288,6 +292,8 @@ def test_a_script_s_own_classes_and_functions_work_in_another_process(tmp_path):
     with program.open("rb") as file:
         loaded = load_program(file.fileno())
         script_environment = read_environment(file.fileno())
+    # A batch's objects are found again by it.
+    assert type(loaded.dataset).Crop.Corner.__qualname__ == "Images.Crop.Corner"
     draws = []
     for _ in range(2):
         random.seed(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 
+import numpy as np
 import pytest
 from prefetchd_client.remote_errors import WorkerTraceback, rebuild_exception, stream_failure
 
@@ -36,6 +37,10 @@ class CannotBeMade(Exception):  # noqa: N818
         return super().__new__(cls)
 
 
+class Slotted(Exception):  # noqa: N818
+    __slots__ = ("place",)
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -64,6 +69,25 @@ def test_the_error_comes_back_as_it_was(error):
     assert found.__dict__ == error.__dict__
     for name in ("errno", "strerror", "encoding", "object", "start", "end", "reason", "lineno", "text"):
         assert getattr(found, name, None) == getattr(error, name, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "attributes"),
+    [
+        (ImportError("cannot load"), {"name": "codec", "path": "/lib/codec.so"}),
+        (ModuleNotFoundError("no module"), {"name": "codec"}),
+        (AttributeError("no attribute"), {"name": "shape"}),
+        (NameError("not defined"), {"name": "image"}),
+        (Slotted("slotted"), {"place": None, "more": [1]}),
+        (np.exceptions.AxisError("axis 3"), {"_msg": "axis 3", "axis": None, "ndim": None}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_an_error_keeps_in_slots_comes_with_it(error, attributes):
+    found = rebuild_exception(sent(error, pickle.dumps((type(error), error.args, attributes))))
+    assert (type(found), str(found)) == (type(error), str(error))
+    assert {name: getattr(found, name) for name in attributes} == attributes
+    assert not found.__dict__.keys() & {"name", "path", "place"}
 
 
 def test_its_cause_tells_where_it_was_and_shows_the_worker_s_traceback():

@@ -24,6 +24,7 @@ from torch.utils.data import (
     default_collate,
     default_convert,
 )
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS
@@ -256,3 +257,25 @@ def test_a_dataset_without_a_length_is_told():
 def test_values_out_of_range_are_told_by_name(changes, told):
     with pytest.raises(CallerError, match=f"^{told} is .*allowed"):
         request(**changes)
+
+
+# --- default_collate as the trainer has extended it ---
+
+
+def test_what_was_added_to_default_collate_goes_along(monkeypatch):
+    assert "collate_additions" not in request().parts
+    before = request().spec.fingerprint
+    monkeypatch.setitem(default_collate_fn_map, Extended, collate_extended)
+    found = request()
+    assert found.parts["collate_additions"] == {Extended: collate_extended}
+    assert found.spec.fingerprint != before
+    monkeypatch.setitem(default_collate_fn_map, str, collate_extended)
+    assert request().parts["collate_additions"] == {str: collate_extended, Extended: collate_extended}
+
+
+class Extended:
+    pass
+
+
+def collate_extended(batch, *, collate_fn_map=None):
+    return len(batch)

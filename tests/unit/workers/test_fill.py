@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from prefetchd_client.remote_errors import rebuild_exception
@@ -350,11 +352,26 @@ class ByParts(Exception):  # noqa: N818
         return ByParts, tuple(str(self).split(":"))
 
 
+class InSlots(ModuleNotFoundError):  # noqa: N818
+    """Keeps one thing where ImportError keeps its own, and has nothing in another slot."""
+
+    __slots__ = ("empty", "hint")
+
+    def __init__(self, package: str) -> None:
+        super().__init__(f"install {package}", name=package, path="/lib")
+        self.hint = [package]
+
+
 @pytest.mark.parametrize(
     "error",
     [
         FileNotFoundError(2, "No such file or directory", "a.png"),
         PermissionError(13, "Permission denied", "a.png", None, "b.png"),
+        ImportError("cannot load", name="codec", path="/lib/codec.so"),
+        AttributeError("no such attribute", name="shape", obj=lambda: "cannot be pickled, or is the whole dataset"),
+        NameError("not defined", name="image"),
+        InSlots("codec"),
+        np.exceptions.AxisError(7, 1),
         OSError("the object store does not answer"),
         AboutAFile("a.tar"),
         ByParts("a.csv", 12),
@@ -366,8 +383,15 @@ def test_an_exception_comes_back_with_what_it_keeps_outside_of_its_arguments(err
     assert type(rebuilt) is type(error)
     assert str(rebuilt) == str(error)
     assert vars(rebuilt) == vars(error)
-    for name in ("errno", "strerror", "filename", "filename2"):
+    for name in ("errno", "strerror", "filename", "filename2", "name", "path", "hint", "axis", "ndim"):
         assert getattr(rebuilt, name, None) == getattr(error, name, None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no exception groups yet")
+def test_an_exception_group_comes_back_with_its_exceptions():
+    error = ExceptionGroup("two", [ValueError("a"), KeyError("b")])  # noqa: F821
+    rebuilt = rebuild_exception(encode_exception(remote_exception(user_code_error(error))))
+    assert repr(rebuilt) == repr(error)
 
 
 class WithoutText(Exception):  # noqa: N818

@@ -1,0 +1,17 @@
+"""One daemon for all cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Daemon, running_daemon
+
+
+@pytest.fixture(scope="session")
+def compatibility_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Its rings go with their loaders, and its workers are not nicer than DataLoader's."""
+    with running_daemon(tmp_path_factory.mktemp("daemon")) as daemon:
+        daemon.start("--linger-clean", "0", "--nice", "0")
+        yield daemon

@@ -1,0 +1,60 @@
+"""Runs a case with both loaders, and says how their outcomes differ."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from prefetchd_client import PrefetchLoader
+from torch.utils.data import DataLoader
+
+from tests.compatibility.case import Case, Raised
+from tests.compatibility.comparing import differences
+
+BUFFER = "32MiB"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`differences` is empty when the outcomes are equal."""
+
+    case: Case
+    differences: list[str]
+
+    @property
+    def is_as_expected(self) -> bool:
+        return bool(self.differences) == bool(self.case.reason)
+
+
+def run_case(case: Case) -> Verdict:
+    """Needs a daemon that clients find without being told."""
+    with _as_without_tests():
+        theirs = _outcome(DataLoader, case, num_workers=case.workers)
+        ours = _outcome(PrefetchLoader, case, num_workers=case.workers, buffer=BUFFER)
+        return Verdict(case, differences(theirs, ours))
+
+
+def _outcome(kind: Any, case: Case, **arguments: Any) -> Any:
+    loading = case.make()
+    try:
+        loader = kind(**(arguments | loading.arguments))
+    except Exception as error:
+        return Raised(error)
+    try:
+        return loading.use(loader)
+    except Exception as error:
+        return Raised(error)
+    finally:
+        if isinstance(loader, PrefetchLoader):
+            loader.close()
+
+
+@contextlib.contextmanager
+def _as_without_tests() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # Warnings are errors in tests; DataLoader's about forks and missing accelerators are none of ours.
+        warnings.simplefilter("ignore")
+        yield
