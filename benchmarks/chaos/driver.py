@@ -46,6 +46,7 @@ class Driver:
         self.trails = [Trail(work, directory / f"{work.name}.journal", Oracle()) for work in WORKS]
         self.at_random: Counter[str] = Counter()
         self.unexpected: list[str] = []
+        self.stops: list[float] = []
         self._directory = directory
         self._paths = paths
         self._wanted_kills = kills
@@ -173,6 +174,7 @@ class Driver:
         elif stimulus == "stop the daemon" and self.watch.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.watch.pid, signal.SIGTERM)
+                self.stops.append(time.monotonic())
         elif stimulus.endswith("loader"):
             fresh = stimulus == "fresh loader"
             alone = [number for number, work in enumerate(WORKS) if work.stream != "shared" or not fresh]

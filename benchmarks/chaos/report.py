@@ -45,7 +45,7 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
     wrongs: Counter[str] = Counter()
     for trail in driver.trails:
         wrongs += trail.wrongs
-    again, excused, asked = recomputed(driver.watch.deaths, Samples(directory / "samples"), driver.trails)
+    again, excused, asked = recomputed(driver.watch.deaths, driver.stops, Samples(directory / "samples"), driver.trails)
     leaked = driver.leaked()
     crashes = crashes_in(next(directory.glob("prefetchd/*.log"), None))
     hits = kills_by_point(driver.kill_log)
@@ -73,7 +73,7 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
     for kind in ("lost", "repeated", "reordered", "torn", "changed"):
         print(f"{kind + ':':28} {wrongs[kind]}")
     print(f"{'made again though ready:':28} {len(again)}  (of {asked} that were ready when a daemon died; ", end="")
-    print(f"{excused} more after their trainer began anew)")
+    print(f"{excused} more with a reason for it)")
     print(f"{'leaked:':28} {len(leaked)}")
     print(f"{'errors:':28} {wrongs['error'] + len(driver.unexpected) + len(crashes) + bool(stuck)}")
     wrong = [line for trail in driver.trails for line in trail.wrong]

@@ -72,7 +72,7 @@ def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[Ready
     records = [decode_slot_record(data, header.slot_record_offset(slot)) for slot in range(reserved)]
     consumers = [decode_consumer_record(data, header.consumer_record_offset(number)) for number in living]
     stands = [each.epoch * steps + each.step for each in consumers if each.yielded]
-    share = reserved // max(1, len(living))
+    share = (reserved - min(spec.lookback, reserved // 2)) // max(1, len(living))
     return {
         ReadyBatch(spec.seed, record.epoch, record.step)
         for slot, record in enumerate(records)

@@ -145,12 +145,12 @@ class Samples:
 
 
 def recomputed(
-    deaths: list[tuple[float, set[ReadyBatch]]], samples: Samples, trails: list[Trail]
+    deaths: list[tuple[float, set[ReadyBatch]]], stops: list[float], samples: Samples, trails: list[Trail]
 ) -> tuple[list[str], int, int]:
     """Batches that were ready when a daemon died and were made again: in words those for which there was no reason;
-    then how many had one (a trainer of the stream began anew meanwhile, and may have been handed them before; or one of
-    two had yielded them, and the other was too far behind for them to be kept); then of how many batches all this was
-    asked."""
+    then how many had one (a daemon was stopped in order meanwhile, and its rings with it; a trainer of the stream began
+    anew, and may have been handed them before; or one of two had yielded them, and the other was too far behind for
+    them to be kept); then of how many batches all this was asked. `stops` are when daemons were told to stop."""
     unexcused, excused, asked = [], 0, 0
     for number, (died_s, ready) in enumerate(deaths):
         for batch in ready:
@@ -159,7 +159,7 @@ def recomputed(
             if made_s is None:
                 continue
             consumers = [trail for trail in trails if trail.work.seed == batch.seed]
-            reasons = [at_s for trail in consumers for at_s in trail.lives]
+            reasons = [*stops, *(at_s for trail in consumers for at_s in trail.lives)]
             reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
             if any(died_s < at_s < made_s for at_s in reasons):
                 excused += 1

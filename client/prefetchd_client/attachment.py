@@ -68,6 +68,9 @@ class Attachment:
         self._when_all_are_dropped: Callable[[], None] | None = None
         self._held_slots = 0
         self._counts: _Counts = former._counts if former is not None else _Counts()
+        if former is None:
+            # Whoever wrote this record before must not be taken for us.
+            CONSUMER_RECORD.pack_into(self.ring.memory, self._record_offset, os.getpid(), -1, *[0] * 8)
 
     def is_to(self, fd: int, consumer: int) -> bool:
         """True when this is the attachment that RingOpened with `fd` asks for."""

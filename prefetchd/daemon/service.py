@@ -111,6 +111,9 @@ class Service:
                 f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
             )
         kill_point("daemon.hello.heard")
+        # Whoever is started again at once must not meet its own dead predecessor.
+        if self.listener is not None:
+            self.listener.end_dead()
         self._look_for_the_dead()
         marks = next(
             (

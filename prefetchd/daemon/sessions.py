@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 import time
@@ -98,8 +99,18 @@ class Session:
             return
         self._flush()
 
+    def end_if_dead(self) -> None:
+        """Ends the session now if its peer is dead, whatever of that the loop has yet to see."""
+        if self._open and self._pidfd >= 0:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if poll.poll(0):
+                self._peer_died()
+
     def _peer_died(self) -> None:
         self.peer_is_dead = True
+        # What it said last counts, such as Goodbye.
+        self._readable()
         self.close()
 
     def check_hello(self) -> None:
@@ -237,6 +248,11 @@ class Listener:
             with contextlib.suppress(KeyError):
                 self._loop.unwatch(self._sock.fileno())
             self._sock.close()
+
+    def end_dead(self) -> None:
+        """Ends the sessions of all who are dead."""
+        for session in list(self.sessions.values()):
+            session.end_if_dead()
 
     def end_silent(self, now_s: float) -> None:
         """Ends sessions that have not said Hello in time. To be called now and then: a timer for each would keep those

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 
 import pytest
 
@@ -67,12 +68,15 @@ class Events:
 class World:
     """A session on one end of a pair of sockets, the peer on the other, and a loop that turns when it is told to."""
 
-    def __init__(self):
+    def __init__(self, with_process=False):
         self.loop = Loop()
         self.events = Events()
         ours, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.peer.setblocking(False)
-        self.session = Session(7, ours, self.loop, self.events, -1)
+        # Stands for the peer's process: it dies when it is told to.
+        self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if with_process else None
+        pidfd = os.pidfd_open(self.process.pid) if self.process is not None else -1
+        self.session = Session(7, ours, self.loop, self.events, pidfd)
 
     def turn(self, rounds=3):
         for _ in range(rounds):
@@ -106,6 +110,10 @@ class World:
             count += 1
         return count
 
+    def end_process(self):
+        self.process.stdin.close()
+        self.process.wait()
+
     def close(self):
         self.session.close()
         self.peer.close()
@@ -119,6 +127,14 @@ def world():
     yield found
     found.close()
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left"
+
+
+@pytest.fixture
+def world_with_process():
+    found = World(with_process=True)
+    yield found
+    found.end_process()
+    found.close()
 
 
 # --- what may be said when ---
@@ -334,3 +350,23 @@ def test_a_message_to_a_peer_that_has_gone_ends_the_session(world):
     world.peer.close()
     world.session.send(Farewell("bye"))
     assert world.events.told == [("ended", 7)]
+
+
+# --- the peer's process ---
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "in its turn"])
+def test_a_dead_peer_s_session_ends_though_its_connection_does_not(world_with_process, asked):
+    """A forked child of it may keep that open. What it said before it died counts."""
+    world = world_with_process
+    world.session.end_if_dead()
+    world.say(HELLO)
+    assert world.events.told == [("hello", HELLO)], "it lives"
+    world.peer.send(encode(Goodbye()))
+    world.end_process()
+    if asked:
+        world.session.end_if_dead()
+    else:
+        world.turn()
+    assert world.session.peer_is_dead
+    assert world.events.told == [("hello", HELLO), ("trainer", Goodbye()), ("ended", 7)]

@@ -1,0 +1,43 @@
+"""A process's attachment to a ring: its record in the segment."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from prefetchd_client.attachment import Attachment
+
+from prefetchd.ring.segment import RingSegment, new_header
+from prefetchd.wire.segment_layout import DEPARTED
+
+
+@pytest.fixture
+def ring():
+    header = new_header(4, 4096, "0" * 32, 1, b"spec", b"", "")
+    found = RingSegment.create(f"/prefetchd-test-ring-{os.getpid():x}", header, b"spec", b"", 4)
+    yield found
+    found.close()
+
+
+def test_a_new_consumer_is_not_taken_for_the_one_whose_record_it_takes_over(ring):
+    first = Attachment(os.dup(ring.shared_fd), 3)
+    first.note_yield(1, 5, 7, 100)
+    assert (ring.consumer_record(3).epoch, ring.consumer_record(3).step) == (5, 7)
+    first.note_departure()
+    first.close()
+    assert ring.consumer_record(3).cursor == DEPARTED
+    second = Attachment(os.dup(ring.shared_fd), 3)
+    found = ring.consumer_record(3)
+    assert (found.pid, found.cursor, found.epoch, found.step, found.yielded) == (os.getpid(), -1, 0, 0, 0)
+    second.close()
+
+
+def test_one_that_attaches_to_its_next_ring_goes_on_with_its_counts(ring):
+    first = Attachment(os.dup(ring.shared_fd), 0)
+    first.note_yield(1, 0, 1, 100)
+    second = Attachment(os.dup(ring.shared_fd), 0, first)
+    second.note_yield(1, 0, 2, 50)
+    found = ring.consumer_record(0)
+    assert (found.yielded, found.waited_us) == (2, 150)
+    first.close()
+    second.close()
