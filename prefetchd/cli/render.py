@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from prefetchd.cli.snapshot import Report
@@ -10,10 +11,10 @@ from prefetchd.wire.byte_sizes import format_bytes
 BAR_CELLS = 20
 
 
-def render(report: Report) -> list[str]:
-    """The lines of `prefetchd status`."""
+def render(report: Report, socket: Path) -> list[str]:
+    """The lines of `prefetchd status` for the daemon on `socket`."""
     if report.snapshot is None:
-        return ["no daemon"]
+        return [f"no daemon on {socket}; the first loader starts one, or `prefetchd run` does"]
     found = report.snapshot
     daemon, workers = found["daemon"], found["workers"]
     lines = [

@@ -15,7 +15,7 @@ from prefetchd.wire.status_layout import HEAD, STATUS_BYTES, decode_head, decode
 
 HANGING_AFTER_S = 3.0
 AGAIN_S = 0.005
-_ATTEMPTS = 20
+_ATTEMPTS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _report(memory: mmap.mmap) -> Report:
             age_s = max(0.0, (time.monotonic_ns() - head.heartbeat_ns) / 1e9)
             return Report(_state(head.pid, found, age_s), age_s, found)
         time.sleep(AGAIN_S)
-    raise ProtocolError("the status segment holds no whole snapshot")
+    raise ProtocolError("the daemon is starting, and has yet to say anything of itself: ask again")
 
 
 def _state(pid: int, found: dict[str, Any], age_s: float) -> str:

@@ -23,10 +23,11 @@ def command(socket: str | None, as_json: bool) -> None:
 
     Exit code: 0 running, 3 hanging or dead, 4 absent.
     """
-    report = read_report(runtime_paths(socket))
+    paths = runtime_paths(socket)
+    report = read_report(paths)
     if as_json:
         found = {"state": report.state, "heartbeat_age_s": report.heartbeat_age_s, **(report.snapshot or {})}
         click.echo(json.dumps(found, indent=2))
     else:
-        click.echo("\n".join(render(report)))
+        click.echo("\n".join(render(report, paths.socket)))
     sys.exit(EXIT_CODES[report.state])

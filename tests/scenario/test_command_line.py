@@ -39,7 +39,8 @@ def status(daemon, *arguments):
 
 
 def test_status_without_a_daemon(daemon):
-    assert status(daemon) == (4, "no daemon\n")
+    told = f"no daemon on {daemon.socket}; the first loader starts one, or `prefetchd run` does\n"
+    assert status(daemon) == (4, told)
     assert status(daemon, "--json") == (4, {"state": "absent", "heartbeat_age_s": None})
 
 

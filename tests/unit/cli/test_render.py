@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from prefetchd.cli.render import render
 from prefetchd.cli.snapshot import Report
 
 GIB = 1 << 30
+SOCKET = Path("/run/d.sock")
 
 
 def stream(**changes):
@@ -69,11 +72,13 @@ def report(*streams, state="running", age_s=0.1, up_s=12.34):
 
 
 def lines(*streams, **about):
-    return render(report(*streams, **about))
+    return render(report(*streams, **about), SOCKET)
 
 
 def test_no_daemon():
-    assert render(Report("absent")) == ["no daemon"]
+    assert render(Report("absent"), SOCKET) == [
+        "no daemon on /run/d.sock; the first loader starts one, or `prefetchd run` does"
+    ]
 
 
 def test_a_daemon_with_nothing_to_do():
@@ -106,7 +111,7 @@ def test_several_streams_are_told_apart_by_an_empty_line():
 def test_streams_that_had_no_room_in_the_segment_are_counted():
     found = report(stream())
     found.snapshot["streams_left_out"] = 3
-    assert render(found)[-2:] == ["", "and 3 more streams, for which there is no room here"]
+    assert render(found, SOCKET)[-2:] == ["", "and 3 more streams, for which there is no room here"]
 
 
 @pytest.mark.parametrize("state", ["hanging", "dead"])

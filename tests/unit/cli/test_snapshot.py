@@ -97,13 +97,13 @@ def test_another_process_with_its_number_is_not_the_daemon(paths):
 
 def test_a_snapshot_that_is_never_whole_is_an_error(paths):
     write(paths, damage=True)
-    with pytest.raises(ProtocolError, match="no whole snapshot"):
+    with pytest.raises(ProtocolError, match="yet to say anything"):
         read_report(paths)
 
 
 def test_a_daemon_that_has_not_said_anything_yet_is_an_error_that_says_so(paths):
     write(paths, copies=())
-    with pytest.raises(ProtocolError, match="no whole snapshot"):
+    with pytest.raises(ProtocolError, match="yet to say anything"):
         read_report(paths)
 
 
