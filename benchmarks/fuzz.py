@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 import psutil
+from prefetchd_client.demo.machine import describe_machine
 
-from benchmarks.harness import machine, own_daemon
+from benchmarks.harness import own_daemon
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.scenario.fuzzed_trainer import FuzzedTrainer
@@ -30,7 +31,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    print(machine())
+    print(describe_machine())
     with own_daemon(workers=2):
         try:
             return 0 if run(arguments.messages, arguments.seed) else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -12,25 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import DataLoader
-
-from prefetchd import __version__
-
-
-def machine() -> str:
-    """The machine and the versions, in one line."""
-    model = platform.processor() or "unknown CPU"
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    cpus = len(os.sched_getaffinity(0))
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    return (
-        f"{model}, {cpus} CPUs, {memory_gib:.0f} GiB; Linux {platform.release()}, Python {platform.python_version()}, "
-        f"torch {torch.__version__}, numpy {np.__version__}, prefetchd {__version__}"
-    )
 
 
 @contextlib.contextmanager
@@ -69,7 +50,7 @@ def interleave(rounds: int, contestants: dict[str, Callable[[], float]]) -> dict
 
 def report(title: str, unit: str, figures: dict[str, list[float]], ours: str, others: dict[str, float | None]) -> None:
     """Medians, and the median of ours over each other's, round by round; `others` names the ratios to reach."""
-    print(f"\n{title}\n{machine()}")
+    print(f"\n{title}\n{describe_machine()}")
     for name, values in figures.items():
         low, high = min(values), max(values)
         print(f"  {name:28} median {statistics.median(values):12,.2f} {unit}   ({low:,.2f} to {high:,.2f})")

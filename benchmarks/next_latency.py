@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.demo.machine import describe_machine
 from torch.utils.data import DataLoader
 
 from benchmarks.handoff import BATCH, Source
-from benchmarks.harness import endless, machine, own_daemon
+from benchmarks.harness import endless, own_daemon
 
 READY_BATCHES = 24
 WORK_S = 0.05
@@ -84,7 +85,7 @@ def main() -> None:
                     else:
                         time.sleep(2.0)
                     found.setdefault(f"{name}, {how}", []).extend(latencies_us(stream, READY_BATCHES // 2, between))
-    print(f"\nnext_latency\n{machine()}")
+    print(f"\nnext_latency\n{describe_machine()}")
     for name, values in found.items():
         p50, p99 = np.percentile(values, [50, 99])
         print(f"  {name:34} p50 {p50:9.1f} us   p99 {p99:9.1f} us   ({len(values)} calls)")

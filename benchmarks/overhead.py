@@ -20,9 +20,10 @@ from typing import Any
 import psutil
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.demo.machine import describe_machine
 from torch.utils.data import Dataset
 
-from benchmarks.harness import endless, machine, own_daemon
+from benchmarks.harness import endless, own_daemon
 
 DEPTHS = (10, 10_000)
 LENGTHS = (10**4, 10**9)
@@ -88,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batches", type=int, default=12_000)
     arguments = parser.parse_args()
-    print(machine())
+    print(describe_machine())
     for depth, length in itertools.product(DEPTHS, LENGTHS):
         cpu_us, tasks, rss_mb, rate = run(depth, length, arguments.batches)
         print(

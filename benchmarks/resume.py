@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.demo.machine import describe_machine
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from benchmarks.harness import machine, own_daemon
+from benchmarks.harness import own_daemon
 
 BATCH = 64
 RING_BATCHES = 32
@@ -131,7 +132,7 @@ def main() -> None:
     if arguments.train:
         train(arguments.train, arguments.paths, arguments.resume, arguments.state)
         return
-    print(machine())
+    print(describe_machine())
     for paths in (0, arguments.paths):
         for ours in (OURS, FROM_BEHIND):
             compare(ours, paths, arguments.rounds)

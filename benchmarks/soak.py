@@ -22,9 +22,10 @@ from pathlib import Path
 import psutil
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.demo.machine import describe_machine
 from torch.utils.data import Dataset
 
-from benchmarks.harness import machine, own_daemon
+from benchmarks.harness import own_daemon
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
@@ -134,7 +135,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--batches", type=int, default=1_000_000)
     arguments = parser.parse_args()
-    print(machine())
+    print(describe_machine())
     found = []
     with own_daemon(workers=2):
         began_s = told_s = time.monotonic()

@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from prefetchd_client.demo.machine import describe_machine
+
 from benchmarks.chaos.driver import BATCHES_A_KILL, Driver, Stuck
 from benchmarks.chaos.verdict import Samples, recomputed, use_one_thread
-from benchmarks.harness import machine
 from prefetchd.wire.kill_point_table import POINTS
 from prefetchd.wire.kill_points import kills_by_point
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -22,7 +23,7 @@ def run(directory: Path, kills: int, seed: int, minutes: float) -> bool:
     """Runs and tells; True when nothing was wrong."""
     use_one_thread()
     paths = runtime_paths()
-    print(f"{machine()}\n{kills} kills, seed {seed}", flush=True)
+    print(f"{describe_machine()}\n{kills} kills, seed {seed}", flush=True)
     driver = Driver(directory, paths, kills, seed, lambda line: print(line, flush=True))
     began_s = time.monotonic()
     stuck = ""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import io
-import os
-import platform
 import sys
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from prefetchd import __version__
 from prefetchd.wire.errors import PrefetchdError, RemoteError
 from prefetchd_client.demo.comparison import Measured, measure
 from prefetchd_client.demo.interruption import Interrupted, raise_interrupts
 from prefetchd_client.demo.live import Live
+from prefetchd_client.demo.machine import describe_machine
 from prefetchd_client.demo.own_daemon import own_daemon, own_directory, own_environment
 from prefetchd_client.demo.report import Conditions, side_by_side
 from prefetchd_client.demo.trainer_messages import DATALOADER, PREFETCHD, Plan
@@ -96,20 +92,6 @@ def _measure_both(options: argparse.Namespace, data: Path, directory: Path, live
             raise
     # The daemon is gone: nothing of it stands in DataLoader's way.
     return ours, measure(dataclasses.replace(plan, loader=DATALOADER), environment, None, live)
-
-
-def describe_machine() -> str:
-    """The machine, the versions, and how busy it is, in one line."""
-    model = platform.processor() or "unknown CPU"
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    cpus = len(os.sched_getaffinity(0))
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    return (
-        f"{model}, {cpus} CPUs, {memory_gib:.0f} GiB; Python {platform.python_version()}, torch {torch.__version__}, "
-        f"prefetchd {__version__}; load average {os.getloadavg()[0]:.1f}"
-    )
 
 
 if __name__ == "__main__":
