@@ -97,7 +97,7 @@ def test_differences_are_found_both_ways(one, other):
         [torch.empty(0), torch.empty(0)],
         [torch.ones(2).to_sparse(), torch.tensor([1j])],
     ],
-    ids=str,
+    ids=lambda thing: type(thing).__name__,
 )
 def test_a_copy_is_equal(thing):
     assert differences(thing, copy.deepcopy(thing)) == []
