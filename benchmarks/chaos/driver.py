@@ -29,6 +29,7 @@ LOOK_EVERY_S = 0.002
 ORDER_WITHIN_S = 12.0
 IDLE_ORDER_S = 1.0
 """How long an order waits once all batches were taken that the kills so far allow."""
+MOST_IN_VAIN = 3
 STUCK_AFTER_S = 90.0
 PROGRESS_EVERY_S = 5.0
 STOPPED_AT_MOST_S = 0.3
@@ -91,10 +92,15 @@ class Driver:
             self._start(number)
         self._board.allow(BATCHES_A_KILL)
         self._wait(lambda: all(self._board.taken_by(each) for each in range(len(WORKS))), STUCK_AFTER_S)
+        in_vain = 0
         while self.kills < self._wanted_kills and time.monotonic() < until_s:
             order = self._steering.next_order(kills_by_point(self.kill_log), self.kills, self._dear_kills)
             before = self.kills
-            if order is None or not self._carry_out(order):
+            hit = order is not None and self._carry_out(order)
+            in_vain = 0 if order is None or hit else in_vain + 1
+            # Now and then also after an order to which nobody came: things have to move.
+            if order is None or in_vain >= MOST_IN_VAIN:
+                in_vain = 0
                 self._kill_at_random()
             if order is not None and order.is_dear:
                 self._dear_kills += self.kills - before

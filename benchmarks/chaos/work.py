@@ -86,7 +86,18 @@ class Work:
 
 WORKS = (
     Work("small ring", 11, 50, 4, buffer=4, sample_s=0.001, keeps=1, breaks=0.02),
-    Work("whole batches", 12, 45, 5, buffer=9, collate_fn=collate_by_hand, keeps=2, breaks=0.02, lookback=3),
+    Work(
+        "whole batches",
+        12,
+        45,
+        5,
+        buffer=9,
+        width=512,
+        collate_fn=collate_by_hand,
+        keeps=2,
+        breaks=0.02,
+        lookback=3,
+    ),
     Work("first of two", 13, 64, 4, buffer=8, stream="shared", keeps=2),
     Work("second of two", 13, 64, 4, buffer=8, stream="shared"),
     Work(
