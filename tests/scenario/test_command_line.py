@@ -104,7 +104,8 @@ def test_status_of_streams_in_every_state(shared_daemon):
         PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="fails", worker_init_fn=bad.init_that_raises) as _,
     ):
         next(iter(works))
-        PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="left").close()
+        with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="left") as left:
+            next(iter(left))
         for name, holds in {
             "works": lambda stream: stream["ring"] and stream["consumers"][0].get("yielded") == 1,
             "fails": lambda stream: stream["failure"],

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from prefetchd_client import PrefetchLoader, stream_client
+from prefetchd_client import PrefetchLoader, introduction
 
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire import status_layout
@@ -75,7 +75,7 @@ def test_a_new_client_is_told_to_stop_the_daemon_of_another_version(daemon):
 
 def test_an_old_client_is_told_the_same_by_a_new_daemon(shared_daemon, monkeypatch):
     shared_daemon.start()
-    monkeypatch.setattr(stream_client, "PROTOCOL_VERSION", PROTOCOL_VERSION - 1)
+    monkeypatch.setattr(introduction, "PROTOCOL_VERSION", PROTOCOL_VERSION - 1)
     with pytest.raises(
         DaemonRefusedError, match=f"speaks protocol {PROTOCOL_VERSION}, the client {PROTOCOL_VERSION - 1}"
     ):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from prefetchd_client import stream_request as module
 from prefetchd_client.stream_request import (
+    collate_additions,
     default_stream_name,
     resolve_buffer,
     resolve_order,
@@ -200,6 +201,13 @@ def test_every_argument_arrives_in_the_spec():
 def test_only_a_stream_that_was_named_is_shared():
     assert request(stream="mine").shared
     assert not request().shared
+
+
+@pytest.fixture(autouse=True)
+def nothing_added_to_default_collate(monkeypatch):
+    """Packages add to it when they are imported, whoever did that before in this process."""
+    for kind in collate_additions():
+        monkeypatch.delitem(default_collate_fn_map, kind)
 
 
 @pytest.mark.parametrize(("batch_size", "own"), [(4, default_collate), (None, default_convert)])
