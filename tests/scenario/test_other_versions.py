@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -40,6 +41,14 @@ main()
 """
 
 
+def _answers(daemon) -> bool:
+    """A killed daemon leaves its socket, where nobody listens."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(daemon.socket))
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def other_daemon(daemon, status: str = ""):
     """One of another version, on the socket where trainers look."""
@@ -48,7 +57,7 @@ def other_daemon(daemon, status: str = ""):
             [sys.executable, "-c", OTHER_DAEMON.replace("STATUS", status)], env=daemon.environment, stderr=log
         )
     try:
-        until(daemon.socket.exists, "it serves")
+        until(lambda: _answers(daemon), "it serves")
         yield process
     finally:
         process.terminate()

@@ -86,9 +86,9 @@ class Filling:
             if piece is not None:
                 return piece
         while self._claim_next(pieces):
-            piece = self._from_queue(worker)
-            if piece is not None:
-                return piece
+            if self._queue:
+                return self._from_queue(worker)
+            # It lay behind, and needs nobody's work.
         return None
 
     @property
