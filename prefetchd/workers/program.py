@@ -9,8 +9,6 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import torch.utils.data._utils.collate as torch_collate
-
 from prefetchd.wire.program_layout import Environment, decode_environment, decode_program
 
 
@@ -46,5 +44,9 @@ def load_program(fd: int) -> Program:
     pickled = view[layout.pickle_offset : layout.pickle_offset + layout.pickle_bytes]
     buffers = [view[at : at + size] for at, size in zip(layout.buffer_offsets, layout.buffer_sizes)]
     program = Program(**pickle.loads(pickled, buffers=buffers))
-    torch_collate.default_collate_fn_map.update(program.collate_additions or {})
+    if program.collate_additions:
+        # Here: the daemon imports this module, and no torch.
+        from torch.utils.data._utils.collate import default_collate_fn_map
+
+        default_collate_fn_map.update(program.collate_additions)
     return program
