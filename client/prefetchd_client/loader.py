@@ -280,7 +280,7 @@ class PrefetchLoader(DataLoader[Any]):
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
         self._check_fork()
         try:
-            batch = self._client.next_batch(cursor, self.spec.timeout_s)
+            batch = self._client.next_batch(cursor, float(self.timeout))
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
         except EndOfEpoch:
