@@ -18,6 +18,7 @@ from torch.utils.data import RandomSampler, SequentialSampler, default_collate, 
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, StreamSpec
+from prefetchd_client.code_parts import is_installed
 from prefetchd_client.fingerprint import fingerprint
 
 _ordinals = itertools.count()
@@ -100,13 +101,23 @@ def resolve_order(dataset: Any, sampler: Any, generator: torch.Generator | None)
 
 
 def collate_additions() -> dict[Any, Any]:
-    """What this process has added to torch's default_collate, as its documentation shows, or changed of it."""
-    known = torch_collate.default_collate_fn_map
+    """What the program has added to torch's default_collate, as its documentation shows, or changed of it.
+
+    Not what an installed package adds for its own types: whoever makes samples of them imports the package, which
+    adds the same there; and that this process has imported it as well says nothing about the batches."""
     return {
         kind: collate
-        for kind, collate in known.items()
-        if getattr(collate, "__module__", "").partition(".")[0] not in ("torch", "prefetchd")
+        for kind, collate in torch_collate.default_collate_fn_map.items()
+        if _package(collate) not in ("torch", "prefetchd") and not _is_of_one_installed_package(kind, collate)
     }
+
+
+def _is_of_one_installed_package(kind: Any, collate: Any) -> bool:
+    return isinstance(kind, type) and is_installed(kind) and _package(kind) == _package(collate)
+
+
+def _package(value: Any) -> str:
+    return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
 def stream_request(

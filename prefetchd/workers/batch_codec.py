@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import io
 import pickle
 from typing import Any
@@ -88,9 +89,10 @@ class BatchPickler(MainAwarePickler):
 
     def __init__(self) -> None:
         self._skeleton = io.BytesIO()
-        super().__init__(self._skeleton, 5, buffer_callback=self._out_of_band)
-        self.views: list[ViewEntry] = []
         self._sources: list[_Source] = []
+        # A method of this pickler's would make a cycle, which keeps the whole batch until the garbage collector comes.
+        super().__init__(self._skeleton, 5, buffer_callback=functools.partial(_out_of_band, self._sources))
+        self.views: list[ViewEntry] = []
         self._view_of: dict[int, int] = {}
         self._storage_of: dict[int, int] = {}
         self._kept: list[Any] = []
@@ -163,13 +165,14 @@ class BatchPickler(MainAwarePickler):
         # Item sizes are powers of two up to 16, so `low` is a whole number of elements of any view.
         return self._sources[view.storage].low // _ITEM_BYTES[view.dtype]
 
-    def _out_of_band(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < SMALLEST_BUFFER_BYTES:
-            return True
-        address = ctypes.addressof(ctypes.c_char.from_buffer(raw)) if not raw.readonly else _address_of(raw)
-        self._sources.append(_Source((buffer, raw), address, 0, raw.nbytes, BUFFER))
-        return False
+
+def _out_of_band(sources: list[_Source], buffer: pickle.PickleBuffer) -> bool:
+    raw = buffer.raw()
+    if raw.nbytes < SMALLEST_BUFFER_BYTES:
+        return True
+    address = ctypes.addressof(ctypes.c_char.from_buffer(raw)) if not raw.readonly else _address_of(raw)
+    sources.append(_Source((buffer, raw), address, 0, raw.nbytes, BUFFER))
+    return False
 
 
 _ITEM_BYTES = {code: dtype.itemsize for dtype, code in DTYPE_CODES.items()}

@@ -281,6 +281,18 @@ def test_what_was_added_to_default_collate_goes_along(monkeypatch):
     assert request().parts["collate_additions"] == {str: collate_extended, Extended: collate_extended}
 
 
+def test_what_a_package_adds_for_its_own_types_does_not_make_another_stream(monkeypatch):
+    """Its import in the worker adds the same; that the trainer happens to have imported it must not cost a ring."""
+    before = request().spec.fingerprint
+    import tensordict
+
+    monkeypatch.setitem(default_collate_fn_map, tensordict.TensorDict, tensordict.stack)
+    assert "collate_additions" not in request().parts
+    assert request().spec.fingerprint == before
+    monkeypatch.setitem(default_collate_fn_map, tensordict.TensorDict, collate_extended)
+    assert request().spec.fingerprint != before
+
+
 class Extended:
     pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -199,6 +200,31 @@ def test_a_kept_batch_that_nobody_asks_for_is_let_go():
         assert gone() is not None
     made.fill_whole((0, 1), 4, 1 << 16, lambda: memory(1 << 16))
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda index: "text" * 1000 + str(index),
+        lambda index: (np.full(1000, index), bytearray(1000)),
+        lambda index: torch.full((1000,), index),
+        lambda index: torch.zeros(index % 3 + 1),
+    ],
+    ids=["text", "arrays", "tensors", "ragged"],
+)
+def test_a_written_batch_is_let_go_without_the_garbage_collector(make):
+    """Cycles would keep a hundred batches of large strings in a worker until the collector comes round."""
+    made = filler([make(index) for index in range(24)], collate_fn=list)
+    kind = type(memory(1 << 16))  # ctypes makes one kind of array for a length, which is a cycle of its own
+    whole(made, 0)
+    gc.collect()
+    gc.disable()
+    try:
+        for step in range(1, 6):
+            whole(made, step)
+        assert gc.collect() == 0, kind
+    finally:
+        gc.enable()
 
 
 def test_without_batches_samples_come_as_they_are():
