@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from prefetchd.wire.messages import BatchFailed, Published, Recall
+from prefetchd.wire.messages import BatchFailed, EpochStates, Published, Recall
 
 
 @dataclasses.dataclass(slots=True)
 class ClientCursor:
-    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place."""
+    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place.
+
+    Where a sampler decides the order: `states` by stage as EpochStates tells them; `began_with` is stage 0 once it was
+    compared with what is here."""
 
     number: int
     epoch: int
@@ -18,6 +21,8 @@ class ClientCursor:
     waiting: bool
     offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
     steps: int | None = None
+    states: dict[int, EpochStates] = dataclasses.field(default_factory=dict)
+    began_with: EpochStates | None = None
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - it is none
@@ -48,6 +53,16 @@ class Cursors:
         """False when it had ended before."""
         return self._cursors.pop(cursor.number, None) is not None
 
+    def new_number(self, cursor: ClientCursor) -> int:
+        """The cursor goes on under another number, with nothing offered. Returns the former one."""
+        former = cursor.number
+        del self._cursors[former]
+        cursor.number = self._next
+        self._next += 1
+        self._cursors[cursor.number] = cursor
+        cursor.offers, cursor.steps, cursor.states = {}, None, {}
+        return former
+
     def told(self) -> tuple[tuple[int, ...], ...]:
         """(number, epoch, step, waiting) of each, as Hello says it."""
         return tuple((each.number, each.epoch, each.step, int(each.waiting)) for each in self)
@@ -57,6 +72,12 @@ class Cursors:
         for cursor in self:
             cursor.offers = {}
             cursor.steps = None
+            cursor.states = {}
+
+    def planned(self, message: EpochStates) -> None:
+        cursor = self.get(message.cursor)
+        if cursor is not None and message.epoch == cursor.epoch:
+            cursor.states[message.stage] = message
 
     def published(self, message: Published) -> None:
         for number, epoch, first, private, *pairs in message.batches:

@@ -26,7 +26,7 @@ import marshal
 import pathlib
 import platform
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -54,22 +54,24 @@ _CHUNK = 4096
 _REMEMBERED_LENGTH = 1024
 
 
-def fingerprint(parts: Mapping[str, object]) -> str:
-    """32 hexadecimal digits for the named parts, whatever their order. Blocks while it reads all they hold."""
+def fingerprint(parts: Mapping[str, object], masked: Iterable[object] = ()) -> str:
+    """32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only that they are there
+    counts. Blocks while it reads all they hold."""
     content = _Hash()
-    for name, digest in sorted(describe(parts).items()):
+    for name, digest in sorted(describe(parts, masked).items()):
         content.update(f"{len(name)}:{name}{digest}".encode())
     return content.hexdigest()
 
 
-def describe(parts: Mapping[str, object]) -> dict[str, str]:
+def describe(parts: Mapping[str, object], masked: Iterable[object] = ()) -> dict[str, str]:
     """The digest of each part, and of ENVIRONMENT: which of them changed when the fingerprint did."""
     environment = (platform.python_version_tuple()[:2], str(torch.__version__), np.__version__)
     plain: dict[int, tuple[object, bytes]] = {}
     with warnings.catch_warnings():
         # Some objects warn when they are taken apart; pickling will warn again.
         warnings.simplefilter("ignore")
-        digests = {name: _Walk(plain).digest(value) for name, value in parts.items()}
+        hidden = frozenset(map(id, masked))
+        digests = {name: _Walk(plain, hidden).digest(value) for name, value in parts.items()}
         return {**digests, ENVIRONMENT: _Walk(plain).digest(environment)}
 
 
@@ -91,7 +93,8 @@ class _Walk:
     one object depends on interning. `plain` remembers large plain data over the walks, and keeps it alive.
     """
 
-    def __init__(self, plain: dict[int, tuple[object, bytes]]) -> None:
+    def __init__(self, plain: dict[int, tuple[object, bytes]], masked: frozenset[int] = frozenset()) -> None:
+        self._masked = masked
         self._hash = _Hash()
         self._stack: list[object] = []
         self._numbers: dict[int, int] = {}
@@ -172,7 +175,10 @@ class _Walk:
         if known is None:
             known = self._rules[id(kind)] = (kind, rule_for(kind))
         rule = known[1]
-        if rule.is_leaf or not self._is_known(value):
+        if id(value) in self._masked:
+            if not self._is_known(value):
+                self._hash.update(b"masked;")
+        elif rule.is_leaf or not self._is_known(value):
             tag, values = rule.parts(value)
             self._hash.update(f"{tag}:{len(values)};".encode())
             self._stack.extend(reversed(values))

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.fill import Filler, UserCodeError
 from prefetchd.workers.program import Program
+from prefetchd.workers.sampling import Sampling
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 
 
@@ -24,7 +26,9 @@ class InlineStream:
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
         self.name = spec.name
         self.is_new = True
-        self._filler = Filler(spec, Program(**parts))
+        program = Program(**parts)
+        self._filler = Filler(spec, program)
+        self._sampling = Sampling(spec, program, shared=True) if spec.order == "sampler" else None
         self._next_cursor = 1
         self._yielded = 0
         if parts["worker_init_fn"] is not None:
@@ -43,9 +47,8 @@ class InlineStream:
 
     def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
         """The next batch, made now. Raises EndOfEpoch and the user's own exceptions."""
-        if cursor.step >= self._filler.plan.schedule.steps:
-            raise EndOfEpoch
         position = (cursor.epoch, cursor.step)
+        self._plan(position)
         cursor.step += 1
         # Seeding a sample must not disturb the trainer's own randomness.
         states = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -61,6 +64,28 @@ class InlineStream:
             random.setstate(states[2])
         self._yielded += 1
         return batch
+
+    def _plan(self, position: Position) -> None:
+        epoch, step = position
+        plan = self._filler.plan
+        if isinstance(plan, BatchPlan):
+            if step >= plan.schedule.steps:
+                raise EndOfEpoch
+            return
+        assert self._sampling is not None
+        planned = self._sampling.plan(epoch, step + 1)
+        if step < len(planned.keys):
+            plan.use(position, planned.keys[step])
+        elif planned.error is not None and step == len(planned.keys):
+            raise planned.error
+        else:
+            raise EndOfEpoch
+
+    def assume(self, epoch: int) -> None:
+        """The sampler is the trainer's own."""
+
+    def ended(self, cursor: ClientCursor) -> None:
+        """It has left its generators as they are."""
 
     def stats(self) -> dict[str, Any]:
         return {"inline": True, "yielded": self._yielded}

@@ -9,10 +9,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd_client.assumptions import as_text, from_text
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.inline import InlineStream
@@ -110,13 +112,11 @@ class PrefetchLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if batch_sampler is not None:
-            raise CallerError("batch_sampler: only sequential and shuffled orders are planned so far")
         began_s = time.perf_counter()
         request = stream_request(
             dataset=dataset,
-            order=resolve_order(dataset, self.sampler, generator),
-            batch_size=batch_size,
+            order=resolve_order(dataset, self.sampler, batch_sampler, generator),
+            batch_size=_rows_of(batch_sampler) if batch_sampler is not None else batch_size,
             drop_last=drop_last,
             collate_fn=collate_fn,
             worker_init_fn=worker_init_fn,
@@ -130,12 +130,17 @@ class PrefetchLoader(DataLoader[Any]):
             world_size=1 if world_size is None else world_size,
             on_error=on_error,
             fingerprint_extra=fingerprint_extra,
+            index_sampler=self._index_sampler,
+            generator=generator,
         )
+        self._assumptions = request.assumptions
         self.fingerprint_s = time.perf_counter() - began_s
         self.spec = request.spec
         self._epoch = 0
         self._step = 0
         self._position = (0, 0)
+        # (epoch, states of the generators before it) of the iterator that whoever called next() last has.
+        self._began_with: tuple[int, tuple[bytes, ...]] | None = None
         self._waiting: ClientCursor | None = None
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._client: StreamClient | InlineStream
@@ -143,7 +148,12 @@ class PrefetchLoader(DataLoader[Any]):
             self._client = InlineStream(request.spec, request.parts)
         else:
             self._client = StreamClient(
-                runtime_paths(socket), request.spec, request.parts, shared=request.shared, fresh=fresh
+                runtime_paths(socket),
+                request.spec,
+                request.parts,
+                request.assumptions,
+                shared=request.shared,
+                fresh=fresh,
             )
         guard_forks(self)
         self._finalizer = weakref.finalize(self, self._client.close)
@@ -189,9 +199,11 @@ class PrefetchLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
-        load_state_dict() has set within that epoch stays."""
+        load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
         if epoch < 0:
             raise CallerError(f"epoch {epoch}; allowed: 0 or more")
+        if self._assumptions is not None:
+            self._assumptions.set_epoch(epoch)
         if epoch != self._epoch:
             self._go_to(epoch, 0)
 
@@ -199,7 +211,11 @@ class PrefetchLoader(DataLoader[Any]):
         """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
         the epoch's StopIteration (e + 1, 0). O(1); asks nobody."""
         epoch, step = self._position
-        return {"version": STATE_VERSION, "epoch": epoch, "step": step, **self._identity()}
+        state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **self._identity()}
+        if self._assumptions is not None and self._assumptions.generators:
+            began_with = self._began_with if self._began_with is not None and self._began_with[0] == epoch else None
+            state["generators"] = as_text(began_with[1] if began_with is not None else self._assumptions.states)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
@@ -226,6 +242,9 @@ class PrefetchLoader(DataLoader[Any]):
                 stacklevel=2,
             )
         self._go_to(epoch, step)
+        if self._assumptions is not None and state.get("generators"):
+            self._assumptions.set(from_text(state["generators"]))
+            self._client.assume(epoch)
 
     def _identity(self) -> dict[str, Any]:
         spec = self.spec
@@ -271,6 +290,9 @@ class PrefetchLoader(DataLoader[Any]):
         cursor = self._waiting
         assert cursor is not None
         self._client.activate(cursor)
+        if self._assumptions is None and self.generator is not None:
+            # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._epoch, self._step = cursor.epoch + 1, 0
         self._waiting = None
         self._place_waiting()
@@ -284,8 +306,12 @@ class PrefetchLoader(DataLoader[Any]):
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
         except EndOfEpoch:
+            self._client.ended(cursor)
             self._position = (cursor.epoch + 1, 0)
             raise
+        finally:
+            if cursor.began_with is not None:
+                self._began_with = (cursor.epoch, cursor.began_with.states)
         self._position = (cursor.epoch, cursor.step)
         return batch
 
@@ -301,3 +327,8 @@ class PrefetchLoader(DataLoader[Any]):
     def _check_fork(self) -> None:
         if is_forked(self):
             raise ForkedError("this loader belongs to the parent process; make one of its own in the forked child")
+
+
+def _rows_of(batch_sampler: Any) -> int:
+    """The samples of each batch but the last; -1 when only the sampler knows."""
+    return int(batch_sampler.batch_size) if type(batch_sampler) is BatchSampler else -1

@@ -4,6 +4,7 @@ tensors beside the pickle, everything in one shared segment that all workers map
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import os
@@ -102,6 +103,15 @@ def write_program(
     return name, shared.fd, layout.program_bytes
 
 
+def find_generators(parts: Any, dataset: Any) -> list[torch.Generator]:
+    """The generators that `parts` hold, the process's own apart, in the order in which pickle meets them; what
+    `dataset` holds is its own. Empty when `parts` cannot be pickled: handing them over will say so."""
+    finder = _GeneratorFinder(dataset)
+    with contextlib.suppress(Exception):
+        finder.dump(parts)
+    return finder.found
+
+
 class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but tensors and memory-mapped arrays are not copied into the pickle."""
 
@@ -141,6 +151,21 @@ class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
             attributes = reduced[2][0]
             attributes["__qualname__"] = obj.__qualname__
         return reduced
+
+
+class _GeneratorFinder(_ProgramPickler):
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(_Nowhere(), lambda _: False)
+        self._dataset = dataset
+        self.found: list[torch.Generator] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        return "dataset" if obj is self._dataset else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Generator and obj is not torch.default_generator:
+            self.found.append(obj)
+        return super().reducer_override(obj)
 
 
 class _Storage:

@@ -5,6 +5,7 @@ The daemon offers batches in order, cursor by cursor; next_batch() takes them. N
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -21,9 +22,11 @@ from prefetchd.wire.errors import (
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
+    Assume,
     BatchFailed,
     CloseCursor,
     Consumed,
+    EpochStates,
     Farewell,
     GiveBack,
     Goodbye,
@@ -41,6 +44,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
@@ -56,6 +60,8 @@ ATTEMPTS = 3
 TELL_WAIT_AFTER_S = 0.05
 DRAIN_EVERY = 8
 DRAIN_BELOW = 4
+# messages.EpochStates.stage
+BEFORE, AFTER_FIRST, AT_END = range(3)
 
 # Closed clients whose batches are still held: nobody else keeps their connections open.
 _outliving: set[StreamClient] = set()
@@ -69,7 +75,14 @@ class StreamClient:
     """The session of one loader. One thread at a time."""
 
     def __init__(
-        self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool, fresh: bool
+        self,
+        paths: RuntimePaths,
+        spec: StreamSpec,
+        parts: dict[str, Any],
+        assumptions: Assumptions | None = None,
+        *,
+        shared: bool,
+        fresh: bool,
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted.
 
@@ -79,6 +92,7 @@ class StreamClient:
         self._paths = paths
         self._introduction = Introduction(paths, spec, parts, shared=shared)
         self._cursors = Cursors()
+        self._assumptions = assumptions or None
         self._attachment: Attachment | None = None
         self._failure: PrefetchdError | None = None
         self._closed = False
@@ -156,6 +170,8 @@ class StreamClient:
         DaemonUnavailableError, WaitTimedOut.
         """
         self._check_usable()
+        if self._assumptions is not None and cursor.began_with is None:
+            self._compare(cursor, self._assumptions, timeout_s)
         waited_us = 0
         self._undrained += 1
         # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
@@ -188,6 +204,48 @@ class StreamClient:
             self._tell_progress()
             self._progress.told_ns = now_ns
         return batch
+
+    # --- where a sampler decides the order ---
+
+    def assume(self, epoch: int) -> None:
+        """The next iterator begins `epoch` as sampler and generators are now."""
+        if self._assumptions is not None:
+            self._connection.send(self._assumptions.about(epoch))
+
+    def ended(self, cursor: ClientCursor) -> None:
+        """The epoch is over: generators are left as the sampler has left them, unless somebody else has drawn."""
+        after, end = cursor.states.get(AFTER_FIRST), cursor.states.get(AT_END)
+        if (
+            self._assumptions is not None
+            and after is not None
+            and end is not None
+            and self._assumptions.states == (after.states)
+        ):
+            self._assumptions.set(end.states)
+
+    def _compare(self, cursor: ClientCursor, assumptions: Assumptions, timeout_s: float) -> None:
+        """Before the epoch's first batch: was it planned from what sampler and generators are now? If not, it is
+        planned anew. Leaves the generators as after the sampler's first batch. Raises what a wait raises."""
+        self._until_planned(cursor, timeout_s)
+        if BEFORE in cursor.states and not assumptions.hold(cursor.states[BEFORE]):
+            self._tell_progress()
+            changed = [each for each in self._cursors if each.epoch >= cursor.epoch]
+            self._connection.send(assumptions.about(cursor.epoch))
+            for each in changed:
+                former = self._cursors.new_number(each)
+                self._connection.send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))
+                self._connection.send(CloseCursor(former))
+            kill_point("client.plan.assumed")
+            self._until_planned(cursor, timeout_s)
+        cursor.began_with = cursor.states.get(BEFORE)
+        if cursor.began_with is not None:
+            assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
+
+    def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> None:
+        self._drain()
+        with contextlib.suppress(EndOfEpoch):
+            if cursor.step not in cursor.offers:
+                self._wait_for(cursor, timeout_s)
 
     def close(self) -> None:
         """Ends the session in order. Batches that are still held stay valid. Idempotent."""
@@ -323,6 +381,10 @@ class StreamClient:
         self._cursors.forget_offers()
         kill_point("client.return.unsaid")
         self._connection.send(self._introduction.hello(self.name, self._cursors, self._attachment))
+        for cursor in sorted(self._cursors, key=lambda each: each.epoch):
+            if cursor.began_with is not None:
+                begun = cursor.began_with
+                self._connection.send(Assume(begun.epoch, begun.sampler_epoch, begun.states))
         kill_point("client.return.said")
 
     def _attach(self, fd: int) -> None:
@@ -341,6 +403,8 @@ class StreamClient:
             self._cursors.published(message)
         elif isinstance(message, BatchFailed):
             self._cursors.failed(message)
+        elif isinstance(message, EpochStates):
+            self._cursors.planned(message)
         elif isinstance(message, Recall):
             self._give_back(message)
         elif isinstance(message, Output):

@@ -18,19 +18,23 @@ from torch.utils.data import RandomSampler, SequentialSampler, default_collate, 
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, StreamSpec
+from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.code_parts import is_installed
 from prefetchd_client.fingerprint import fingerprint
+from prefetchd_client.program_pickle import find_generators
 
 _ordinals = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
-    """What the loader wants: the spec, the program's parts, and whether others may share the stream."""
+    """What the loader wants: the spec, the program's parts, and whether others may share the stream. `assumptions`
+    where a sampler decides the order."""
 
     spec: StreamSpec
     parts: dict[str, Any]
     shared: bool
+    assumptions: Assumptions | None = None
 
 
 def whole_number(argument: str, value: Any) -> int:
@@ -85,9 +89,12 @@ def default_stream_name(rank: int) -> str:
     return f"{name}@{rank}" if rank else name
 
 
-def resolve_order(dataset: Any, sampler: Any, generator: torch.Generator | None) -> str:
-    """The order's name. Raises CallerError for orders that only the sampler knows."""
-    if generator is None and type(sampler) is SequentialSampler:
+def resolve_order(dataset: Any, sampler: Any, batch_sampler: Any, generator: Any) -> str:
+    """The order's name: arithmetic where DataLoader would make the sampler itself and nobody has a say in its seed.
+    `batch_sampler` is the caller's own, or None."""
+    if batch_sampler is not None:
+        return "sampler"
+    if type(sampler) is SequentialSampler:
         return "sequential"
     if (
         generator is None
@@ -97,7 +104,21 @@ def resolve_order(dataset: Any, sampler: Any, generator: torch.Generator | None)
         and sampler.num_samples == len(dataset)
     ):
         return "shuffle"
-    raise CallerError(f"sampler={type(sampler).__name__}: only sequential and shuffled orders are planned so far")
+    return "sampler"
+
+
+def sampler_parts(dataset: Any, index_sampler: Any, generator: Any) -> dict[str, Any]:
+    """The parts of a program whose order only `index_sampler` knows."""
+    generators = find_generators((generator, index_sampler), dataset)
+    return {"index_sampler": index_sampler, "generator": generator, "generators": generators}
+
+
+def _length_of(value: Any) -> int:
+    """len(value), or -1."""
+    try:
+        return len(value)
+    except (TypeError, NotImplementedError):
+        return -1
 
 
 def collate_additions() -> dict[Any, Any]:
@@ -138,31 +159,47 @@ def stream_request(
     world_size: int,
     on_error: str,
     fingerprint_extra: object,
+    index_sampler: Any = None,
+    generator: Any = None,
 ) -> StreamRequest:
-    """Everything resolved. Raises CallerError, naming the argument."""
-    if not isinstance(dataset, Sized):
+    """Everything resolved; `index_sampler` and `generator` decide where the order is a sampler's, and `batch_size` is
+    -1 there when a batch_sampler decides it. Raises CallerError, naming the argument."""
+    planned = order == "sampler"
+    if not planned and not isinstance(dataset, Sized):
         raise CallerError(f"dataset {type(dataset).__name__} has no len()")
     check_stream_name(stream)
     number, source = resolve_seed(seed)
     buffer_bytes, buffer_batches = resolve_buffer(buffer)
-    if collate_fn is (default_collate if batch_size else default_convert):
+    if collate_fn is (default_convert if batch_size is None else default_collate):
         collate_fn = None
     parts: dict[str, Any] = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
     if additions := collate_additions():
         parts["collate_additions"] = additions
+    counted = dict(parts)
+    assumptions: Assumptions | None = None
+    if planned:
+        added = sampler_parts(dataset, index_sampler, generator)
+        parts |= added
+        counted |= {"index_sampler": index_sampler, "generator": generator}
+        assumptions = Assumptions(index_sampler, added["generators"])
+    samples = getattr(index_sampler, "sampler", index_sampler) if planned else dataset
     identity: dict[str, Any] = {
         "seed": number,
         "order": order,
-        "length": len(dataset),
+        "length": _length_of(samples) if batch_size != -1 else -1,
         "batch_size": batch_size or 0,
         "drop_last": drop_last,
         "rank": whole_number("rank", rank),
         "world_size": whole_number("world_size", world_size),
         "on_error": on_error,
     }
+    with assumptions.at_epoch_zero() if assumptions is not None else contextlib.nullcontext():
+        masked = assumptions.generators if assumptions is not None else ()
+        content = fingerprint({**counted, **identity, "extra": fingerprint_extra}, masked)
     spec = StreamSpec(
         **identity,
-        fingerprint=fingerprint({**parts, **identity, "extra": fingerprint_extra}),
+        fingerprint=content,
+        epoch_steps=max(0, _length_of(index_sampler)) if planned else 0,
         name=stream or default_stream_name(identity["rank"]),
         seed_source=source,
         buffer_bytes=buffer_bytes,
@@ -172,4 +209,4 @@ def stream_request(
         workers=whole_number("num_workers", num_workers),
         timeout_s=float(timeout),
     )
-    return StreamRequest(spec, parts, shared=stream is not None)
+    return StreamRequest(spec, parts, stream is not None, assumptions)

@@ -59,7 +59,7 @@ def _stream(stream: StreamState, resources: StreamResources | None, backend: Bac
         "seed_source": spec.seed_source,
         "samples": spec.length,
         "batch_size": spec.batch_size,
-        "steps": stream.schedule.steps,
+        "steps": spec.epoch_steps if stream.is_planned else stream.schedule.steps,
         "order": spec.order,
         "rank": spec.rank,
         "world_size": spec.world_size,
@@ -80,6 +80,7 @@ def _stream(stream: StreamState, resources: StreamResources | None, backend: Bac
         "deviating_batches": counters.deviations,
         "worker_deaths": counters.worker_deaths,
         "bad_samples": counters.bad_samples,
+        "replanned_batches": stream.filling.dropped_for_plan,
     }
 
 

@@ -118,7 +118,7 @@ class StreamResources:
         """Makes the ring. Raises BufferTooSmallError or NoSpaceError."""
         slot_bytes = aligned_slot_bytes(slot_bytes)
         room = Room(free_bytes(SHARED_MEMORY), SHARED_MEMORY, cgroup_headroom_bytes(), budget_bytes)
-        slots = slots_for(self.spec, batch_bytes, slot_bytes, room, schedule_of(self.spec).steps)
+        slots = slots_for(self.spec, batch_bytes, slot_bytes, room, _epoch_steps(self.spec))
         spec = encode_spec(self.spec)
         most = most_slots(self.spec, slots, varying=not layout)
         header = new_header(most, slot_bytes, self.spec.fingerprint, generation, spec, layout, self.program_name)
@@ -151,6 +151,12 @@ class StreamResources:
             os.close(self.program_fd)
             os.close(self._program_lock)
             self.program_fd = -1
+
+
+def _epoch_steps(spec: StreamSpec) -> int | None:
+    if spec.order in ("sequential", "shuffle"):
+        return schedule_of(spec).steps
+    return spec.epoch_steps or None
 
 
 class SegmentNames:

@@ -10,7 +10,7 @@ from prefetchd.daemon.engine.blame import what_was_made
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
 from prefetchd.wire.messages import Message, WaitNamed
 from prefetchd.workers.backend import Backend, Look
-from prefetchd.workers.note import IDLE, STARTING, Note
+from prefetchd.workers.note import IDLE, SAMPLING, STARTING, Note
 from prefetchd.workers.stack_dumps import gist
 
 TEXT_LIMIT_CHARACTERS = 4000
@@ -47,7 +47,8 @@ class WaitNames:
         for wait in waits:
             cause = wait.cause
             if worker != ZYGOTE:
-                at_it = f"worker {worker} (pid {look.pid}) {_at(note, wait)}"
+                who = "the planner" if note.phase == SAMPLING else f"worker {worker}"
+                at_it = f"{who} (pid {look.pid}) {_at(note, wait)}"
                 cause = f"{cause}; {at_it}" if cause else at_it
             self._tell(wait, cause + _state(look), gist(look.stacks), look.stacks)
 
@@ -76,6 +77,8 @@ def _at(note: Note, wait: NameWait) -> str:
         return f"is starting, for {for_s:.0f} s" if note.since_ns else "has yet to start"
     if note.phase == IDLE:
         return f"is between two tasks, for {for_s:.0f} s"
+    if note.phase == SAMPLING:
+        return f"has been running the sampler for {for_s:.0f} s"
     return f"has been at {what_was_made(note, wait.at or wait.position)} for {for_s:.0f} s"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from prefetchd.plan.order import Permutation
 from prefetchd.plan.schedule import Schedule, schedule_of
@@ -17,9 +19,9 @@ BLOCK = 4096
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRows:
-    """Rows [first, first + len) of one batch: dataset indices, ordinals and seeds, one element a row."""
+    """Rows [first, first + len) of one batch: keys of the dataset, ordinals and seeds, one element a row."""
 
-    indices: U64
+    indices: npt.NDArray[Any]
     ordinals: U64
     seeds: U64
 
@@ -57,6 +59,14 @@ class BatchPlan:
             np.concatenate([part.ordinals for part in parts]),
             np.concatenate([part.seeds for part in parts]),
         )
+
+    def row_count(self, epoch: int, step: int) -> int:
+        return self.schedule.rows(step)
+
+    def given(self, epoch: int, step: int) -> list[int]:
+        """All keys of the batch: what __getitems__ is called with."""
+        found: list[int] = self.rows(epoch, step, 0, self.schedule.rows(step)).indices.tolist()
+        return found
 
     def batch_seed(self, epoch: int, step: int) -> int:
         return batch_seed(self._spec.seed, epoch, step, self._spec.rank)

@@ -17,7 +17,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The counts of one rank's epoch. `batch_size` 0 means samples as they come: one a step."""
+    """The counts of one rank's epoch. `batch_size` 0 means samples as they come, one a step; -1, that nobody knows."""
 
     length: int
     batch_size: int
@@ -35,7 +35,7 @@ class Schedule:
 
     @property
     def rows_per_batch(self) -> int:
-        return self.batch_size or 1
+        return max(1, self.batch_size)
 
     @property
     def steps(self) -> int:

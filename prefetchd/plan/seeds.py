@@ -12,10 +12,13 @@ All arithmetic is on unsigned 64-bit words. `finalise` is the output function of
     batch seed  = f(derive(seed, 2, epoch, step) ^ rank) >> 1
     order key   = derive(seed, 3, epoch, 0)
     substitute  = f(derive(seed, 5, epoch, ordinal) ^ attempt) mod length        attempt = 1, 2, ... SUBSTITUTES
+    sampler seed = derive(seed, 6, epoch, rank) >> 1
 
 A sample's seed depends on the stream's seed, the epoch and the sample's ordinal and on nothing else: not on the
 batch size, the rank, the number of workers or their order. A sample that takes a bad one's place (on_error) is the
-one at index `substitute`; it is seeded as the sample in whose place it stands.
+one at index `substitute`; it is seeded as the sample in whose place it stands. Where a sampler decides the order, it is
+the key at row `substitute` of the same batch, with the batch's samples as length. Such a sampler's own draws from the
+global generators begin with the sampler seed in each epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 
 # Purposes keep families of seeds apart.
-SAMPLE, BATCH, ORDER, DEVICE, SUBSTITUTE = 1, 2, 3, 4, 5
+SAMPLE, BATCH, ORDER, DEVICE, SUBSTITUTE, SAMPLER = 1, 2, 3, 4, 5, 6
 
 SUBSTITUTES = 8
 """Samples that are tried in a bad one's place."""
@@ -81,6 +84,11 @@ def batch_seed(seed: int, epoch: int, step: int, rank: int) -> int:
 def substitute(seed: int, epoch: int, ordinal: int, attempt: int, length: int) -> int:
     """The dataset index that is tried, at the `attempt`-th attempt, in place of the sample at `ordinal`."""
     return finalise((derive(seed, SUBSTITUTE, epoch, ordinal) ^ attempt) + GAMMA) % length
+
+
+def sampler_seed(seed: int, epoch: int, rank: int) -> int:
+    """The seed of the global generators when a sampler begins an epoch: 0 <= seed < 2**63."""
+    return derive(seed, SAMPLER, epoch, rank) >> 1
 
 
 def order_key(seed: int, epoch: int) -> int:

@@ -30,6 +30,11 @@ class EpochLengths:
         """An epoch of unknown length has ended."""
         self._learnt[epoch] = steps
 
+    def forget_from(self, epoch: int) -> None:
+        """What was learnt of `epoch` and of those after it holds no longer."""
+        for known in [each for each in self._learnt if each >= epoch]:
+            del self._learnt[known]
+
     def after(self, position: Position) -> Position:
         """The position that follows; while the epoch's end is unknown, its next step."""
         epoch, step = position

@@ -1,6 +1,7 @@
 """One message in one SOCK_SEQPACKET packet: a msgpack array of the message's number and its fields.
 
-A packet is at most MAX_PACKET_BYTES. What is longer, truncated, not msgpack, of an unknown number or with a
+A packet is at most MAX_PACKET_BYTES; between the daemon and its children a longer one travels in a file (Enclosed).
+What is longer, truncated, not msgpack, of an unknown number or with a
 field of another type is a ProtocolError; fields beyond those that we know are ignored.
 """
 
@@ -16,10 +17,11 @@ from typing import Any
 import msgpack
 
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import MESSAGE_TYPES, Message
+from prefetchd.wire.messages import MESSAGE_TYPES, Enclosed, Message
 
 MAX_PACKET_BYTES = 64 * 1024
 MAX_PACKET_FDS = 4
+MAX_ENCLOSED_BYTES = 1 << 30
 
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_PACKET_FDS * 4)
 # As plain numbers: arithmetic on flags is slow, and this is done for every message.
@@ -27,25 +29,23 @@ _RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
 
 
-def encode(message: Message) -> bytes:
-    """The packet of `message`. Raises ProtocolError when it would be too long."""
+def encode(message: Message, limit_bytes: int = MAX_PACKET_BYTES) -> bytes:
+    """The packet of `message`. Raises ProtocolError when it would be longer than `limit_bytes`."""
     fields = _FIELDS[message.number].names
     values = [message.number, *[getattr(message, name) for name in fields]]
     try:
         packet = bytes(msgpack.packb(values, unicode_errors="replace"))
     except OverflowError as error:
         raise ProtocolError(f"a {type(message).__name__} with a number that does not fit: {error}") from None
-    if len(packet) > MAX_PACKET_BYTES:
-        raise ProtocolError(
-            f"a {type(message).__name__} of {len(packet)} bytes; allowed: {MAX_PACKET_BYTES} bytes a packet"
-        )
+    if len(packet) > limit_bytes:
+        raise ProtocolError(f"a {type(message).__name__} of {len(packet)} bytes; allowed: {limit_bytes} bytes a packet")
     return packet
 
 
-def decode(packet: bytes) -> Message:
+def decode(packet: bytes, limit_bytes: int = MAX_PACKET_BYTES) -> Message:
     """The message in `packet`. Raises ProtocolError and nothing else."""
-    if len(packet) > MAX_PACKET_BYTES:
-        raise ProtocolError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
+    if len(packet) > limit_bytes:
+        raise ProtocolError(f"a packet of more than {limit_bytes} bytes")
     try:
         raw = msgpack.unpackb(packet, use_list=False, max_ext_len=0, strict_map_key=True)
     except Exception as error:
@@ -71,6 +71,40 @@ def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None
         socket.send_fds(sock, [packet], list(fds))
     else:
         sock.send(packet)
+
+
+def enclose(message: Message) -> tuple[Message, list[int]]:
+    """`message` as it is; or, when it is too long for a packet, what stands for it and the descriptor that goes with
+    that, which the caller closes."""
+    packet = encode(message, MAX_ENCLOSED_BYTES)
+    if len(packet) <= MAX_PACKET_BYTES:
+        return message, []
+    fd = os.memfd_create("prefetchd-message", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(packet)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Enclosed(len(packet)), [fd]
+
+
+def disclose(message: Message, fds: list[int]) -> tuple[Message, list[int]]:
+    """What enclose() was given; other messages as they are. For messages of the daemon's own children, or of the daemon
+    to them. Takes over the descriptors of Enclosed. Raises ProtocolError."""
+    if not isinstance(message, Enclosed):
+        return message, fds
+    try:
+        if len(fds) != 1 or not 0 < message.packet_bytes <= MAX_ENCLOSED_BYTES:
+            raise ProtocolError(f"an enclosed message of {message.packet_bytes} bytes with {len(fds)} descriptors")
+        with os.fdopen(os.dup(fds[0]), "rb") as file:
+            file.seek(0)
+            packet = file.read(message.packet_bytes)
+    except OSError as error:
+        raise ProtocolError(f"an enclosed message cannot be read: {error}") from None
+    finally:
+        close_all(fds)
+    return decode(packet, MAX_ENCLOSED_BYTES), []
 
 
 def receive(sock: socket.socket) -> Message | None:

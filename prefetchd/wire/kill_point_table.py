@@ -63,6 +63,9 @@ POINTS: dict[str, str] = {
     "worker.whole.half": "within copying a whole batch into its slots",
     "worker.answer.untold": "a task is done, and the daemon has not been told",
     "worker.answer.told": "the daemon has been told",
+    # --- planner ---
+    "planner.started": "forked, and the daemon has not been told",
+    "planner.answer.untold": "the sampler was run, and the daemon has not been told",
     # --- trainer ---
     "client.hello.said": "a new loader has said Hello",
     "client.program.partial": "while it writes its program segment",
@@ -70,6 +73,7 @@ POINTS: dict[str, str] = {
     "client.program.sent": "the daemon has been told",
     "client.ring.attached": "it has mapped the ring and locked its record",
     "client.cursor.begun": "an iterator has begun, and the daemon has not been told",
+    "client.plan.assumed": "an epoch is to be planned anew, and the daemon has been told",
     "client.cursor.closed": "an iterator has ended, and what it released has not been told",
     "client.mark.unwritten": "next() is about to mark a batch as handed out without a copy",
     "client.mark.written": "it is marked; nobody holds it yet",

@@ -189,6 +189,17 @@ class Goodbye(Message):
     """A clean close: the ring lingers for a short while, not as after a crash."""
 
 
+@_numbered(17)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assume(Message):
+    """Where a sampler decides the order: this is how the trainer begins `epoch`, other than EpochStates said. That
+    epoch and those after it are planned anew from here. Fields as in EpochStates."""
+
+    epoch: int
+    sampler_epoch: int
+    states: Blobs = ()
+
+
 # --- daemon -> trainer ----------------------------------------------------------------------------------------
 
 
@@ -267,6 +278,20 @@ class WaitNamed(Message):
     epoch: int
     step: int
     text: str
+
+
+@_numbered(28)
+@dataclasses.dataclass(frozen=True, slots=True)
+class EpochStates(Message):
+    """Where a sampler decides the order: the trainer's generators before `epoch` as it was planned (`stage` 0), after
+    the sampler has given its first batch (1), at its end (2), in the order of the program's `generators`.
+    `sampler_epoch` is what the sampler's set_epoch was called with, or -1. Comes before the epoch's batches."""
+
+    cursor: int
+    epoch: int
+    stage: int
+    sampler_epoch: int
+    states: Blobs = ()
 
 
 @_numbered(25)
@@ -351,6 +376,15 @@ class ChildEnded(Message):
 # --- daemon -> worker -----------------------------------------------------------------------------------------
 
 
+@_numbered(46)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Enclosed(Message):
+    """A message between the daemon and its children that is too long for a packet: a descriptor comes with this one,
+    of a file with the packet (framing)."""
+
+    packet_bytes: int
+
+
 @_numbered(50)
 @dataclasses.dataclass(frozen=True, slots=True)
 class UseRing(Message):
@@ -376,6 +410,65 @@ class Fill(Message):
 
 
 MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST = 0, 1, 2, 3
+
+
+# --- daemon <-> planner ---------------------------------------------------------------------------------------
+
+
+@_numbered(52)
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskPlan(Message):
+    """What are the keys of `steps` batches of `epoch`, from `first_step` on? Answered by Planned; before the first
+    of an epoch, by Begun."""
+
+    epoch: int
+    first_step: int
+    steps: int
+
+
+@_numbered(53)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rebase(Message):
+    """From `epoch` on, plan from these states (as in Assume); what was planned from there on is void."""
+
+    epoch: int
+    sampler_epoch: int
+    states: Blobs = ()
+
+
+@_numbered(66)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begun(Message):
+    """The states of a planned epoch, as in EpochStates. Stages 0 and 1 come before the epoch's first Planned, stage 2
+    before the one that tells its end."""
+
+    epoch: int
+    stage: int
+    sampler_epoch: int
+    states: Blobs = ()
+
+
+@_numbered(67)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Planned(Message):
+    """Of consecutive batches: how many samples each has, and its keys (plan.keys); perhaps fewer than were asked for.
+    `steps` is how many the epoch has, or -1 while the sampler goes on."""
+
+    epoch: int
+    first_step: int
+    samples: Ints
+    keys: Blobs
+    steps: int = -1
+
+
+@_numbered(68)
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanFailed(Message):
+    """The sampler raised in place of the batch at (epoch, step); `error` is encoded by remote_exception."""
+
+    epoch: int
+    step: int
+    error: bytes
 
 
 # --- worker -> daemon -----------------------------------------------------------------------------------------

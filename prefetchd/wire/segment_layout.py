@@ -55,7 +55,7 @@ ROW_LAYOUT_OFFSET = SPEC_OFFSET + SPEC_LIMIT_BYTES
 ROW_LAYOUT_LIMIT_BYTES = 3 * PAGE_BYTES
 SLOT_RECORDS_OFFSET = ROW_LAYOUT_OFFSET + ROW_LAYOUT_LIMIT_BYTES
 
-# state, span, generation, epoch, step, payload bytes, digest, next slot + 1 (0: none), flags
+# state, span, generation, epoch, step, payload bytes, digest, next slot + 1 (0: none), plan
 SLOT_RECORD = struct.Struct("<IIQQQQQQQ")
 SLOT_RECORD_BYTES = 64
 SLOT_STATE = struct.Struct("<I")
@@ -206,7 +206,8 @@ class SlotRecord:
     """One slot as its record tells it; `state` is one of the SLOT_ constants.
 
     A batch of `span` slots is told by its first slot's record; `next_slot` leads to the others, whose records are
-    SLOT_CONTINUED. It is -1 in the last one.
+    SLOT_CONTINUED. It is -1 in the last one. `plan` is the digest of the batch's sample keys where the order is a
+    sampler's (plan.keys), else 0.
     """
 
     state: int
@@ -217,7 +218,7 @@ class SlotRecord:
     payload_bytes: int = 0
     digest: int = 0
     next_slot: int = -1
-    flags: int = 0
+    plan: int = 0
 
 
 def encode_slot_record(record: SlotRecord) -> bytes:
@@ -230,15 +231,13 @@ def encode_slot_record(record: SlotRecord) -> bytes:
         record.payload_bytes,
         record.digest,
         record.next_slot + 1,
-        record.flags,
+        record.plan,
     )
 
 
 def decode_slot_record(data: bytes | memoryview, offset: int = 0) -> SlotRecord:
-    state, span, generation, epoch, step, payload_bytes, digest, following, flags = SLOT_RECORD.unpack_from(
-        data, offset
-    )
-    return SlotRecord(state, span, generation, epoch, step, payload_bytes, digest, following - 1, flags)
+    state, span, generation, epoch, step, payload_bytes, digest, following, plan = SLOT_RECORD.unpack_from(data, offset)
+    return SlotRecord(state, span, generation, epoch, step, payload_bytes, digest, following - 1, plan)
 
 
 def payload_digest(payload: memoryview) -> int:

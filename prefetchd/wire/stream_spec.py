@@ -38,8 +38,9 @@ class StreamSpec:
       seed            root of every seed in the stream, 0 <= seed < 2**63
       order           "sequential" | "shuffle" (keyed bijection) | "sampler" (planner process) | "iterable"
       order_version   version of the bijection and of the seed formulas (prefetchd.plan)
-      length          samples in the dataset; -1 when unknown (iterable)
-      batch_size      samples a batch; 0 means that samples come as they are, one a step
+      length          samples in an epoch; -1 when unknown (iterable, a sampler without a length)
+      batch_size      samples a batch; 0 means that samples come as they are, one a step; -1 that a batch_sampler
+                      decides batch by batch
       drop_last       a last, smaller batch is dropped
       rank, world_size    this stream's share of each epoch, as in torch.distributed
       drop_uneven     ranks are evened by dropping (True) or by padding with the epoch's first samples
@@ -51,6 +52,7 @@ class StreamSpec:
       seed_source     where the seed came from, for status
       buffer_bytes    bound of the ring's segment; 0 means that buffer_batches decides
       buffer_batches  slots of the ring; 0 means that buffer_bytes decides
+      epoch_steps     batches that an epoch is thought to have, where only the sampler knows; 0: nobody can tell
       minimum_slots   fewer is an error that names `buffer`
       low_watermark, high_watermark   ready batches at which filling resumes and stops; 0 means the ring's size
       lookback        batches kept behind the consumer
@@ -75,6 +77,7 @@ class StreamSpec:
     seed_source: str = "default"
     buffer_bytes: int = 0
     buffer_batches: int = 0
+    epoch_steps: int = 0
     minimum_slots: int = MINIMUM_SLOTS
     low_watermark: int = 0
     high_watermark: int = 0
@@ -91,12 +94,12 @@ class StreamSpec:
         _one_of("store", self.store, STORES)
         _within("seed", self.seed, 0, SEED_LIMIT - 1)
         _within("length", self.length, -1, LENGTH_LIMIT)
-        _within("batch_size", self.batch_size, 0, LENGTH_LIMIT)
+        _within("batch_size", self.batch_size, -1 if self.order == "sampler" else 0, LENGTH_LIMIT)
         _within("world_size", self.world_size, 1, 1 << 31)
         _within("rank", self.rank, 0, self.world_size - 1)
         for field in ("logical_shards", "low_watermark", "high_watermark", "lookback", "workers"):
             _within(field, getattr(self, field), 0, 1 << 31)
-        for field in ("buffer_bytes", "buffer_batches"):
+        for field in ("buffer_bytes", "buffer_batches", "epoch_steps"):
             _within(field, getattr(self, field), 0, 1 << 62)
         _within("minimum_slots", self.minimum_slots, 1, 1 << 16)
         if not 0 <= self.timeout_s < float("inf"):

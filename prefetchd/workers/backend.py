@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from prefetchd.wire.messages import Fill, Message
+from prefetchd.wire.messages import Message
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.note import Note
 
 UNEXPLAINED = "died"
 """How a process ended whose zygote could not tell, as it is dead too."""
+
+PLANNER = -1
+"""The place of a stream's planner among its workers."""
 
 ORPHANED = "its zygote died"
 """How a worker ended that was never heard of: it may never have begun."""
@@ -67,13 +70,14 @@ class Backend(Protocol):
         """Loads the program; answered by stream_loaded, load_failed or host_died. Keeps no hold of program_fd."""
 
     def start_worker(self, stream: int, worker: int, place: int, workers: int) -> None:
-        """Answered by worker_ready or worker_died, and by load_failed before that if worker_init_fn raised."""
+        """Answered by worker_ready or worker_died, and by load_failed before that if worker_init_fn raised. At place
+        PLANNER it is the stream's planner."""
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         """The worker, which is ready, maps the ring; keeps no hold of ring_fd."""
 
-    def assign(self, worker: int, tasks: Fill) -> None:
-        """Answered, task by task, through worker_message."""
+    def assign(self, worker: int, message: Message) -> None:
+        """Fill tasks, or what a planner is asked. Answered, task by task, through worker_message."""
 
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         """Ends the worker after the tasks that it has, or at once; answered by worker_died."""

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import Message
 from prefetchd.workers.backend import UNEXPLAINED, Watcher
 
@@ -52,12 +52,15 @@ class ChildProcess:
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
+        enclosed, beside = (message, []) if fds else enclose(message)
         try:
-            send(self.sock, message, fds)
+            send(self.sock, enclosed, fds or beside)
         except BlockingIOError:
             self.kill()
         except OSError:
             pass
+        finally:
+            close_all(beside)
 
     def end_input(self) -> None:
         """The child sees end of file and ends when it has done what it is at."""
@@ -106,6 +109,8 @@ class ChildProcess:
         while self._open and self._reading:
             try:
                 message, fds = receive_with_fds(self.sock)
+                if message is not None:
+                    message, fds = disclose(message, fds)
             except BlockingIOError:
                 return
             except ConnectionResetError:

@@ -12,11 +12,12 @@ import itertools
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch.utils.data import default_collate, default_convert
 
 from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import LoadFailed
 from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
@@ -32,6 +33,8 @@ from prefetchd.workers.samples import UserCodeError as UserCodeError
 from prefetchd.workers.seeding import SampleSeeder
 
 MESSAGE_LIMIT_CHARACTERS = 2000
+_Place: TypeAlias = tuple[Position, bytes]
+
 KEPT_FOR_TASKS = 8
 """A worker has fewer tasks at once: those that it had when it kept a batch are done by then."""
 
@@ -54,7 +57,7 @@ class Filler:
         seeder: SampleSeeder | None = None,
         note: NoteWriter | None = None,
     ) -> None:
-        self.plan = BatchPlan(spec)
+        self.plan: BatchPlan | KeyedPlan = KeyedPlan(spec) if spec.order == "sampler" else BatchPlan(spec)
         self.note = note or NoteWriter()
         self._spec = spec
         self._worker_init_fn = program.worker_init_fn
@@ -62,13 +65,13 @@ class Filler:
             default_collate if spec.batch_size else default_convert
         )
         self._default_collation = program.collate_fn is None or program.collate_fn is default_collate
-        self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size > 0
+        self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size != 0
         self._seeder = seeder or SampleSeeder()
         self.samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
         self._layout: RowLayout | None = None
         self._rows: RowPlan | None = None
         self._kept = _KeptBatches()
-        self._kept_sample: tuple[Position, Any] | None = None
+        self._kept_sample: tuple[_Place, Any] | None = None
 
     def init_worker(self, place: int) -> None:
         """The user's worker_init_fn, in the worker at `place`, before its first task. Raises UserCodeError."""
@@ -80,21 +83,27 @@ class Filler:
         """The stream's row layout, from whoever measured."""
         self._layout = decode_row_layout(layout)
 
+    def use_keys(self, position: Position, keys: bytes) -> None:
+        """What the sampler gave for the batch at `position`, before any task about it."""
+        if isinstance(self.plan, KeyedPlan):
+            self.plan.use(position, keys)
+
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
         kept for the task that writes it. Raises UserCodeError."""
-        if self._default_collation and not self._gathers and self._spec.batch_size:
+        # Where a batch sampler decides, no batch tells how many rows the next may have.
+        if self._default_collation and not self._gathers and self._spec.batch_size > 0:
             for row, sample in enumerate(self.samples.rows(position, 0, rows, deadly)):
                 if type(sample) is LeftOut:
                     continue
                 if row == 0:
-                    self._kept_sample = (position, sample)
+                    self._kept_sample = (self._place(position), sample)
                 measured = self._measure_rows(sample)
                 if measured is not None:
                     return measured
                 break
         encoded = self._encode(position, rows, deadly)
-        self._kept.keep(position, encoded)
+        self._kept.keep(self._place(position), encoded)
         return Measure(encoded.payload_bytes, b"")
 
     def _measure_rows(self, sample: Any) -> Measure | None:
@@ -114,7 +123,7 @@ class Filler:
         Returns the payload's bytes. Raises Deviation, also when a sample is left out, and UserCodeError."""
         layout = self._layout
         assert layout is not None
-        meta = layout.meta_for(self.plan.schedule.rows(position[1]))
+        meta = layout.meta_for(self.plan.row_count(*position))
         writers = None
         for row, sample in zip(range(first, end), self._samples(position, first, end, deadly)):
             if type(sample) is LeftOut:
@@ -136,19 +145,23 @@ class Filler:
     ) -> int:
         """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that
         exceeds `room`, nothing was written and the batch is kept for the next try. Raises UserCodeError."""
-        encoded = self._kept.take(position) or self._encode(position, rows, deadly)
+        encoded = self._kept.take(self._place(position)) or self._encode(position, rows, deadly)
         self.note.phase(WRITING)
         if encoded.payload_bytes > room:
-            self._kept.keep(position, encoded)
+            self._kept.keep(self._place(position), encoded)
         else:
             encoded.write(target())
         return encoded.payload_bytes
 
     def batch(self, position: Position) -> Any:
         """The batch as collate_fn made it: what a trainer without a daemon gets. Raises UserCodeError."""
-        return self._collated(position, self.plan.schedule.rows(position[1]))
+        return self._collated(position, self.plan.row_count(*position))
 
     # --- inside ---
+
+    def _place(self, position: Position) -> _Place:
+        """Tells batches apart: at one position a sampler may want another one later."""
+        return position, self.plan.blob if isinstance(self.plan, KeyedPlan) else b""
 
     def _row_plan(self, sample: Any, layout: RowLayout) -> RowPlan:
         if self._rows is None:
@@ -165,7 +178,7 @@ class Filler:
 
     def _samples(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[Any]:
         kept, self._kept_sample = self._kept_sample, None
-        if kept is not None and kept[0] == position and first == 0:
+        if kept is not None and kept[0] == self._place(position) and first == 0:
             return itertools.chain(kept[1:], self.samples.rows(position, 1, end, deadly))
         return self.samples.rows(position, first, end, deadly)
 
@@ -194,16 +207,16 @@ class _KeptBatches:
     """Whole batches that wait for room. What nobody asks for any more is let go: memory is bounded."""
 
     def __init__(self) -> None:
-        self._kept: dict[Position, tuple[int, EncodedBatch]] = {}
+        self._kept: dict[_Place, tuple[int, EncodedBatch]] = {}
         self._asked = 0
 
-    def keep(self, position: Position, encoded: EncodedBatch) -> None:
-        self._kept[position] = (self._asked, encoded)
+    def keep(self, place: _Place, encoded: EncodedBatch) -> None:
+        self._kept[place] = (self._asked, encoded)
 
-    def take(self, position: Position) -> EncodedBatch | None:
-        """The batch at `position`, kept no longer."""
+    def take(self, place: _Place) -> EncodedBatch | None:
+        """The batch at `place`, kept no longer."""
         self._asked += 1
-        _, found = self._kept.pop(position, (0, None))
+        _, found = self._kept.pop(place, (0, None))
         forgotten = [at for at, (since, _) in self._kept.items() if self._asked - since > KEPT_FOR_TASKS]
         for at in forgotten:
             del self._kept[at]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import random
 from collections import deque
@@ -60,8 +61,8 @@ class InlineBackend:
     def assign(self, worker: int, tasks: Fill) -> None:
         found = self._workers.get(worker)
         if found is not None:
-            for task in tasks.tasks:
-                self._request((found.stream, worker), self._task(worker, found, task))
+            for task, keys in zip(tasks.tasks, tasks.keys or itertools.repeat(b"")):
+                self._request((found.stream, worker), self._task(worker, found, task, keys))
 
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         found = self._workers.get(worker)
@@ -149,11 +150,11 @@ class InlineBackend:
             self._events.load_failed(started.stream, failure.message, failure.error)
             self._end(worker, ENDED)
 
-    def _task(self, worker: int, found: _Worker, task: Task) -> Callable[[], None]:
+    def _task(self, worker: int, found: _Worker, task: Task, keys: bytes) -> Callable[[], None]:
         def carry_out() -> None:
             assert found.runner is not None
             with self._user_code(found.stream, worker), found.as_torch_worker():
-                answer = found.runner.run(task)
+                answer = found.runner.run(task, keys)
             for bad in found.runner.bad_samples(task[0]):
                 if worker in self._workers:
                     self._events.worker_message(worker, bad)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
     ChildEnded,
-    Fill,
     LoadFailed,
     Message,
     Ready,
@@ -107,10 +106,10 @@ class ProcessBackend:
         if child is not None:
             child.send(UseRing(layout), (ring_fd,))
 
-    def assign(self, worker: int, tasks: Fill) -> None:
+    def assign(self, worker: int, message: Message) -> None:
         child = self._workers.get(worker)
         if child is not None:
-            child.send(tasks)
+            child.send(message)
 
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         child = self._workers.get(worker)

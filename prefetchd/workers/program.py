@@ -6,7 +6,7 @@ import dataclasses
 import mmap
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from prefetchd.wire.program_layout import Environment, decode_environment, decode_program
@@ -15,12 +15,19 @@ from prefetchd.wire.program_layout import Environment, decode_environment, decod
 @dataclasses.dataclass
 class Program:
     """What makes a stream's batches. `collate_fn` None stands for torch's default of the batch size;
-    `collate_additions` is what the trainer has added to that one's table of types."""
+    `collate_additions` is what the trainer has added to that one's table of types.
+
+    Where a sampler decides the order: `index_sampler` gives an epoch's batches of keys (or its keys one by one, for
+    samples that come as they are), `generator` is the loader's own, and `generators` are all that the trainer shares
+    with them, in its order."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any] | None = None
     worker_init_fn: Callable[[int], None] | None = None
     collate_additions: dict[Any, Any] | None = None
+    index_sampler: Any = None
+    generator: Any = None
+    generators: Sequence[Any] = ()
 
 
 def read_environment(fd: int) -> Environment:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import SUBSTITUTES
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
@@ -20,6 +22,9 @@ from prefetchd.workers.note import INDEX, LOADING, ROW, SINCE, NoteWriter
 from prefetchd.workers.seeding import SampleSeeder
 
 TEXT_LIMIT_CHARACTERS = 300
+KEY_LIMIT_CHARACTERS = 80
+INDEX_LIMIT = 1 << 62
+NO_INDEX = -1
 ALL_AT_ONCE = -1
 """Stands for a row where __getitems__ is meant."""
 
@@ -39,7 +44,8 @@ class UserCodeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class BadSample:
-    """A sample that raised, and was left out or replaced; `text` is a line for people."""
+    """A sample that raised, and was left out or replaced; `text` is a line for people. `index` is its key, or for a key
+    that is no index a number below -1 by which it is known again."""
 
     row: int
     attempt: int
@@ -57,7 +63,9 @@ class LeftOut:
 class Samples:
     """Loads samples of one dataset. The global generators of this process are its own while it does."""
 
-    def __init__(self, spec: StreamSpec, plan: BatchPlan, dataset: Any, seeder: SampleSeeder, note: NoteWriter) -> None:
+    def __init__(
+        self, spec: StreamSpec, plan: BatchPlan | KeyedPlan, dataset: Any, seeder: SampleSeeder, note: NoteWriter
+    ) -> None:
         self._on_error = spec.on_error
         self._plan = plan
         self._dataset = dataset
@@ -80,11 +88,11 @@ class Samples:
         epoch, step = position
         gather = self._dataset.__getitems__
         if (ALL_AT_ONCE, 0) not in deadly:
-            indices = self._plan.rows(epoch, step, 0, rows).indices.tolist()
+            keys = self._plan.given(epoch, step)
             self._note.phase(LOADING)
             self._seeder.seed(self._plan.batch_seed(epoch, step))
             try:
-                return gather(indices)
+                return gather(keys)
             except Exception as error:
                 if self._on_error == "raise":
                     raise UserCodeError(f"dataset.__getitems__, epoch {epoch}, step {step}") from error
@@ -103,14 +111,14 @@ class Samples:
     # --- inside ---
 
     def _load(
-        self, position: Position, first: int, end: int, get: Callable[[int], Any], deadly: Deadly
+        self, position: Position, first: int, end: int, get: Callable[[Any], Any], deadly: Deadly
     ) -> Iterator[Any]:
         planned = self._plan.rows(*position, first, end)
         run, words, now_ns = self._seeder.run, self._note.words, time.monotonic_ns
         self._note.phase(LOADING)
         for row, index, seed in zip(range(first, end), planned.indices.tolist(), planned.seeds.tolist()):
             words[ROW] = row
-            words[INDEX] = index
+            words[INDEX] = index if type(index) is int and 0 <= index < INDEX_LIMIT else NO_INDEX
             words[SINCE] = now_ns()
             try:
                 if deadly and (row, 0) in deadly:
@@ -121,15 +129,15 @@ class Samples:
             yield sample
 
     def _instead(
-        self, error: Exception, position: Position, row: int, index: int, get: Callable[[int], Any], deadly: Deadly
+        self, error: Exception, position: Position, row: int, index: Any, get: Callable[[Any], Any], deadly: Deadly
     ) -> Any:
         """What takes the place of a sample that raised. Raises UserCodeError when nothing does."""
         epoch, step = position
-        failure = UserCodeError(f"dataset[{index}], epoch {epoch}, step {step}")
+        failure = UserCodeError(f"dataset[{shown(index)}], epoch {epoch}, step {step}")
         failure.__cause__ = error
         if self._on_error == "raise":
             raise failure
-        own = f"dataset[{index}] (epoch {epoch}, step {step}, row {row})"
+        own = f"dataset[{shown(index)}] (epoch {epoch}, step {step}, row {row})"
         if self._on_error == "skip":
             self._tell(row, 0, index, f"{own} is left out", error)
             return LeftOut(failure)
@@ -138,27 +146,27 @@ class Samples:
         failed = [(0, index, own, error)]
         for attempt in range(1, SUBSTITUTES + 1):
             other = self._plan.substitute(epoch, ordinal, attempt)
-            self._note.attempt(attempt, other)
+            self._note.attempt(attempt, numbered(other))
             try:
                 if (row, attempt) in deadly:
                     raise _deadly(other)
                 sample = self._seeder.run(seed, get, other)
             except Exception as another:
-                failed.append((attempt, other, f"dataset[{other}]", another))
+                failed.append((attempt, other, f"dataset[{shown(other)}]", another))
             else:
                 for number, bad, name, why in failed:
-                    self._tell(row, number, bad, f"{name} gives way to dataset[{other}]", why)
+                    self._tell(row, number, bad, f"{name} gives way to dataset[{shown(other)}]", why)
                 return sample
             finally:
-                self._note.attempt(0, index)
+                self._note.attempt(0, numbered(index))
         for number, bad, name, why in failed:
             self._tell(row, number, bad, f"{name} has no substitute", why)
         others = f"so did the {SUBSTITUTES} samples that were to take its place"
         raise UserCodeError(f"{failure.place}; {others}") from error
 
-    def _tell(self, row: int, attempt: int, index: int, what: str, error: Exception) -> None:
+    def _tell(self, row: int, attempt: int, index: Any, what: str, error: Exception) -> None:
         text = f"{what}: {type(error).__qualname__}: {text_of(error)}"
-        self._bad.append(BadSample(row, attempt, index, " ".join(text.split())[:TEXT_LIMIT_CHARACTERS]))
+        self._bad.append(BadSample(row, attempt, _known_again(index), " ".join(text.split())[:TEXT_LIMIT_CHARACTERS]))
 
 
 def without_left_out(samples: Iterable[Any]) -> list[Any]:
@@ -178,5 +186,24 @@ def text_of(error: BaseException) -> str:
         return "an exception whose text cannot be had"
 
 
-def _deadly(index: int) -> WorkerDiedError:
-    return WorkerDiedError(f"the workers that asked for dataset[{index}] died")
+def shown(key: Any) -> str:
+    """A sample's key as it stands between brackets; long ones are cut."""
+    try:
+        text = repr(key)
+    except Exception:
+        text = f"<{type(key).__qualname__}>"
+    return text if len(text) <= KEY_LIMIT_CHARACTERS else f"{text[:KEY_LIMIT_CHARACTERS]}..."
+
+
+def numbered(key: Any) -> int:
+    """`key` where only a number has room: NO_INDEX for all that is no index."""
+    return key if type(key) is int and 0 <= key < INDEX_LIMIT else NO_INDEX
+
+
+def _known_again(key: Any) -> int:
+    number = numbered(key)
+    return number if number != NO_INDEX else -2 - zlib.crc32(shown(key).encode("utf-8", "replace"))
+
+
+def _deadly(index: Any) -> WorkerDiedError:
+    return WorkerDiedError(f"the workers that asked for dataset[{shown(index)}] died")

@@ -55,11 +55,13 @@ class TaskRunner:
             self._ring.close()
             self._ring = None
 
-    def run(self, task: Task) -> Result | Message:
-        """A row of Filled when the task is done, else what is to be said instead."""
+    def run(self, task: Task, keys: bytes = b"") -> Result | Message:
+        """A row of Filled when the task is done, else what is to be said instead. `keys` as Fill has them."""
         begin_us = _now_us()
         note = self._filler.note
         note.begin(task[0])
+        if keys:
+            self._filler.use_keys((task[2], task[3]), keys)
         answer = self._do(task)
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)

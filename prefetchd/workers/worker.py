@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 
 import torch
 
-from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import Fill, Filled, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
@@ -49,6 +50,7 @@ class Worker:
             message, fds = receive_with_fds(self._sock)
             if message is None:
                 return
+            message, fds = disclose(message, fds)
             if isinstance(message, UseRing):
                 self._runner.use_ring(fds[0], message.layout)
                 kill_point("worker.ring.mapped")
@@ -59,9 +61,9 @@ class Worker:
 
     def _fill(self, message: Fill) -> None:
         # Each answer before the next task: that one may be slow, or end this process.
-        for task in message.tasks:
+        for task, keys in zip(message.tasks, message.keys or itertools.repeat(b"")):
             kill_point("worker.task.begun")
-            answer = self._runner.run(task)
+            answer = self._runner.run(task, keys)
             for bad in self._runner.bad_samples(task[0]):
                 send(self._sock, bad)
             kill_point("worker.answer.untold")

@@ -28,6 +28,7 @@ from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import ChildEnded, LoadFailed, Message, Ready, Spawned, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
+from prefetchd.workers.backend import PLANNER
 from prefetchd.workers.environment import enter
 from prefetchd.workers.note import map_note
 from prefetchd.workers.process_setup import (
@@ -151,8 +152,13 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
 def _serve_worker(
     sock: socket.socket, note_fd: int, program: Program, spec: StreamSpec, place: int, workers: int
 ) -> None:
+    from prefetchd.workers.planner import run_planner
     from prefetchd.workers.worker import run_worker
 
+    if place == PLANNER:
+        name_process("prefetchd-plan")
+        run_planner(sock, spec, program, map_note(note_fd))
+        return
     name_process(f"prefetchd-w{place}")
     die_first_for_memory()
     kill_point("worker.started")

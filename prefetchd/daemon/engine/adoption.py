@@ -49,7 +49,7 @@ class FoundRing:
 @dataclasses.dataclass(frozen=True)
 class FoundBatch:
     """A batch of the ring. `filling`: it never became ready. `handed_to` are the records of consumers that were handed
-    it without a copy; `digest` is that of its payload before, or 0."""
+    it without a copy; `digest` is that of its payload before, or 0; `plan` that of its keys."""
 
     grant: Grant
     position: Position
@@ -57,6 +57,7 @@ class FoundBatch:
     digest: int
     filling: bool
     handed_to: frozenset[int]
+    plan: int = 0
 
     def batch(self, rows: int, *, whole: bool, written: bool) -> Batch:
         """The ready batch as the engine keeps it."""
@@ -70,6 +71,8 @@ class FoundBatch:
             written=written,
             payload_bytes=self.payload_bytes,
             digest=self.digest,
+            plan=self.plan,
+            proven=not self.plan,
         )
 
 
@@ -91,6 +94,7 @@ def found_batches(found: FoundRing) -> list[FoundBatch]:
                 record.digest,
                 record.state == SLOT_FILLING,
                 frozenset(marked),
+                record.plan,
             )
         )
     return sorted(batches, key=lambda batch: -batch.grant.generation)

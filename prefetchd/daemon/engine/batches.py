@@ -11,6 +11,17 @@ from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE
 from prefetchd.wire.stream_spec import Position
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contents:
+    """What the plan says of a batch: how many samples, and where a sampler decides the order their `keys` and the
+    digest of these, `plan`. With an `error` the sampler raised in its place."""
+
+    rows: int
+    keys: bytes = b""
+    plan: int = 0
+    error: bytes | None = None
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Batch:
     """One batch from its claim to its eviction.
@@ -29,6 +40,9 @@ class Batch:
     error       what the trainer gets in its place
     payload_bytes   its length, once all rows are in
     digest      of its payload when all rows were in; 0: none was taken
+    keys        what tasks about it need, where a sampler decides the order
+    plan        the digest of its keys, or 0 where the order is arithmetic
+    proven      the plan is known to want these very keys there
     """
 
     position: Position
@@ -47,6 +61,9 @@ class Batch:
     error: bytes | None = None
     payload_bytes: int = 0
     digest: int = 0
+    keys: bytes = b""
+    plan: int = 0
+    proven: bool = True
 
     @property
     def is_whole_task(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from prefetchd.wire.messages import Fill, Message
+from prefetchd.wire.messages import Message
 from prefetchd.wire.segment_layout import SlotRecord
 from prefetchd.wire.stream_spec import Position
 
@@ -72,10 +72,10 @@ class StopWorker(Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assign(Command):
-    """Give the worker fill tasks."""
+    """Give the worker fill tasks, or ask the planner."""
 
     worker: int
-    message: Fill
+    message: Message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from prefetchd.daemon.engine.commands import (
     StartStream,
     Wake,
 )
+from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.rings import Rings
@@ -58,8 +59,10 @@ class Engine:
         self._sessions: dict[int, StreamState] = {}
         self._commands: list[Command] = []
         self._moved = False
+        self._now_s = 0.0
         self.pool = Pool(limits.workers, limits.retire_after_s, self.streams, self._commands, self._fail_stream)
-        self.registry = Registry(self.streams, self._sessions, self.pool, self._commands)
+        self.planners = Planners(self.streams, self._commands, self.pool.new_number, self._fail_stream)
+        self.registry = Registry(self.streams, self._sessions, self.pool, self.planners, self._commands)
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
         self._rings = Rings(self.streams, self.registry, self.pool, self._commands, self._fail_stream)
@@ -143,11 +146,22 @@ class Engine:
     def publications(self, session: int) -> list[Message]:
         """What to tell the session now; its batches are leased with this. Empty when there is nothing."""
         stream = self._sessions.get(session)
-        return [] if stream is None else stream.offering.publications(session)
+        if stream is None:
+            return []
+        states: list[Message] = []
+        if stream.plans is not None:
+            for cursor in stream.offering.cursors_of(session):
+                states += stream.plans.news(cursor, cursor.key[1])  # type: ignore[index]
+        return [*states, *stream.offering.publications(session)]
 
     def has_news(self, session: int) -> bool:
         stream = self._sessions.get(session)
-        return stream is not None and stream.offering.has_news(session)
+        if stream is None:
+            return False
+        plans = stream.plans
+        if plans is not None and any(plans.has_news(cursor) for cursor in stream.offering.cursors_of(session)):
+            return True
+        return stream.offering.has_news(session)
 
     def stream_of(self, session: int) -> StreamState | None:
         return self._sessions.get(session)
@@ -207,11 +221,21 @@ class Engine:
     # --- workers: the pool knows them, the engine publishes what they made ---
 
     def worker_ready(self, worker: int, now_s: float) -> None:
-        self.pool.worker_ready(worker, now_s)
+        planned = self.planners.stream_of(worker)
+        if planned is not None:
+            self.planners.ready(planned)
+        else:
+            self.pool.worker_ready(worker, now_s)
         self._moved = True
 
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
-        """A worker's answer to its tasks."""
+        """A worker's answer to its tasks, or the planner's."""
+        planned = self.planners.stream_of(worker)
+        if planned is not None:
+            self.planners.says(planned, message)
+            planned.trim_plans()
+            self._moved = True
+            return
         if isinstance(message, Filled):
             check_rows("Filled.tasks", message.tasks, 4)
         stream = self.pool.worker_message(worker, message, now_s)
@@ -224,13 +248,18 @@ class Engine:
     def worker_died(self, worker: int, how: str, now_s: float, note: Note = NO_NOTE, oom_kills: int = 0) -> None:
         """The worker's death is certain: nobody writes its rows any more. `note` is what it was at; `oom_kills` counts
         the kills of the memory cgroup, or is 0 when this was none."""
-        self.pool.worker_died(worker, how, now_s, note, oom_kills)
         self._moved = True
+        planned = self.planners.stream_of(worker)
+        if planned is not None:
+            self.planners.died(planned, how)
+        else:
+            self.pool.worker_died(worker, how, now_s, note, oom_kills)
 
     # --- time ---
 
     def tick(self, now_s: float) -> None:
         """Ends what has lingered long enough, and processes that have nothing to do."""
+        self._now_s = now_s
         self.registry.settle(now_s)
         self.registry.end_lingering(now_s)
         self.registry.park()
@@ -258,13 +287,18 @@ class Engine:
         for session in stream.consumers:
             self._commands.append(Send(session, StreamFailed(code, message, error)))
         self.pool.stop_workers(stream)
+        self.planners.forget(stream, stop=True)
         if not stream.consumers and not stream.absents:
             self.registry.drop(stream)
 
     def _decide(self) -> None:
         """Workers get what they can take; consumers are told what is ready, or asked for what stands in the way."""
         self.registry.unpark()
+        for stream in self.streams.values():
+            if stream.plans is not None:
+                stream.filling.prove()
         self.pool.dispatch()
+        self.planners.dispatch(self._now_s)
         for stream in self.streams.values():
             offering = stream.offering
             cramped, pressed = stream.filling.take_need()

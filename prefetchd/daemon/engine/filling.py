@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from prefetchd.daemon.engine.batches import Batch, Piece, cut
+from prefetchd.daemon.engine.batches import Batch, Contents, Piece, cut
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.window import Window
 from prefetchd.ring.cursors import Cursor, advance_fill
@@ -15,17 +15,19 @@ from prefetchd.wire.stream_spec import Position
 class Filling:
     """Hands out pieces of the batches that the window wants, earliest first.
 
-    `rows_at` tells how many samples a position has; `whole_only` is set once the stream is known not to be filled
-    by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must be recalled; `pressed`
+    `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
+    known not to be filled by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must be recalled; `pressed`
     when a blocked one awaits it. What must run alone, as `blame` says, waits apart (next_suspect). While the window
     looks back, each batch's digest is taken before it is offered.
     """
 
-    def __init__(self, window: Window, rows_at: Callable[[Position], int], blame: Blame) -> None:
+    def __init__(self, window: Window, contents_at: Callable[[Position], Contents | None], blame: Blame) -> None:
         self.window = window
         self.blame = blame
         self.whole_only = False
-        self._rows_at = rows_at
+        self._contents_at = contents_at
+        self.dropped_for_plan = 0
+        self._awaits_plan = False
         self._queue: deque[Piece] = deque()
         self._suspects: deque[Piece] = deque()
         self._roomless: list[Batch] = []
@@ -36,20 +38,25 @@ class Filling:
     # --- towards the workers ---
 
     def neediest(self) -> tuple[float, Cursor] | None:
-        """The cursor with the fewest batches ahead that may have more, blocked ones first, waiting ones last."""
+        """The cursor with the fewest batches ahead that may have more, blocked ones first, waiting ones last. While a
+        living one's plan is yet to come, no waiting one: its epoch would be planned before its turn."""
         window = self.window
+        self._awaits_plan = False
         for waiting in (False, True):
             best: tuple[float, Cursor] | None = None
             for cursor in window.cursors.values():
                 if cursor.waiting is not waiting:
                     continue
-                limit = window.limit(cursor)
-                if advance_fill(cursor, window.lengths, limit, window.batches.__contains__) is None:
+                position = advance_fill(cursor, window.lengths, window.limit(cursor), window.is_claimed)
+                if position is None:
+                    continue
+                if self._contents_at(position) is None:
+                    self._awaits_plan = True
                     continue
                 ratio = window.fill_ratio(cursor) - cursor.blocked
                 if best is None or ratio < best[0]:
                     best = (ratio, cursor)
-            if best is not None:
+            if best is not None or self._awaits_plan:
                 return best
         return None
 
@@ -60,7 +67,9 @@ class Filling:
         if self._measuring is not None or not self.window.may_fill():
             return None
         neediest = self.neediest()
-        return None if neediest is None else neediest[0]
+        if neediest is not None:
+            return neediest[0]
+        return 1.0 if self._awaits_plan else None
 
     def next_piece(self, worker: int, pieces: int) -> Piece | None:
         """The next piece for `worker`; a batch that is claimed for it is cut into `pieces`."""
@@ -156,8 +165,8 @@ class Filling:
         pressed = any(window.is_awaited(batch, pressing=True) for batch in self._roomless)
         for cursor in sorted(window.cursors.values(), key=lambda each: not each.blocked):
             if not cursor.waiting and cursor.fill == cursor.next and (cursor.blocked or not pressed):
-                position = advance_fill(cursor, window.lengths, 1, window.batches.__contains__)
-                if position == cursor.next:
+                position = advance_fill(cursor, window.lengths, 1, window.is_claimed)
+                if position == cursor.next and self._contents_at(position) is not None:
                     return cursor
         return None
 
@@ -167,11 +176,22 @@ class Filling:
 
     def _claim(self, position: Position, pieces: int) -> bool:
         window = self.window
+        contents = self._contents_at(position)
+        if contents is None or not self._make_way(position, contents):
+            return False
+        if position in window.batches:
+            return True
         kept = window.lookback.take(position)
-        if kept is not None:
+        if kept is not None and kept.plan == contents.plan:
             self._take_back(kept)
             return True
-        batch = Batch(position, self._rows_at(position), whole=self.whole_only)
+        if kept is not None and kept.grant is not None:
+            window.free(kept.grant)
+        batch = Batch(position, contents.rows, whole=self.whole_only, keys=contents.keys, plan=contents.plan)
+        if contents.error is not None:
+            batch.error = contents.error
+            window.batches[position] = batch
+            return True
         if window.ring is None:
             self._measuring = batch
             pieces = 1
@@ -180,6 +200,34 @@ class Filling:
         window.batches[position] = batch
         batch.pending = cut(batch, pieces)
         self._enqueue(batch.pending)
+        return True
+
+    def prove(self) -> None:
+        """Batches that were made after another plan, or by a dead daemon, are offered once the plan is known to want
+        just these."""
+        unproven = [each for each in self.window.batches.values() if not each.proven]
+        for batch in sorted(unproven, key=lambda each: each.position):
+            contents = self._contents_at(batch.position)
+            if contents is None:
+                return
+            self._make_way(batch.position, contents)
+
+    def _make_way(self, position: Position, contents: Contents) -> bool:
+        """Whatever is at `position` is what the plan wants, or is dropped. False while that is still leased."""
+        batch = self.window.batches.get(position)
+        if batch is None or batch.proven:
+            return True
+        if batch.plan == contents.plan:
+            batch.proven = True
+            return True
+        if batch.grant is not None and self.window.ring is not None and self.window.ring.leases(batch.grant.slot):
+            return False
+        self.dropped_for_plan += 1
+        if self._measuring is batch and not batch.under_way:
+            self._measuring = None
+        self.window.drop(batch)
+        # One that is under way ends with its last task, as nobody's.
+        self.window.remove(batch)
         return True
 
     def _take_back(self, batch: Batch) -> None:

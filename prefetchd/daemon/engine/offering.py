@@ -79,7 +79,7 @@ class Offering:
 
     def wait(self, key: Key) -> None:
         """A call of next() waits for the cursor's next batch; a consumer waits for one at a time."""
-        for cursor in self._cursors_of(key[0]):
+        for cursor in self.cursors_of(key[0]):
             cursor.blocked = cursor.key == key and not cursor.waiting
 
     def recalls(self, *, pressing: bool) -> list[tuple[Hashable, Recall]]:
@@ -101,6 +101,13 @@ class Offering:
             cursor.recalled = True
             told.append((cursor.consumer, Recall(cursor.key[1], found.position[1])))  # type: ignore[index]
         return told
+
+    def doubt(self, epoch: int) -> None:
+        """The plan is another from `epoch` on: what was made after the former one is to be proven."""
+        leased = [lease.batch for leases in self._leases.values() for lease in leases.values()]
+        for batch in [*self.window.batches.values(), *leased]:
+            if batch.position[0] >= epoch:
+                batch.proven = False
 
     def _recallable(self, pressing: bool) -> list[Batch]:
         """Batches that could be evicted if those who were offered them gave them back: nobody has yielded them, and no
@@ -230,7 +237,7 @@ class Offering:
 
     def has_news(self, consumer: Hashable) -> bool:
         """True when `publications` would tell the consumer something."""
-        return any(self._can_offer(cursor) for cursor in self._cursors_of(consumer))
+        return any(self._can_offer(cursor) for cursor in self.cursors_of(consumer))
 
     def publications(self, consumer: Hashable) -> list[Message]:
         """All that is ready and was not told, as messages: at most BATCHES_A_PUBLICATION batches and
@@ -239,7 +246,7 @@ class Offering:
         ends: list[tuple[int, ...]] = []
         failures: list[Message] = []
         room = BATCHES_A_PUBLICATION
-        for cursor in self._cursors_of(consumer):
+        for cursor in self.cursors_of(consumer):
             number = cursor.key[1]  # type: ignore[index]
             while room and len(failures) < FAILURES_A_PUBLICATION and self._can_offer(cursor):
                 position = cursor.offered
@@ -284,7 +291,7 @@ class Offering:
         if self.window.lengths.is_end(position):
             return not cursor.told_end
         batch = self.window.batches.get(position)
-        if batch is None or not batch.done or cursor.recalled:
+        if batch is None or not batch.done or not batch.proven or cursor.recalled:
             return False
         if batch.recalled:
             # It is to go, unless somebody has come to need it meanwhile.
@@ -309,7 +316,8 @@ class Offering:
         others = (each for each in window.cursors.values() if each is not cursor)
         return any(other.consumer != cursor.consumer or other.wants(batch.position) for other in others)
 
-    def _cursors_of(self, consumer: Hashable) -> list[Cursor]:
+    def cursors_of(self, consumer: Hashable) -> list[Cursor]:
+        """The consumer's."""
         return [cursor for cursor in self.window.cursors.values() if cursor.consumer == consumer]
 
     # --- leases ---

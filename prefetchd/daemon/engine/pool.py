@@ -63,8 +63,12 @@ class Pool:
         found = self._alone.begin(streams, now_s)
         if found is not None:
             worker, piece = found
-            self._commands.append(Assign(worker.number, Fill((self._task(worker, piece),))))
+            self._assign(worker, [(self._task(worker, piece), piece.batch.keys)])
         return found is not None
+
+    def _assign(self, worker: Worker, given: list[tuple[tuple[int, ...], bytes]]) -> None:
+        tasks, keys = zip(*given)
+        self._commands.append(Assign(worker.number, Fill(tasks, keys if any(keys) else ())))
 
     @property
     def waits_for_time(self) -> bool:
@@ -72,7 +76,7 @@ class Pool:
         return self._alone.is_under_way or any(stream.filling.has_suspect for stream in self._streams.values())
 
     def _hand_out(self) -> None:
-        assigned: dict[Worker, list[tuple[int, ...]]] = {}
+        assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
         running = [stream for stream in self._streams.values() if stream.stage is Stage.RUNNING]
         while running:
             stream = _neediest(running)
@@ -87,12 +91,12 @@ class Pool:
                 continue
             piece = stream.filling.next_piece(worker.number, stream.pieces)
             if piece is not None:
-                assigned.setdefault(worker, []).append(self._task(worker, piece))
+                assigned.setdefault(worker, []).append((self._task(worker, piece), piece.batch.keys))
             elif self._worker_for(stream) in (worker, None):
                 # Else it has found room for a batch that another worker keeps: then that one is next.
                 running.remove(stream)
-        for worker, tasks in assigned.items():
-            self._commands.append(Assign(worker.number, Fill(tuple(tasks))))
+        for worker, given in assigned.items():
+            self._assign(worker, given)
 
     def _worker_for(self, stream: StreamState) -> Worker | None:
         """The worker that keeps a waiting batch, else an idle one if the limit allows one more busy one, else the one
@@ -143,10 +147,15 @@ class Pool:
             while len(stream.workers) < wanted:
                 places = {each.place for each in stream.workers.values()}
                 place = next(each for each in range(wanted) if each not in places)
-                worker = Worker(self._next_worker, stream, place, head_since_s=self._now_s)
-                self._next_worker += 1
+                worker = Worker(self.new_number(), stream, place, head_since_s=self._now_s)
                 self.workers[worker.number] = stream.workers[worker.number] = worker
                 self._commands.append(StartWorker(stream.number, worker.number, place, wanted))
+
+    def new_number(self) -> int:
+        """A number that no process of this daemon has had."""
+        number = self._next_worker
+        self._next_worker += 1
+        return number
 
     # --- what comes back ---
 

@@ -12,6 +12,7 @@ import dataclasses
 from prefetchd.daemon.engine.adoption import FoundRing, found_batches, last_generation
 from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, Log, ParkStream, Send, StartStream
+from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.stream import AbsentConsumer, Stage, StreamState
 from prefetchd.ring.policy import Ring, SlotState
@@ -34,11 +35,13 @@ class Registry:
         streams: dict[int, StreamState],
         sessions: dict[int, StreamState],
         pool: Pool,
+        planners: Planners,
         commands: list[Command],
     ) -> None:
         self._streams = streams
         self._sessions = sessions
         self._pool = pool
+        self._planners = planners
         self._commands = commands
         self._next_stream = 1
 
@@ -96,7 +99,7 @@ class Registry:
         stream.offering.shareable = bool(living)
         behind: list[Batch] = []
         for each in found_batches(found):
-            rows = 0 if stream.window.lengths.is_end(each.position) else stream.schedule.rows(each.position[1])
+            rows = stream.rows_found(each)
             if each.filling:
                 ring.adopt(each.grant, quarantined=True)
                 stream.former_grants.append(each.grant)
@@ -169,7 +172,7 @@ class Registry:
         ]
         for stream in idle[:-1]:
             stream.stage = Stage.PARKED
-            self._pool.forget_stream(stream)
+            self._forget_processes(stream)
             self._commands.append(ParkStream(stream.number))
 
     def unpark(self) -> None:
@@ -195,7 +198,7 @@ class Registry:
 
     def drop(self, stream: StreamState, why: str = "") -> None:
         """Ends the stream; who is still connected to it is told `why`."""
-        self._pool.forget_stream(stream)
+        self._forget_processes(stream)
         for session in stream.consumers:
             self._sessions.pop(session, None)
             if why:
@@ -203,6 +206,10 @@ class Registry:
             self._commands.append(CloseSession(session))
         del self._streams[stream.number]
         self._commands.append(DropStream(stream.number))
+
+    def _forget_processes(self, stream: StreamState) -> None:
+        self._pool.forget_stream(stream)
+        self._planners.forget(stream)
 
     def _new_stream(self, spec: StreamSpec) -> StreamState:
         stream = StreamState(self._next_stream, spec, self._commands)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.adoption import FoundBatch
+from prefetchd.daemon.engine.batches import Contents, Piece
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.commands import Command, WriteSlot
 from prefetchd.daemon.engine.filling import Filling
 from prefetchd.daemon.engine.offering import Offering
+from prefetchd.daemon.engine.plans import Plans
 from prefetchd.daemon.engine.window import Window
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.cursors import EpochLengths
@@ -21,6 +23,8 @@ from prefetchd.wire.stream_spec import Position, StreamSpec
 SHORTEST_PIECE_S = 0.001
 LONG_PIECE_S = 0.05
 SMOOTHING = 0.1
+KEPT_AHEAD = 256
+"""Steps beyond the ring whose plan is kept."""
 
 
 class Stage(enum.Enum):
@@ -57,6 +61,15 @@ class Worker:
     @property
     def busy(self) -> bool:
         return bool(self.tasks)
+
+
+@dataclasses.dataclass(slots=True)
+class Planner:
+    """The process that runs the stream's sampler; at its question, or starting, `since_s`."""
+
+    number: int
+    since_s: float
+    ready: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -107,14 +120,18 @@ class StreamState:
         self.stage = Stage.AWAITING_PROGRAM
         self.schedule = schedule_of(spec)
         self.window = Window(
-            EpochLengths(self.schedule.steps),
+            EpochLengths(None if self.is_planned else self.schedule.steps),
             lambda slot, record: self._write(slot, record),
             spec.low_watermark,
             spec.high_watermark,
             spec.lookback,
         )
         self.blame = Blame()
-        self.filling = Filling(self.window, lambda position: self.schedule.rows(position[1]), self.blame)
+        self.plans = Plans(self.window.lengths) if self.is_planned else None
+        self.planner: Planner | None = None
+        self.planner_deaths = 0
+        contents_at = self._contents_at if self.plans is None else self.plans.at
+        self.filling = Filling(self.window, contents_at, self.blame)
         self.offering = Offering(self.window)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
@@ -146,6 +163,11 @@ class StreamState:
         return self.spec.name
 
     @property
+    def is_planned(self) -> bool:
+        """True when only a sampler knows the order."""
+        return self.spec.order == "sampler"
+
+    @property
     def in_use(self) -> bool:
         """True while a process consumes the stream; one that said Goodbye and still holds tensors does not."""
         return self.is_awaited or any(not consumer.departed for consumer in self.consumers.values())
@@ -173,6 +195,33 @@ class StreamState:
         self.spec = dataclasses.replace(spec, name=self.name)
         self.window.set_watermarks(spec.low_watermark, spec.high_watermark)
         self.window.lookback.wanted = spec.lookback
+
+    def rows_found(self, found: FoundBatch) -> int:
+        """Samples of a dead daemon's batch; 0 when it cannot be one of this stream's."""
+        if self.is_planned:
+            # How many, its plan will say: until then nothing is done with it.
+            return 1 if found.plan else 0
+        return 0 if self.window.lengths.is_end(found.position) else self.schedule.rows(found.position[1])
+
+    def trim_plans(self) -> None:
+        """Forgets plans that no cursor comes to soon."""
+        if self.plans is None:
+            return
+        window = self.window
+        reach = [(cursor, window.limit(cursor) + KEPT_AHEAD) for cursor in window.cursors.values()]
+
+        def is_needed(position: Position) -> bool:
+            return any(
+                cursor.next <= position
+                and cursor.walks(position)
+                and window.lengths.distance(cursor.next, position) < steps
+                for cursor, steps in reach
+            )
+
+        self.plans.trim(window.cursors.values(), is_needed)
+
+    def _contents_at(self, position: Position) -> Contents:
+        return Contents(self.schedule.rows(position[1]))
 
     def free_record(self) -> int | None:
         """A consumer record of the segment that nobody writes, or None when all are taken."""

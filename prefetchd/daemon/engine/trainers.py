@@ -10,6 +10,7 @@ from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, Stre
 from prefetchd.daemon.engine.waits import Waits
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (
+    Assume,
     CloseCursor,
     Consumed,
     GiveBack,
@@ -138,6 +139,8 @@ class Trainers:
         elif isinstance(message, Waiting):
             offering.wait((session, message.cursor))
             self._waits.begins(stream, (session, message.cursor), now_s)
+        elif isinstance(message, Assume):
+            self._assume(stream, session, message)
         elif isinstance(message, Goodbye):
             self._goodbye(stream, session, now_s)
         else:
@@ -206,6 +209,24 @@ class Trainers:
             stream.offering.close_cursor(key)  # type: ignore[arg-type]
         position = (message.epoch, message.step)
         stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
+
+    def _assume(self, stream: StreamState, session: int, message: Assume) -> None:
+        if stream.plans is None or not 0 <= message.epoch < POSITION_LIMIT:
+            raise ProtocolError(f"an assumption about epoch {message.epoch} of order {stream.spec.order!r}")
+        others = [
+            each
+            for each in stream.window.cursors.values()
+            if each.consumer not in (session, GHOST) and not each.waiting and each.epoch >= message.epoch
+        ]
+        if others:
+            text = (
+                f"stream {stream.name!r} is shared, and another process is in epoch {others[0].epoch} with another "
+                "state of its sampler or generators; choose another name with stream="
+            )
+            self._commands.append(Send(session, StreamFailed("caller", text)))
+            return
+        stream.plans.assume(message)
+        stream.offering.doubt(message.epoch)
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))

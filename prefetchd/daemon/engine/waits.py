@@ -113,7 +113,8 @@ class Waits:
             if at_it:
                 return _at_work(at_it)
         return (
-            self._suspect(stream)
+            _no_plan(stream, cursor, batch, now_s)
+            or self._suspect(stream)
             or _no_room(stream, batch)
             or self._all_busy(stream)
             or self._no_worker(stream, now_s)
@@ -193,6 +194,17 @@ def _no_room(stream: StreamState, batch: Batch | None) -> Cause | None:
         f"the ring is full: {_slots(ring)}; the batch takes {span}. {_holders(stream)}",
         "let go of batches, or raise buffer=",
     )
+
+
+def _no_plan(stream: StreamState, cursor: Cursor, batch: Batch | None, now_s: float) -> Cause | None:
+    plans, planner = stream.plans, stream.planner
+    if plans is None or (batch is not None and batch.proven) or plans.knows(cursor.next):
+        return None
+    if planner is None:
+        return Cause("its planner, which runs the sampler, has yet to be started")
+    if not planner.ready:
+        return Cause(f"its planner, which runs the sampler, is starting, for {now_s - planner.since_s:.0f} s")
+    return Cause("", "what the sampler does before its next batch decides how long that takes", planner.number)
 
 
 def _slots(ring: Ring) -> str:

@@ -94,6 +94,11 @@ class Window:
             for cursor in self.cursors.values()
         )
 
+    def is_claimed(self, position: Position) -> bool:
+        """True when there is a batch at `position`, or will be, and it is the one that is wanted there."""
+        batch = self.batches.get(position)
+        return batch is not None and batch.proven
+
     def cursors_moved(self) -> None:
         """Cursors came, went or jumped: some batches may be unwanted now."""
         self._cursors_moved = True
@@ -211,5 +216,6 @@ class Window:
                 batch.payload_bytes,
                 batch.digest,
                 next_slot=after,
+                plan=batch.plan,
             ),
         )

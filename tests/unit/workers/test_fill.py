@@ -192,7 +192,7 @@ def test_batches_that_wait_for_room_are_kept_side_by_side():
 def test_a_kept_batch_that_nobody_asks_for_is_let_go():
     made = filler(Recorded(lambda index: str(index) * 100))
     made.fill_whole((0, 0), 4, 64, memory)
-    kept = made._kept._kept[0, 0][1]
+    kept = made._kept._kept[(0, 0), b""][1]
     gone = weakref.ref(kept)
     del kept
     for epoch in range(1, KEPT_FOR_TASKS + 1):

@@ -1,0 +1,86 @@
+"""What decides the next epoch's order beside the program, where a sampler does: the states of the trainer's generators,
+and what the sampler's set_epoch() was called with. Its planner assumes both; the trainer compares when it begins."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.messages import Assume, EpochStates
+from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders
+
+# So that the states before and after fit into packets.
+MOST_GENERATORS = 8
+
+
+class Assumptions:
+    """Those about one loader's sampler and generators, which stay the trainer's own."""
+
+    def __init__(self, index_sampler: Any, generators: Sequence[torch.Generator]) -> None:
+        """Raises CallerError."""
+        if len(generators) > MOST_GENERATORS:
+            raise CallerError(f"the sampler uses {len(generators)} generators; allowed: {MOST_GENERATORS}")
+        self.generators = list(generators)
+        self._holders = epoch_holders(index_sampler)
+
+    def __bool__(self) -> bool:
+        """True when there is anything to compare."""
+        return bool(self.generators or self._holders)
+
+    @property
+    def states(self) -> tuple[bytes, ...]:
+        return tuple(generator.get_state().numpy().tobytes() for generator in self.generators)
+
+    @property
+    def sampler_epoch(self) -> int:
+        return int(self._holders[0].epoch) if self._holders else NO_EPOCH
+
+    def set_epoch(self, epoch: int) -> None:
+        for holder in self._holders:
+            holder.set_epoch(epoch)
+
+    def about(self, epoch: int) -> Assume:
+        """How `epoch` would begin now."""
+        return Assume(epoch, self.sampler_epoch, self.states)
+
+    def hold(self, planned: EpochStates) -> bool:
+        """True when the epoch was planned from what is here now."""
+        return (planned.sampler_epoch, planned.states) == (self.sampler_epoch, self.states)
+
+    def set(self, states: Sequence[bytes]) -> None:
+        """Raises CallerError when these are not the generators' states."""
+        if len(states) != len(self.generators):
+            raise CallerError(f"states of {len(states)} generators; this loader's sampler uses {len(self.generators)}")
+        for generator, state in zip(self.generators, states):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+    @contextlib.contextmanager
+    def at_epoch_zero(self) -> Iterator[None]:
+        """Within it the sampler does not tell which epoch it was set to: that makes no other stream."""
+        found = [holder.epoch for holder in self._holders]
+        try:
+            for holder in self._holders:
+                holder.epoch = 0
+            yield
+        finally:
+            for holder, epoch in zip(self._holders, found):
+                holder.epoch = epoch
+
+
+def as_text(states: Sequence[bytes]) -> list[str]:
+    """States as state_dict() has them."""
+    return [base64.b64encode(state).decode("ascii") for state in states]
+
+
+def from_text(texts: Sequence[str]) -> tuple[bytes, ...]:
+    """Raises CallerError."""
+    try:
+        return tuple(base64.b64decode(text, validate=True) for text in texts)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise CallerError(f"the state's `generators` are no states of generators: {error}") from None

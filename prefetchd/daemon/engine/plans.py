@@ -1,0 +1,179 @@
+"""What the planner has told of a stream whose order only a sampler knows: keys of batches, ends, states. Pure.
+
+Plans run ahead of the filling by AHEAD steps, and are forgotten once nobody can want them: the ring bounds what is
+kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+from prefetchd.daemon.engine.batches import Contents
+from prefetchd.plan.keys import digest
+from prefetchd.ring.cursors import Cursor, EpochLengths
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import AskPlan, Assume, Begun, EpochStates, Message, PlanFailed, Planned, Rebase
+from prefetchd.wire.stream_spec import Position
+
+AHEAD = 32
+STEPS_AN_ASK = 64
+KEPT_BEYOND_NEED = 4096
+KEPT_ASSUMPTIONS = 8
+KEPT_STATES = 8
+STAGES = (0, 1, 2)
+
+
+class Plans:
+    """Those of one stream. At most one question is with the planner."""
+
+    def __init__(self, lengths: EpochLengths) -> None:
+        self._lengths = lengths
+        self._known: dict[Position, Contents] = {}
+        self._wanted: dict[int, int] = {}
+        self._asked: AskPlan | None = None
+        self._asked_in_vain = False
+        self._assumed: list[Assume] = []
+        self._told_planner = 0
+        self._states: dict[tuple[int, int], Begun] = {}
+        self._told: dict[Hashable, tuple[int, int]] = {}
+
+    # --- towards the filling ---
+
+    def at(self, position: Position) -> Contents | None:
+        """The batch at `position`, or None: then the planner is to be asked."""
+        found = self._known.get(position)
+        epoch, step = position
+        if found is None:
+            self._want(epoch, step)
+        elif (epoch, step + AHEAD) not in self._known and self._lengths.steps(epoch) is None:
+            while (epoch, step) in self._known:
+                step += 1
+            self._want(epoch, step)
+        return found
+
+    def knows(self, position: Position) -> bool:
+        """True when at() would tell; asks for nothing."""
+        return position in self._known or self._lengths.is_end(position)
+
+    def _want(self, epoch: int, step: int) -> None:
+        if not self._lengths.is_end((epoch, step)):
+            self._wanted.setdefault(epoch, step)
+
+    # --- towards the planner ---
+
+    @property
+    def has_question(self) -> bool:
+        """True when the planner is to be asked something, and is not at an answer."""
+        return self._asked is None and bool(self._wanted)
+
+    @property
+    def asked(self) -> AskPlan | None:
+        """What the planner is at."""
+        return self._asked
+
+    def questions(self) -> list[Message]:
+        """What to send to the planner, which is at nothing; has_question."""
+        epoch, step = self._wanted.popitem()
+        if self._wanted:
+            # The earliest epoch first: a sampler goes forward.
+            self._wanted[epoch] = step
+            epoch = min(self._wanted)
+            step = self._wanted.pop(epoch)
+        self._asked = AskPlan(epoch, step, STEPS_AN_ASK)
+        self._asked_in_vain = False
+        due = [each for each in self._assumed[self._told_planner :] if each.epoch <= epoch]
+        self._told_planner += len(due)
+        return [*(Rebase(each.epoch, each.sampler_epoch, each.states) for each in due[-1:]), self._asked]
+
+    def planner_is_new(self) -> None:
+        """Another planner begins, or the one that was has gone: it knows of nothing."""
+        if self._asked is not None and not self._asked_in_vain:
+            self._wanted[self._asked.epoch] = self._asked.first_step
+        self._asked = None
+        self._told_planner = 0
+
+    def planner_says(self, message: Message) -> bool:
+        """True when batches are known now that were not. Raises ProtocolError."""
+        asked = self._asked
+        if not isinstance(message, (Begun, Planned, PlanFailed)) or asked is None or message.epoch != asked.epoch:
+            raise ProtocolError(f"a planner does not send {type(message).__name__} now")
+        if self._asked_in_vain:
+            if isinstance(message, Planned):
+                self._asked = None
+            return False
+        if isinstance(message, Begun):
+            self._begun(message)
+        elif isinstance(message, PlanFailed):
+            self._known[message.epoch, message.step] = Contents(0, error=message.error)
+        else:
+            self._planned(message, asked)
+            return True
+        return False
+
+    def _begun(self, message: Begun) -> None:
+        self._states[message.epoch, message.stage] = message
+        for old in sorted({epoch for epoch, _ in self._states})[:-KEPT_STATES]:
+            for stage in STAGES:
+                self._states.pop((old, stage), None)
+
+    def _planned(self, message: Planned, asked: AskPlan) -> None:
+        self._asked = None
+        epoch, first = message.epoch, message.first_step
+        if first != asked.first_step or len(message.samples) != len(message.keys):
+            raise ProtocolError(f"a planner that was asked for step {asked.first_step} tells of step {first}")
+        for step, (samples, keys) in enumerate(zip(message.samples, message.keys), first):
+            self._known[epoch, step] = Contents(samples, keys, digest(keys))
+        if message.steps >= 0:
+            failed = (epoch, message.steps) in self._known
+            self._lengths.learn(epoch, message.steps + failed)
+        elif not message.keys:
+            raise ProtocolError("a planner that tells of nothing")
+
+    # --- towards the trainers ---
+
+    def assume(self, message: Assume) -> None:
+        """A trainer begins the epoch like this: what was planned from there on is void."""
+        epoch = message.epoch
+        for position in [each for each in self._known if each[0] >= epoch]:
+            del self._known[position]
+        for key in [each for each in self._states if each[0] >= epoch]:
+            del self._states[key]
+        self._wanted = {each: step for each, step in self._wanted.items() if each < epoch}
+        self._told = {key: told for key, told in self._told.items() if told[0] < epoch}
+        self._lengths.forget_from(epoch)
+        if self._asked is not None and self._asked.epoch >= epoch:
+            self._asked_in_vain = True
+        kept = [each for each in self._assumed if each.epoch < epoch]
+        self._told_planner = min(self._told_planner, len(kept))
+        self._assumed = [*kept, message]
+        while len(self._assumed) > KEPT_ASSUMPTIONS:
+            del self._assumed[0]
+            self._told_planner = max(0, self._told_planner - 1)
+
+    def has_news(self, cursor: Cursor) -> bool:
+        return self._next_news(cursor) is not None
+
+    def news(self, cursor: Cursor, number: int) -> list[Message]:
+        """The states of the cursor's epoch that its trainer was not told."""
+        told: list[Message] = []
+        while (stage := self._next_news(cursor)) is not None:
+            begun = self._states[cursor.epoch, stage]
+            told.append(EpochStates(number, begun.epoch, stage, begun.sampler_epoch, begun.states))
+            self._told[cursor.key] = (cursor.epoch, stage)
+        return told
+
+    def _next_news(self, cursor: Cursor) -> int | None:
+        epoch, stage = self._told.get(cursor.key, (-1, -1))
+        after = stage + 1 if epoch == cursor.epoch else 0
+        begun = self._states.get((cursor.epoch, after))
+        return after if begun is not None and (begun.states or begun.sampler_epoch >= 0) else None
+
+    # --- bounds ---
+
+    def trim(self, cursors: Iterable[Cursor], is_needed: Callable[[Position], bool]) -> None:
+        """Forgets what nobody needs, now and then."""
+        if len(self._known) > KEPT_BEYOND_NEED:
+            self._known = {each: found for each, found in self._known.items() if is_needed(each)}
+        living = {cursor.key for cursor in cursors}
+        if len(self._told) > 2 * len(living) + KEPT_STATES:
+            self._told = {key: told for key, told in self._told.items() if key in living}

@@ -1,0 +1,106 @@
+"""The planner: a process of the stream's own that runs the sampler, so that neither daemon nor trainer has to.
+
+    daemon                      planner
+      Rebase  ---------------->           the trainer begins an epoch otherwise than was thought
+      AskPlan ---------------->
+              <---------------- Begun     states before the epoch and after its first batch; at its end
+              <---------------- Planned   samples and keys of some batches; or PlanFailed
+
+It can go forward only. Asked for an epoch that lies too far behind it ends, and the daemon starts another, which begins
+again from the stream's program.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
+from prefetchd.wire.kill_points import kill_point
+from prefetchd.wire.messages import AskPlan, Begun, Message, PlanFailed, Planned, Ready, Rebase
+from prefetchd.wire.remote_exception import encode_exception
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.fill import UserCodeError, remote_exception
+from prefetchd.workers.note import IDLE, SAMPLING, NoteWriter
+from prefetchd.workers.program import Program
+from prefetchd.workers.sampling import AFTER_FIRST, AT_END, BEFORE, OutOfReach, PlannedEpoch, Sampling
+
+KEYS_A_MESSAGE_BYTES = 48 * 1024
+
+
+def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: NoteWriter) -> None:
+    """Serves `sock` until its end. Called once, in a process of its own."""
+    answering = Answering(Sampling(spec, program))
+    note.phase(IDLE)
+    kill_point("planner.started")
+    send(sock, Ready())
+    while True:
+        message, fds = receive_with_fds(sock)
+        if message is None:
+            return
+        message, fds = disclose(message, fds)
+        close_all(fds)
+        note.phase(SAMPLING)
+        try:
+            answers = answering.answers(message)
+        except OutOfReach:
+            return
+        note.phase(IDLE)
+        for answer in answers:
+            enclosed, beside = enclose(answer)
+            kill_point("planner.answer.untold")
+            send(sock, enclosed, beside)
+            close_all(beside)
+
+
+class Answering:
+    """What a planner says to what it is asked."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._told: set[tuple[int, int]] = set()
+
+    def answers(self, message: Message) -> list[Message]:
+        """In order. Raises OutOfReach."""
+        if isinstance(message, Rebase):
+            self._sampling.rebase(message.epoch, message.sampler_epoch, message.states)
+            self._told = {each for each in self._told if each[0] < message.epoch}
+        if not isinstance(message, AskPlan):
+            return []
+        epoch, first = message.epoch, message.first_step
+        planned = self._sampling.plan(epoch, first + message.steps)
+        answers = [*self._states(epoch, planned, BEFORE), *self._states(epoch, planned, AFTER_FIRST)]
+        end = _end_of_message(planned, first, message.steps)
+        ends = planned.ended and end >= len(planned.keys)
+        if ends:
+            answers += self._states(epoch, planned, AT_END)
+            if planned.error is not None:
+                step = len(planned.keys)
+                answers.append(PlanFailed(epoch, step, _encoded(planned.error, epoch, step)))
+        samples, keys = tuple(planned.samples[first:end]), tuple(planned.keys[first:end])
+        answers.append(Planned(epoch, first, samples, keys, len(planned.keys) if ends else -1))
+        return answers
+
+    def _states(self, epoch: int, planned: PlannedEpoch, stage: int) -> list[Message]:
+        states = planned.states.get(stage)
+        if states is None or (epoch, stage) in self._told:
+            return []
+        self._told.add((epoch, stage))
+        return [Begun(epoch, stage, planned.sampler_epoch, states)]
+
+
+def _end_of_message(planned: PlannedEpoch, first: int, steps: int) -> int:
+    """So many steps that their keys fit into a message; one may be as long as it is."""
+    room = KEYS_A_MESSAGE_BYTES
+    end = first
+    for keys in planned.keys[first : first + steps]:
+        room -= len(keys) + 8
+        if room < 0 and end > first:
+            break
+        end += 1
+    return end
+
+
+def _encoded(error: Exception, epoch: int, step: int) -> bytes:
+    failure = UserCodeError(f"sampler, epoch {epoch}, step {step}")
+    failure.__cause__ = error
+    return encode_exception(remote_exception(failure))

@@ -1,0 +1,201 @@
+"""Runs a stream's sampler, epoch after epoch, and keeps what it gave. In the planner's process, or in the trainer's.
+
+Each epoch is what DataLoader would make of the same sampler and generators: iter() of the sampler, then one draw from
+the loader's own generator (DataLoader's base seed), then next() for each batch. The global generators of torch, numpy
+and random begin each epoch with the sampler seed (plan.seeds), so that what a sampler draws from them is the same in
+every run.
+
+An epoch is run to its end before the next one begins: what the sampler and its generators keep from one to the next is
+as it would be in a training loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from prefetchd.plan.keys import pack_batch, pack_one
+from prefetchd.plan.seeds import sampler_seed
+from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, parts_of
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.program import Program
+
+KEPT_EPOCHS = 3
+"""Epochs whose keys stay: those that living cursors are in, and the one ahead."""
+
+ENDLESS_AFTER = 1 << 24
+"""Samples of one epoch after which its sampler is taken for one that never ends: another epoch may begin then."""
+
+BEFORE, AFTER_FIRST, AT_END = range(3)
+"""When states are taken (messages.EpochStates.stage)."""
+
+# The same in every epoch that is told apart by its seed or by set_epoch() alone.
+_STATELESS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+
+
+class OutOfReach(Exception):  # noqa: N818 - it is told, not raised to anybody
+    """The epoch lies behind, and what the sampler was then is gone: whoever starts anew can plan it."""
+
+
+@dataclasses.dataclass
+class PlannedEpoch:
+    """What the sampler has given so far; `keys` and `samples` by step. `error` stands in the place of the next one."""
+
+    sampler_epoch: int = NO_EPOCH
+    states: dict[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
+    keys: list[bytes] = dataclasses.field(default_factory=list)
+    samples: list[int] = dataclasses.field(default_factory=list)
+    given: int = 0
+    ended: bool = False
+    error: Exception | None = None
+    batches: Iterator[Any] | None = None
+
+
+class Sampling:
+    """The sampler of one stream. Not for use by several threads."""
+
+    def __init__(self, spec: StreamSpec, program: Program, *, shared: bool = False) -> None:
+        """`shared`: the objects are the trainer's own, which calls set_epoch() itself and goes where it likes."""
+        self._spec = spec
+        self._sampler = program.index_sampler
+        self._generator = program.generator
+        self._generators = list(program.generators)
+        self._holders = [] if shared else epoch_holders(self._sampler)
+        self._shared = shared
+        self._jumps = shared or (not self._generators and is_stateless(self._sampler))
+        self._next = 0
+        self._epochs: dict[int, PlannedEpoch] = {}
+        self._anchor = (0, self._holders[0].epoch if self._holders else NO_EPOCH)
+        self._stride = 1
+        self._ambient: tuple[Any, ...] | None = None
+
+    def rebase(self, epoch: int, sampler_epoch: int, states: tuple[bytes, ...]) -> None:
+        """`epoch` begins with these states, whatever came before it; it and those after it are planned anew. Raises
+        ValueError when these are not the generators' states."""
+        self._finish(epoch - 1)
+        for planned in [each for each in self._epochs if each >= epoch]:
+            del self._epochs[planned]
+        self._next = epoch
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        since, former = self._anchor
+        if epoch > since:
+            self._stride = (sampler_epoch - former) // (epoch - since)
+        self._anchor = (epoch, sampler_epoch)
+
+    def plan(self, epoch: int, steps: int) -> PlannedEpoch:
+        """The epoch with its first `steps` batches, unless it has fewer. Raises OutOfReach."""
+        if epoch not in self._epochs:
+            if self._jumps and (epoch != self._next):
+                self._next = epoch
+            if epoch < self._next:
+                raise OutOfReach
+            while self._next <= epoch:
+                self._finish(self._next - 1)
+                self._begin(self._next)
+        planned = self._epochs[epoch]
+        self._extend(planned, epoch, steps)
+        return planned
+
+    # --- inside ---
+
+    def _begin(self, epoch: int) -> None:
+        planned = self._epochs[epoch] = PlannedEpoch()
+        self._next = epoch + 1
+        for old in sorted(self._epochs)[:-KEPT_EPOCHS]:
+            del self._epochs[old]
+        seed = sampler_seed(self._spec.seed, epoch, self._spec.rank)
+        outside = _ambient_states()
+        try:
+            if self._holders:
+                since, former = self._anchor
+                planned.sampler_epoch = former + (epoch - since) * self._stride
+                for holder in self._holders:
+                    holder.set_epoch(planned.sampler_epoch)
+            planned.states[BEFORE] = self.states()
+            torch.default_generator.manual_seed(seed)
+            np.random.seed(seed >> 31)
+            random.seed(seed)
+            planned.batches = iter(self._sampler)
+            if self._generator is not None:
+                torch.empty((), dtype=torch.int64).random_(generator=self._generator)
+        except Exception as error:
+            self._end(planned, error)
+        finally:
+            self._ambient = _ambient_states()
+            _set_ambient(outside)
+        self._extend(planned, epoch, 1)
+        planned.states.setdefault(AFTER_FIRST, self.states())
+
+    def _extend(self, planned: PlannedEpoch, epoch: int, steps: int) -> None:
+        if planned.ended or len(planned.keys) >= steps:
+            return
+        one_by_one = self._spec.batch_size == 0
+        outside = _ambient_states()
+        if self._ambient is not None and epoch == self._next - 1:
+            _set_ambient(self._ambient)
+        try:
+            assert planned.batches is not None
+            while len(planned.keys) < steps:
+                found = next(planned.batches, _END)
+                if found is _END:
+                    self._end(planned)
+                    break
+                if one_by_one:
+                    blob, samples = pack_one(found, planned.given), 1
+                else:
+                    blob, samples = pack_batch(found, planned.given)
+                planned.keys.append(blob)
+                planned.samples.append(samples)
+                planned.given += samples
+        except Exception as error:
+            self._end(planned, error)
+        finally:
+            if epoch == self._next - 1:
+                self._ambient = _ambient_states()
+            _set_ambient(outside)
+
+    def _end(self, planned: PlannedEpoch, error: Exception | None = None) -> None:
+        planned.ended, planned.error, planned.batches = True, error, None
+        planned.states[AT_END] = self.states()
+
+    def _finish(self, epoch: int) -> None:
+        # The trainer's own sampler is where the trainer has left it.
+        planned = self._epochs.get(epoch) if not self._shared else None
+        while planned is not None and not planned.ended and planned.given < ENDLESS_AFTER:
+            self._extend(planned, epoch, len(planned.keys) + 1024)
+
+    def states(self) -> tuple[bytes, ...]:
+        """Those of the program's generators, now."""
+        return tuple(generator.get_state().numpy().tobytes() for generator in self._generators)
+
+
+_END = object()
+
+
+def is_stateless(sampler: Any) -> bool:
+    """True when each epoch is known without those before it."""
+    return all(type(each) is BatchSampler or type(each) in _STATELESS for each in parts_of(sampler))
+
+
+def _ambient_states() -> tuple[Any, ...]:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _set_ambient(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])

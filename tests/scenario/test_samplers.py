@@ -1,0 +1,229 @@
+"""Orders that only a sampler knows: planned by a process of their own, the same whatever dies, and DataLoader's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+
+import psutil
+import pytest
+import torch
+from prefetchd_client import PrefetchLoader
+from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from prefetchd.wire.errors import StreamFailedError
+from tests.scenario import samplers
+from tests.scenario.datasets import Dice, Numbers
+from tests.scenario.watching import is_gone, stream_when, until
+
+LENGTH = 50
+
+
+def seeded(seed: int = 11) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def order(loader) -> list[list[int]]:
+    return [index.tolist() for _, index in loader]
+
+
+def is_full(stream) -> bool:
+    """Nothing more is filled for now."""
+    ring = stream["ring"] or {}
+    return ring.get("free") == 0 and not ring.get("filling") and not any(each["busy"] for each in stream["workers"])
+
+
+def full_after(batches: int):
+    return lambda stream: is_full(stream) and stream["consumed_batches"] == batches
+
+
+def planners(daemon) -> list[psutil.Process]:
+    return [each for each in daemon.processes() if each.name() == "prefetchd-plan"]
+
+
+def test_the_sampler_runs_in_a_process_of_its_own(shared_daemon, tmp_path):
+    sampler = samplers.Telling(LENGTH, tmp_path / "pids")
+    with PrefetchLoader(Numbers(LENGTH), 4, sampler=sampler) as loader:
+        theirs = DataLoader(Numbers(LENGTH), 4, sampler=samplers.Remembering(LENGTH))
+        for _ in range(3):
+            assert order(loader) == order(theirs)
+        (planner,) = planners(shared_daemon)
+        assert set((tmp_path / "pids").read_text().split()) == {str(planner.pid)}
+        assert sampler.passes == 0, "the trainer's own is left alone"
+        assert len(loader) == len(theirs)
+
+
+def test_epochs_ahead_are_filled_before_they_begin(shared_daemon):
+    """Then nothing is dropped, and the generator is where DataLoader leaves it, in the middle of an epoch as well."""
+    generator, their_generator = seeded(), seeded()
+    with PrefetchLoader(Numbers(20), 4, shuffle=True, generator=generator, buffer=10, stream="ahead") as loader:
+        theirs = DataLoader(Numbers(20), 4, shuffle=True, generator=their_generator)
+        for epoch in range(4):
+            stream_when(shared_daemon, "ahead", full_after(5 * epoch), "two epochs are ready")
+            for (_, ours), (_, expected) in zip(loader, theirs, strict=True):
+                assert ours.tolist() == expected.tolist()
+                assert torch.equal(generator.get_state(), their_generator.get_state())
+        assert stream_when(shared_daemon, "ahead")["replanned_batches"] == 0
+
+
+def test_a_generator_that_is_seeded_between_epochs_is_seen(shared_daemon):
+    generator, their_generator = seeded(), seeded()
+    with PrefetchLoader(Numbers(20), 4, shuffle=True, generator=generator, buffer=10, stream="seeded") as loader:
+        theirs = DataLoader(Numbers(20), 4, shuffle=True, generator=their_generator)
+        for epoch, seed in enumerate((3, 4, 4)):
+            generator.manual_seed(seed)
+            their_generator.manual_seed(seed)
+            assert order(loader) == order(theirs)
+            told = stream_when(shared_daemon, "seeded", full_after(5 * (epoch + 1)), "the next epoch is ready")
+        assert order(loader) == order(theirs)
+        assert told["replanned_batches"] > 0
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_set_epoch_is_foreseen(shared_daemon, calls):
+    ours, theirs = (DistributedSampler(Numbers(LENGTH), 2, 1, seed=5) for _ in range(2))
+    name = f"set_epoch {calls}"
+    with PrefetchLoader(Numbers(LENGTH), 4, sampler=ours, buffer=16, stream=name) as loader:
+        dropped = []
+        for epoch in range(4):
+            if calls:
+                ours.set_epoch(epoch)
+                theirs.set_epoch(epoch)
+            assert order(loader) == order(DataLoader(Numbers(LENGTH), 4, sampler=theirs))
+            told = stream_when(shared_daemon, name, full_after(7 * (epoch + 1)), "the next epoch is ready")
+            dropped.append(told["replanned_batches"])
+    if calls:
+        assert dropped == [0] * 4
+    else:
+        # What was thought of the second epoch was wrong; after that it is known.
+        assert dropped[0] == 0
+        assert dropped[1] == dropped[3] > 0
+
+
+def test_batches_of_a_batch_sampler_have_their_own_sizes(shared_daemon):
+    sizes = [3, 1, 5, 2, 7]
+    ours, theirs = samplers.Buckets(sizes), samplers.Buckets(sizes)
+    with PrefetchLoader(Dice(LENGTH), batch_sampler=ours) as loader:
+        expected = DataLoader(Dice(LENGTH), batch_sampler=theirs)
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            theirs.set_epoch(epoch)
+            assert ours.epoch == epoch, "the loader's set_epoch() tells the sampler"
+            assert [batch[0].tolist() for batch in loader] == [batch[0].tolist() for batch in expected]
+
+
+def test_a_batch_of_many_thousand_keys(shared_daemon):
+    """They are more than a packet can hold."""
+    with PrefetchLoader(torch.arange(100_000), 40_000, sampler=range(99_999, -1, -1)) as loader:
+        assert torch.equal(torch.cat([batch.clone() for batch in loader]), torch.arange(99_999, -1, -1))
+
+
+def test_two_iterators_at_once_take_an_epoch_each(shared_daemon):
+    with PrefetchLoader(Numbers(20), 4, sampler=samplers.Remembering(20)) as loader:
+        pairs = [(ours.tolist(), theirs.tolist()) for (_, ours), (_, theirs) in zip(loader, loader, strict=True)]
+    first, second = (samplers.Remembering(20) for _ in range(2))
+    list(second)
+    expected = zip(DataLoader(range(20), 4, sampler=first), DataLoader(range(20), 4, sampler=second), strict=True)
+    assert pairs == [(one.tolist(), two.tolist()) for one, two in expected]
+
+
+def test_a_sampler_without_an_end_and_one_that_breaks_off(shared_daemon):
+    with PrefetchLoader(Numbers(LENGTH), 4, sampler=samplers.Endless(), buffer=8) as loader:
+        with pytest.raises(TypeError):
+            len(loader)
+        for _ in range(2):
+            found = [index.tolist() for _, index in itertools.islice(loader, 30)]
+            assert sum(found, []) == [index % 50 for index in range(120)]
+
+
+def test_a_sampler_that_raises_does_so_in_the_trainer(shared_daemon):
+    with PrefetchLoader(Numbers(LENGTH), 2, sampler=samplers.Failing(5)) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            assert [next(iterator)[1].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+            with pytest.raises(LookupError, match="no more keys"):
+                next(iterator)
+            assert next(iterator, "over") == "over"
+
+
+def test_a_planner_that_dies_again_and_again_ends_the_stream(shared_daemon):
+    with (
+        PrefetchLoader(Numbers(LENGTH), 2, sampler=samplers.Deadly()) as loader,
+        pytest.raises(StreamFailedError, match="runs its sampler, dies again and again: exited with 3"),
+    ):
+        next(iter(loader))
+
+
+def test_the_planner_is_killed_and_another_goes_on_where_it_was(shared_daemon):
+    generator, theirs = seeded(), seeded()
+    sampler = RandomSampler(Numbers(400), replacement=True, generator=generator)
+    with PrefetchLoader(Numbers(400), 4, sampler=sampler, buffer=8, stream="killed") as loader:
+        expected = DataLoader(range(400), 4, sampler=RandomSampler(range(400), replacement=True, generator=theirs))
+        assert order(loader) == [batch.tolist() for batch in expected]
+        found = []
+        for step, (_, index) in enumerate(loader):
+            found.append(index.tolist())
+            if step % 30 == 5:
+                for each in planners(shared_daemon):
+                    each.kill()
+        assert found == [batch.tolist() for batch in expected]
+        assert order(loader) == [batch.tolist() for batch in expected]
+        assert torch.equal(generator.get_state(), theirs.get_state())
+
+
+def test_the_daemon_is_killed_and_the_order_goes_on(daemon):
+    """The next one's planner begins with the epoch that the trainer is in; what was ready is not made again."""
+    daemon.start()
+    generator, theirs = seeded(), seeded()
+    with PrefetchLoader(Numbers(120), 4, shuffle=True, generator=generator, buffer=12, stream="orphan") as loader:
+        expected = DataLoader(range(120), 4, shuffle=True, generator=theirs)
+        for _ in range(2):
+            assert order(loader) == [batch.tolist() for batch in expected]
+        found = []
+        for step, (_, index) in enumerate(loader):
+            found.append(index.tolist())
+            if step == 9:
+                stream_when(daemon, "orphan", is_full, "its ring is full")
+                pid = daemon.pid
+                os.kill(pid, signal.SIGKILL)
+                until(lambda pid=pid: is_gone(pid), "the daemon is dead")
+                daemon.start()
+        assert found == [batch.tolist() for batch in expected]
+        assert order(loader) == [batch.tolist() for batch in expected]
+        assert stream_when(daemon, "orphan")["replanned_batches"] == 0
+
+
+def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):
+    """With generators as a new script makes them: where they stood is in the state."""
+    with PrefetchLoader(Numbers(120), 4, shuffle=True, generator=seeded(), stream="resumed") as loader:
+        order(loader)
+        straight = order(loader)
+        later = order(loader)
+    with PrefetchLoader(Numbers(120), 4, shuffle=True, generator=seeded(), fresh=True, stream="resumed") as loader:
+        order(loader)
+        iterator = iter(loader)
+        for _ in range(7):
+            next(iterator)
+        state = json.loads(json.dumps(loader.state_dict()))
+    for fresh in (False, True):
+        generator = seeded()
+        with PrefetchLoader(
+            Numbers(120), 4, shuffle=True, generator=generator, stream="resumed", fresh=fresh
+        ) as loader:
+            loader.load_state_dict(state)
+            assert order(loader) == straight[7:]
+            assert order(loader) == later
+
+
+def test_a_break_leaves_the_generator_as_data_loader_does(shared_daemon):
+    generator, theirs = seeded(), seeded()
+    with PrefetchLoader(Numbers(120), 4, shuffle=True, generator=generator) as loader:
+        expected = DataLoader(range(120), 4, shuffle=True, generator=theirs)
+        for _ in range(2):
+            next(iter(loader))
+            next(iter(expected))
+            assert torch.equal(generator.get_state(), theirs.get_state())
+        assert order(loader) == [batch.tolist() for batch in expected]
