@@ -33,7 +33,15 @@ MOST_IN_VAIN = 3
 STUCK_AFTER_S = 90.0
 PROGRESS_EVERY_S = 5.0
 STOPPED_AT_MOST_S = 0.3
-RANDOM_ROLES = {"worker": 8, "trainer": 5, "zygote": 2, "env": 1, "daemon": 2, "daemon and trainer": 1}
+RANDOM_ROLES = {
+    "worker": 8,
+    "trainer": 5,
+    "planner": 2,
+    "zygote": 2,
+    "env": 1,
+    "daemon": 2,
+    "daemon and trainer": 1,
+}
 
 
 class Stuck(Exception):  # noqa: N818 - reads as what it is

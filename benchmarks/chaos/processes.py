@@ -13,7 +13,7 @@ from prefetchd.wire.kill_points import LOG_VARIABLE
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, decode_head
 
-ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote"}
+ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote", "prefetchd-plan": "planner"}
 
 
 @dataclasses.dataclass(frozen=True)

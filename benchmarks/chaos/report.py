@@ -59,7 +59,7 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
     )
     print(f"one kill on {batches / max(1, total):.1f}")
     print("at random times: " + ", ".join(f"{role} {count}" for role, count in driver.at_random.most_common()))
-    by_role = Counter(dict.fromkeys(("daemon", "env", "zygote", "worker", "client"), 0))
+    by_role = Counter(dict.fromkeys(("daemon", "env", "zygote", "worker", "planner", "client"), 0))
     for point, count in hits.items():
         by_role[point.split(".")[0]] += count
     print("at kill points:  " + ", ".join(f"{role} {count}" for role, count in by_role.items()))

@@ -30,6 +30,7 @@ STIMULI = {
     "worker.started": "kill a worker",
     "worker.initialised": "kill a worker",
     "worker.ring.*": "kill a worker",
+    "planner.started": "kill a planner",
     "daemon.death.*": "kill a worker",
     "daemon.drop.*": "fresh loader",
     "daemon.program.*": "fresh loader",
@@ -48,7 +49,15 @@ DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env"}
 DEAR_ROLES = {"daemon", "env"}
 
 # Several deaths of this kind in a row, with nothing done in between, are an error by design.
-STARTING = ("env.*", "zygote.*", "worker.started", "worker.initialised", "daemon.start.*", "daemon.adopt.*")
+STARTING = (
+    "env.*",
+    "zygote.*",
+    "worker.started",
+    "worker.initialised",
+    "planner.*",
+    "daemon.start.*",
+    "daemon.adopt.*",
+)
 
 MOST_PASSINGS = {"worker.row.written": 9, "daemon.message.heard": 5, "daemon.record.*": 4, "worker.*": 3}
 

@@ -113,6 +113,7 @@ class _Trainer:
             work.dataset(self._notes),
             batch_size=work.batch_size,
             shuffle=work.shuffle,
+            generator=torch.Generator().manual_seed(work.seed) if work.generator else None,
             collate_fn=work.collate_fn,
             seed=work.seed,
             buffer=work.buffer,
@@ -128,6 +129,9 @@ class _Trainer:
     def _take_epoch(self, loader: PrefetchLoader, renewals: int) -> bool:
         """One iterator's batches; False when the loader is to be closed."""
         iterator = iter(loader)
+        epoch, step = (self._state["epoch"], self._state["step"]) if self._state is not None else (0, 0)
+        if self._work.reseeds and step == 0:
+            loader.generator.manual_seed(self._work.seed_of(epoch))
         while True:
             if not self._board.may_take(self._number, renewals):
                 return False

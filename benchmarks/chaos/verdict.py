@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from benchmarks.chaos.rings import ReadyBatch
 from benchmarks.chaos.work import NOTE, WORKS, Work, digest
@@ -25,6 +26,29 @@ class Oracle:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, Position], str] = {}
+        self._orders: dict[int, list[list[int]]] = {}
+        self._loaders: dict[int, DataLoader[int]] = {}
+
+    def order(self, work: Work, epoch: int) -> list[int] | None:
+        """What DataLoader makes of the work's generator; None where there is none."""
+        if not work.generator:
+            return None
+        orders = self._orders.setdefault(work.seed, [])
+        if work.seed not in self._loaders:
+            generator = torch.Generator().manual_seed(work.seed)
+            self._loaders[work.seed] = DataLoader(
+                range(work.length),  # type: ignore[arg-type]
+                work.batch_size,
+                shuffle=True,
+                generator=generator,
+                collate_fn=list,
+            )
+        loader = self._loaders[work.seed]
+        while len(orders) <= epoch:
+            if work.reseeds:
+                loader.generator.manual_seed(work.seed_of(len(orders)))
+            orders.append([index for batch in loader for index in batch])
+        return orders[epoch]
 
     def digest(self, work: Work, position: Position) -> str:
         key = (work.seed, position)
@@ -36,6 +60,7 @@ class Oracle:
                 batch_size=work.batch_size,
                 seed=work.seed,
                 shuffle=work.shuffle,
+                order=self.order(work, position[0]),
                 **given,
             )
             self._known[key] = digest(batch)
@@ -154,6 +179,9 @@ def recomputed(
     unexcused, excused, asked = [], 0, 0
     for number, (died_s, ready) in enumerate(deaths):
         for batch in ready:
+            if next(each.reseeds for each in WORKS if each.seed == batch.seed):
+                # It was made for an order that nobody wanted in the end, or may have been.
+                continue
             asked += 1
             made_s = samples.made_after(batch, died_s)
             if made_s is None:

@@ -60,7 +60,9 @@ def collate_by_hand(samples: list[Any]) -> dict[str, Any]:
 class Work:
     """What one trainer does. `stream` None is a stream that nobody shares; several with the same `stream` share it, and
     its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch.
-    With `lookback` it often begins a new life as many batches earlier, at most."""
+    With `lookback` it often begins a new life as many batches earlier, at most. With a `generator` the order is what
+    DataLoader makes of one that begins with `seed`; if it `reseeds`, of one that begins anew with each epoch, which
+    nobody can foresee."""
 
     name: str
     seed: int
@@ -75,10 +77,16 @@ class Work:
     keeps: int = 0
     breaks: float = 0.0
     lookback: int = 0
+    generator: bool = False
+    reseeds: bool = False
 
     @property
     def steps(self) -> int:
         return -(-self.length // self.batch_size)
+
+    def seed_of(self, epoch: int) -> int:
+        """What a generator that reseeds begins `epoch` with."""
+        return 1000 * self.seed + epoch
 
     def dataset(self, notes: str = "") -> Dice:
         return Dice(self.length, self.width, self.sample_s, notes)
@@ -113,6 +121,8 @@ WORKS = (
         breaks=0.01,
         lookback=6,
     ),
+    Work("with a generator", 15, 60, 4, buffer=8, generator=True, keeps=1),
+    Work("reseeded", 16, 40, 4, buffer=8, generator=True, reseeds=True, breaks=0.03),
 )
 
 

@@ -60,10 +60,11 @@ def epoch_batches(dataset, epoch, *, batch_size, seed=0, shuffle=False, drop_las
     return batches
 
 
-def batch_at(dataset, epoch, step, *, batch_size, seed=0, shuffle=False, collate_fn=default_collate):
-    """One batch of an epoch that no ranks share, whatever collates it."""
+def batch_at(dataset, epoch, step, *, batch_size, seed=0, shuffle=False, order=None, collate_fn=default_collate):
+    """One batch of an epoch that no ranks share, whatever collates it; `order` is a sampler's."""
     length = len(dataset)
-    order = shuffled(seed, epoch, length) if shuffle else range(length)
+    if order is None:
+        order = shuffled(seed, epoch, length) if shuffle else range(length)
     samples = []
     for ordinal in range(step * batch_size, min((step + 1) * batch_size, length)):
         seed_all(derive(seed, SAMPLE, epoch, ordinal) >> 1)

@@ -136,7 +136,7 @@ def test_a_sampler_without_an_end_and_one_that_breaks_off(shared_daemon):
             len(loader)
         for _ in range(2):
             found = [index.tolist() for _, index in itertools.islice(loader, 30)]
-            assert sum(found, []) == [index % 50 for index in range(120)]
+            assert list(itertools.chain(*found)) == [index % 50 for index in range(120)]
 
 
 def test_a_sampler_that_raises_does_so_in_the_trainer(shared_daemon):

@@ -8,7 +8,7 @@ from prefetchd.daemon.engine.commands import Assign, Command, Log, StartWorker, 
 from prefetchd.daemon.engine.stream import Planner, Stage, StreamState
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Message, Planned
-from prefetchd.workers.backend import PLANNER
+from prefetchd.workers.backend import ORPHANED, PLANNER, UNEXPLAINED
 
 MOST_DEATHS = 3
 """Planners in a row that die before they have told anything."""
@@ -69,7 +69,8 @@ class Planners:
         assert stream.plans is not None
         stream.planner = None
         stream.plans.planner_is_new()
-        stream.planner_deaths += 1
+        # One that died of its zygote's death counts as that one's.
+        stream.planner_deaths += how not in (UNEXPLAINED, ORPHANED)
         fields = (("stream", stream.name), ("how", how), ("deaths", stream.planner_deaths))
         self._commands.append(Log("info" if how == "exited with 0" else "warning", "planner ended", fields))
         if stream.planner_deaths > MOST_DEATHS:
