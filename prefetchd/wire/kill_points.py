@@ -8,9 +8,9 @@ of orders with commas in between:
     @/path/to/file                   the one order in that file, now and whenever it is rewritten (see write_order)
 
 kill_point_table.py has all points. A point's name begins with the role of the process that passes it: daemon, env or
-zygote (which fork streams' zygotes, workers and planners), worker, planner, client. Passings are counted process by process. Each kill is
-told first: one line (point, pid, role, seconds of the monotonic clock) at the end of the file that PREFETCHD_KILL_LOG
-names.
+zygote (which fork streams' zygotes, workers and planners), worker, planner, client. Passings are counted process by
+process. Each kill is told first: one line (point, pid, role, seconds of the monotonic clock) at the end of the file
+that PREFETCHD_KILL_LOG names.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ class Filling:
     """Hands out pieces of the batches that the window wants, earliest first.
 
     `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
-    known not to be filled by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must be recalled; `pressed`
-    when a blocked one awaits it. What must run alone, as `blame` says, waits apart (next_suspect). While the window
-    looks back, each batch's digest is taken before it is offered.
+    known not to be filled by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must
+    be recalled; `pressed` when a blocked one awaits it. What must run alone, as `blame` says, waits apart
+    (next_suspect). While the window looks back, each batch's digest is taken before it is offered.
     """
 
     def __init__(self, window: Window, contents_at: Callable[[Position], Contents | None], blame: Blame) -> None:

@@ -116,10 +116,11 @@ def test_any_other_buffer_is_told(buffer):
 # --- orders ---
 
 
-def test_the_orders_that_are_planned_here():
-    assert resolve_order(DATASET, SequentialSampler(DATASET), None) == "sequential"
-    assert resolve_order(DATASET, RandomSampler(DATASET), None) == "shuffle"
-    assert resolve_order(DATASET, RandomSampler(DATASET, num_samples=len(DATASET)), None) == "shuffle"
+def test_the_orders_that_are_arithmetic():
+    assert resolve_order(DATASET, SequentialSampler(DATASET), None, None) == "sequential"
+    assert resolve_order(DATASET, SequentialSampler(DATASET), None, torch.Generator()) == "sequential"
+    assert resolve_order(DATASET, RandomSampler(DATASET), None, None) == "shuffle"
+    assert resolve_order(DATASET, RandomSampler(DATASET, num_samples=len(DATASET)), None, None) == "shuffle"
 
 
 class OwnSequential(SequentialSampler):
@@ -134,7 +135,6 @@ class OwnSequential(SequentialSampler):
         (RandomSampler(DATASET, num_samples=5), None),
         (RandomSampler(DATASET, generator=torch.Generator()), None),
         (RandomSampler(DATASET), torch.Generator()),
-        (SequentialSampler(DATASET), torch.Generator()),
         (OwnSequential(DATASET), None),
         (SubsetRandomSampler([1, 2]), None),
         (WeightedRandomSampler([1.0, 2.0], 2), None),
@@ -144,8 +144,8 @@ class OwnSequential(SequentialSampler):
     ids=lambda value: type(value).__name__,
 )
 def test_an_order_that_only_its_sampler_knows_is_never_taken_for_another(sampler, generator):
-    with pytest.raises(CallerError, match="sampler="):
-        resolve_order(DATASET, sampler, generator)
+    assert resolve_order(DATASET, sampler, None, generator) == "sampler"
+    assert resolve_order(DATASET, SequentialSampler(DATASET), sampler, generator) == "sampler"
 
 
 # --- names ---

@@ -36,6 +36,12 @@ DIRECTIONS_OF_ONE = {
     "Ready": "stream zygote or worker to daemon",
     "LoadFailed": "stream zygote or worker to daemon",
     "ChildEnded": "zygote to daemon",
+    "Enclosed": "daemon or child to child or daemon",
+    "AskPlan": "daemon to planner",
+    "Rebase": "daemon to planner",
+    "Begun": "planner to daemon",
+    "Planned": "planner to daemon",
+    "PlanFailed": "planner to daemon",
 }
 _FIELD_TYPES = {"Ints": "array of int", "Rows": "array of arrays of int", "Blobs": "array of bytes"}
 
