@@ -49,10 +49,6 @@ class Assumptions:
         """How `epoch` would begin now."""
         return Assume(epoch, self.sampler_epoch, self.states)
 
-    def hold(self, planned: EpochStates) -> bool:
-        """True when the epoch was planned from what is here now."""
-        return (planned.sampler_epoch, planned.states) == (self.sampler_epoch, self.states)
-
     def set(self, states: Sequence[bytes]) -> None:
         """Raises CallerError when these are not the generators' states."""
         if len(states) != len(self.generators):
@@ -71,6 +67,11 @@ class Assumptions:
         finally:
             for holder, epoch in zip(self._holders, found):
                 holder.epoch = epoch
+
+
+def as_assumed(planned: EpochStates) -> Assume:
+    """What an epoch was planned from, in the trainer's words."""
+    return Assume(planned.epoch, planned.sampler_epoch, planned.states)
 
 
 def as_text(states: Sequence[bytes]) -> list[str]:

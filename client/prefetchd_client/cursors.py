@@ -12,8 +12,8 @@ from prefetchd.wire.messages import BatchFailed, EpochStates, Published, Recall
 class ClientCursor:
     """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place.
 
-    Where a sampler decides the order: `states` by stage as EpochStates tells them; `began_with` is stage 0 once it was
-    compared with what is here."""
+    Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
+    with what the iterator `began_with`."""
 
     number: int
     epoch: int
@@ -23,6 +23,7 @@ class ClientCursor:
     steps: int | None = None
     states: dict[int, EpochStates] = dataclasses.field(default_factory=dict)
     began_with: EpochStates | None = None
+    compared: bool = False
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - it is none
@@ -60,7 +61,7 @@ class Cursors:
         cursor.number = self._next
         self._next += 1
         self._cursors[cursor.number] = cursor
-        cursor.offers, cursor.steps, cursor.states = {}, None, {}
+        self._forget(cursor)
         return former
 
     def told(self) -> tuple[tuple[int, ...], ...]:
@@ -70,9 +71,11 @@ class Cursors:
     def forget_offers(self) -> None:
         """Another daemon begins anew with its offers."""
         for cursor in self:
-            cursor.offers = {}
-            cursor.steps = None
-            cursor.states = {}
+            self._forget(cursor)
+
+    @staticmethod
+    def _forget(cursor: ClientCursor) -> None:
+        cursor.offers, cursor.steps, cursor.states, cursor.compared = {}, None, {}, False
 
     def planned(self, message: EpochStates) -> None:
         cursor = self.get(message.cursor)

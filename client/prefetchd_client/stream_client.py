@@ -44,7 +44,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd_client.assumptions import Assumptions
+from prefetchd_client.assumptions import Assumptions, as_assumed
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
@@ -170,7 +170,7 @@ class StreamClient:
         DaemonUnavailableError, WaitTimedOut.
         """
         self._check_usable()
-        if self._assumptions is not None and cursor.began_with is None:
+        if self._assumptions is not None and not cursor.compared:
             self._compare(cursor, self._assumptions, timeout_s)
         waited_us = 0
         self._undrained += 1
@@ -224,22 +224,30 @@ class StreamClient:
             self._assumptions.set(end.states)
 
     def _compare(self, cursor: ClientCursor, assumptions: Assumptions, timeout_s: float) -> None:
-        """Before the epoch's first batch: was it planned from what sampler and generators are now? If not, it is
-        planned anew. Leaves the generators as after the sampler's first batch. Raises what a wait raises."""
+        """Was the cursor's epoch planned from what sampler and generators are now, or were when it began? If not, it is
+        planned anew. Leaves the generators of one that begins as after the sampler's first batch. Raises what a wait
+        raises."""
+        begun = cursor.began_with
+        wanted = assumptions.about(cursor.epoch) if begun is None else as_assumed(begun)
         self._until_planned(cursor, timeout_s)
-        if BEFORE in cursor.states and not assumptions.hold(cursor.states[BEFORE]):
-            self._tell_progress()
-            changed = [each for each in self._cursors if each.epoch >= cursor.epoch]
-            self._connection.send(assumptions.about(cursor.epoch))
-            for each in changed:
-                former = self._cursors.new_number(each)
-                self._connection.send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))
-                self._connection.send(CloseCursor(former))
-            kill_point("client.plan.assumed")
+        # Again and again: a daemon that takes over meanwhile knows nothing of what was assumed.
+        while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:
+            self._plan_anew(wanted)
             self._until_planned(cursor, timeout_s)
-        cursor.began_with = cursor.states.get(BEFORE)
-        if cursor.began_with is not None:
+        cursor.compared = True
+        if begun is None and BEFORE in cursor.states:
+            cursor.began_with = cursor.states[BEFORE]
             assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
+
+    def _plan_anew(self, wanted: Assume) -> None:
+        self._tell_progress()
+        self._connection.send(wanted)
+        # Placed before the others are closed: what is ready may still be wanted.
+        for each in [each for each in self._cursors if each.epoch >= wanted.epoch]:
+            former = self._cursors.new_number(each)
+            self._connection.send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))
+            self._connection.send(CloseCursor(former))
+        kill_point("client.plan.assumed")
 
     def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> None:
         self._drain()
@@ -383,8 +391,7 @@ class StreamClient:
         self._connection.send(self._introduction.hello(self.name, self._cursors, self._attachment))
         for cursor in sorted(self._cursors, key=lambda each: each.epoch):
             if cursor.began_with is not None:
-                begun = cursor.began_with
-                self._connection.send(Assume(begun.epoch, begun.sampler_epoch, begun.states))
+                self._connection.send(as_assumed(cursor.began_with))
         kill_point("client.return.said")
 
     def _attach(self, fd: int) -> None:

@@ -32,11 +32,12 @@ class EngineMachine(RuleBasedStateMachine):
             max_size=4,
         ),
         lookback=st.sampled_from([0, 0, 1, 2, 5]),
+        planned=st.booleans(),
     )
-    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0):
+    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False):
         memory = None if spare is None else slots + spare
-        self.world = World(workers, slots, by_rows, memory, lookback=bool(lookback))
-        self.spec = dataclasses.replace(SPEC, lookback=lookback)
+        self.world = World(workers, slots, by_rows, memory, lookback=bool(lookback), planned=planned)
+        self.spec = dataclasses.replace(SPEC, lookback=lookback, order="sampler" if planned else SPEC.order)
         for position, how in odd.items():
             if how == "large":
                 self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
@@ -52,6 +53,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.kills = 0
         self.random_kills = 0
         self.crashes = 0
+        self.planner_kills = 0
         self.join()
 
     def join(self):
@@ -81,9 +83,27 @@ class EngineMachine(RuleBasedStateMachine):
             self.random_kills += 1
             self.world.kill_worker(index)
 
+    # --- where a sampler decides the order ---
+
+    @precondition(lambda self: any(each.messages for each in self.world.planners.values()))
+    @rule(index=st.integers(0, 9))
+    def plan(self, index):
+        self.world.plan(index)
+
+    @precondition(lambda self: self.world.planners and self.planner_kills < 3)
+    @rule()
+    def kill_planner(self):
+        self.planner_kills += 1
+        self.world.kill_planner()
+
+    @precondition(lambda self: self.world.planned)
+    @rule()
+    def reseed(self):
+        self.world.variant += 1
+
     # --- trainers move ---
 
-    @precondition(lambda self: len(self.trainers) < 2)
+    @precondition(lambda self: len(self.trainers) < 2 and not self.world.planned)
     @rule()
     def another_trainer(self):
         self.join()

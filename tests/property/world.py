@@ -7,6 +7,7 @@ when it lets it go: a torn batch, a slot that is used twice, a lost, repeated or
 from __future__ import annotations
 
 import dataclasses
+import struct
 
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
@@ -16,10 +17,13 @@ from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
     MEASURE,
+    Assume,
     BatchFailed,
+    Begun,
     CloseCursor,
     Consumed,
     Digested,
+    EpochStates,
     Farewell,
     Filled,
     FillFailed,
@@ -28,7 +32,9 @@ from prefetchd.wire.messages import (
     Hello,
     Measured,
     PlaceCursor,
+    Planned,
     Published,
+    Rebase,
     Recall,
     Refused,
     StreamFailed,
@@ -38,10 +44,13 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.workers.backend import PLANNER
 from prefetchd.workers.note import DIGESTING, LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100
+PLANNED_ROWS = (3, 3, 3, 3, 1)
+"""Samples of each batch of an epoch, where a sampler decides the order."""
 
 
 @dataclasses.dataclass
@@ -54,11 +63,28 @@ class SimWorker:
 
 
 @dataclasses.dataclass
+class SimPlanner:
+    """Plans epochs from `bases` on, (epoch, variant): the program's own is variant 0."""
+
+    number: int
+    stream: int
+    messages: list = dataclasses.field(default_factory=list)
+    bases: list = dataclasses.field(default_factory=lambda: [(0, 0)])
+    told: set = dataclasses.field(default_factory=set)
+
+    def variant(self, epoch: int) -> int:
+        return [variant for first, variant in self.bases if first <= epoch][-1]
+
+
+@dataclasses.dataclass
 class SimCursor:
     number: int
     epoch: int
     step: int
     waiting: bool
+    key: int = 0  # the number that it began with
+    told: int | None = None  # the variant that its epoch was planned in
+    variant: int | None = None  # the variant that it began in
     offers: dict = dataclasses.field(default_factory=dict)  # step -> (slot, generation, private) | error
     ended_at: int | None = None
 
@@ -95,7 +121,7 @@ class SimTrainer:
         self.deaf = False
 
     def place(self, number: int, epoch: int, step: int, waiting: bool) -> None:
-        self.cursors[number] = SimCursor(number, epoch, step, waiting)
+        self.cursors[number] = SimCursor(number, epoch, step, waiting, number)
         self.world.send(self, PlaceCursor(number, epoch, step, waiting))
 
     def activate(self, number: int) -> None:
@@ -117,6 +143,7 @@ class SimTrainer:
             if cursor is None:
                 continue
             assert epoch == cursor.epoch, "a cursor is offered its own epoch only"
+            assert cursor.told is not None or not self.world.planned, "offered before it was told of the plan"
             for i in range(0, len(pairs), 2):
                 step = first + i // 2
                 if step < cursor.step:
@@ -132,19 +159,38 @@ class SimTrainer:
         cursor = self.cursors[number]
         return cursor.step in cursor.offers
 
+    def assume(self, cursor: SimCursor) -> None:
+        """The cursor's epoch was planned otherwise than it begins: as the client does it."""
+        self.world.send(self, Assume(cursor.epoch, self.world.variant))
+        for each in [each for each in self.cursors.values() if each.epoch >= cursor.epoch]:
+            former = each.number
+            del self.cursors[former]
+            each.number = self.world.new_cursor()
+            each.offers, each.ended_at, each.told = {}, None, None
+            if each.variant is not None:
+                each.variant = self.world.variant
+            self.cursors[each.number] = each
+            self.world.send(self, PlaceCursor(each.number, each.epoch, each.step, each.waiting))
+            self.world.send(self, CloseCursor(former))
+
     def next(self, number: int, hold: bool) -> None:
         cursor = self.cursors[number]
+        if self.world.planned and cursor.variant is None:
+            if cursor.told != self.world.variant:
+                self.assume(cursor)
+                return
+            cursor.variant = cursor.told
         offer = cursor.offers.pop(cursor.step)
         position = (cursor.epoch, cursor.step)
         cursor.step += 1
         released = self.take_released()
         if isinstance(offer, bytes):
             self.world.send(self, Consumed(number, cursor.step, released))
-            self.world.note(self, number, position, None)
+            self.world.note(self, cursor.key, position, None)
             return
         slot, generation, private = offer
-        content = self.world.read(self.stream, slot, generation, position)
-        self.world.note(self, number, position, content)
+        content = self.world.read(self.stream, slot, generation, position, cursor.variant)
+        self.world.note(self, cursor.key, position, content)
         span = self.world.memory[self.stream][slot]["span"]
         reserved = self.world.engine.streams[self.stream].window.ring.reserved
         if private or sum(held.span for held in self.held) + span > reserved // 2:
@@ -191,6 +237,7 @@ class World:
         memory_slots: int | None = None,
         *,
         lookback: bool = False,
+        planned: bool = False,
     ) -> None:
         self.engine = Engine(Limits(workers=workers))
         self.slots = slots
@@ -198,6 +245,10 @@ class World:
         self.by_rows = by_rows
         self.memory_slots = memory_slots
         self.lookback = lookback
+        self.planned = planned
+        self.variant = 0  # in which the trainer's next iterator begins
+        self.planners: dict[int, SimPlanner] = {}
+        self.keys: dict[int, bytes] = {}
         self.now = 0.0
         self.trainers: dict[int, SimTrainer] = {}
         self.workers: dict[int, SimWorker] = {}
@@ -220,6 +271,7 @@ class World:
         self.answers: list[tuple] = []
         self.named: list[c.NameWait] = []
         self._next_session = 1
+        self._next_cursor = 1000
 
     # --- trainers ---
 
@@ -232,6 +284,10 @@ class World:
         self.engine.hello(session, trainer.hello, self.now)
         self.run()
         return trainer
+
+    def new_cursor(self) -> int:
+        self._next_cursor += 1
+        return self._next_cursor
 
     def send(self, trainer: SimTrainer, message) -> None:
         if not trainer.connected:
@@ -274,6 +330,7 @@ class World:
         for cursor in trainer.cursors.values():
             cursor.offers = {}
             cursor.ended_at = None
+            cursor.told = None
         hello = dataclasses.replace(
             trainer.hello,
             stream=trainer.stream_name,
@@ -283,6 +340,9 @@ class World:
             ring=trainer.ring,
         )
         self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
+        for cursor in sorted(trainer.cursors.values(), key=lambda each: each.epoch):
+            if self.planned and cursor.variant is not None and trainer.session in self.trainers:
+                self.engine.message(trainer.session, Assume(cursor.epoch, cursor.variant), self.now)
         self.run()
 
     @staticmethod
@@ -299,7 +359,7 @@ class World:
         self.former_workers += [
             (each, memory[each.stream]) for each in self.workers.values() if each.tasks and each.stream in memory
         ]
-        self.workers, self.pending, self.answers = {}, [], []
+        self.workers, self.pending, self.answers, self.planners = {}, [], [], {}
         self.memory, self.records, self.marks, self.stream_of = {}, {}, {}, {}
         for trainer in self.trainers.values():
             trainer.connected = False
@@ -343,10 +403,10 @@ class World:
         worker, memory = self.former_workers[index % len(self.former_workers)]
         if not worker.tasks:
             return
-        _, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
+        task, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
         if kind not in (MEASURE, DIGEST):
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
-            memory[slot]["rows"].update(dict.fromkeys(range(first, end), (epoch, step)))
+            memory[slot]["rows"].update(dict.fromkeys(range(first, end), self.content(task, (epoch, step))))
 
     def former_workers_die(self) -> None:
         self.former_workers = []
@@ -366,13 +426,14 @@ class World:
 
     # --- memory ---
 
-    def read(self, stream: int, slot: int, generation: int, position) -> dict:
+    def read(self, stream: int, slot: int, generation: int, position, variant: int | None = None) -> dict:
         found = self.memory[stream][slot]
         assert found["generation"] == generation, f"slot {slot} was reused before it was read"
         assert found["position"] == position, f"slot {slot} holds {found['position']}, not {position}"
         assert not found["scribbled"], "served what another holder may have written to"
         rows = self.rows(stream, position)
-        assert found["rows"] == dict.fromkeys(range(rows), position), f"torn batch in slot {slot}: {found}"
+        content = (position, variant) if self.planned else position
+        assert found["rows"] == dict.fromkeys(range(rows), content), f"torn batch in slot {slot}: {found}, {variant}"
         return dict(found["rows"])
 
     def scribbles(self, generation: int) -> bool:
@@ -396,7 +457,19 @@ class World:
         return slots
 
     def rows(self, stream: int, position) -> int:
+        if self.planned:
+            return PLANNED_ROWS[position[1]]
         return self.engine.streams[stream].schedule.rows(position[1])
+
+    def content(self, task: int, position):
+        """What a worker makes of a task's rows."""
+        if not self.planned:
+            return position
+        if task not in self.keys:
+            return position  # another stream, whose order is arithmetic
+        epoch, step, variant = struct.unpack("<3Q", self.keys[task])
+        assert (epoch, step) == position, "the keys of another batch"
+        return position, variant
 
     # --- commands ---
 
@@ -423,6 +496,11 @@ class World:
                     self._told(session, message)
             case c.StartStream(stream):
                 self.pending.append(("loaded", stream))
+            case c.StartWorker(stream, worker, place, _) if place == PLANNER:
+                self.planners[worker] = SimPlanner(worker, stream)
+                self.pending.append(("started", worker))
+            case c.Assign(worker, message) if worker in self.planners:
+                self.planners[worker].messages.append(message)
             case c.StartWorker(stream, worker, _, _):
                 self.workers[worker] = SimWorker(worker, stream)
                 self.pending.append(("started", worker))
@@ -430,6 +508,7 @@ class World:
                 self.pending.append(("stopped", worker))
             case c.Assign(worker, message):
                 self.workers[worker].tasks += message.tasks
+                self.keys.update({task[0]: keys for task, keys in zip(message.tasks, message.keys)})
             case c.CreateRing(stream, _, _, _):
                 self.pending.append(("ring", stream))
             case c.WriteSlot(stream, slot, record):
@@ -449,8 +528,10 @@ class World:
                 kept = [batch.retainer for batch in self.engine.streams[stream].window.batches.values()]
                 assert not any(kept), "a worker that keeps a batch for which there is room soon is not idle"
                 self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
+                self.planners = {n: p for n, p in self.planners.items() if p.stream != stream}
             case c.DropStream(stream):
                 self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
+                self.planners = {n: p for n, p in self.planners.items() if p.stream != stream}
                 self.memory.pop(stream, None)
                 self.records.pop(stream, None)
                 self.marks.pop(stream, None)
@@ -491,6 +572,12 @@ class World:
                 if found is not None and epoch == found.epoch and step >= found.step:
                     assert step not in found.offers
                     found.offers[step] = error
+            case EpochStates(cursor, epoch, stage, variant):
+                found = trainer.cursors.get(cursor)
+                if found is not None:
+                    assert epoch == found.epoch
+                    assert (found.told is None) == (stage == 0), "told twice, or late"
+                    found.told = variant
             case StreamFailed(code, text, _):
                 trainer.failed = f"{code}: {text}"
             case Refused(code, text):
@@ -513,6 +600,8 @@ class World:
         kind, subject, *more = self.pending.pop(index % len(self.pending))
         if kind == "loaded":
             self.engine.stream_loaded(subject, self.now)
+        elif kind == "started" and subject in self.planners:
+            self.engine.worker_ready(subject, self.now)
         elif kind == "started" and subject in self.workers:
             self.workers[subject].ready = True
             self.engine.worker_ready(subject, self.now)
@@ -577,7 +666,7 @@ class World:
             worker.kept = None if self.by_rows else position
             answer = Measured(task, SLOT_BYTES, b"layout" if self.by_rows else b"")
         elif kind == FILL_ROWS and (position in self.deviating or self._leaves_out(worker, deadly_rows)):
-            self._fill(worker.stream, slot, position, range(first, end))
+            self._fill(worker.stream, slot, position, range(first, end), task)
             answer = Unfit(task, 0, "dtype")
         elif (
             kind != FILL_ROWS
@@ -588,15 +677,46 @@ class World:
         else:
             whole = kind != FILL_ROWS
             worker.kept = None
-            self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end))
+            self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end), task)
             answer = Filled(((task, size, 1000, end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
 
     def _digest(self, worker: SimWorker, task: int, slot: int, position) -> Digested:
         assert not self.is_held(worker.stream, slot), "the digest of what its holder may still write to"
         found = self.memory[worker.stream][slot]
-        assert found["rows"] == dict.fromkeys(range(self.rows(worker.stream, position)), position)
+        assert set(found["rows"]) == set(range(self.rows(worker.stream, position)))
+        assert len(set(found["rows"].values())) == 1
         return Digested(task, 2 if found["scribbled"] else 1, 10)
+
+    def plan(self, index: int = 0) -> None:
+        """One of the planners does what it was asked."""
+        asked = [each for each in self.planners.values() if each.messages]
+        planner = asked[index % len(asked)]
+        message = planner.messages.pop(0)
+        if isinstance(message, Rebase):
+            planner.bases = [base for base in planner.bases if base[0] < message.epoch]
+            planner.bases.append((message.epoch, message.sampler_epoch))
+            planner.told = {each for each in planner.told if each < message.epoch}
+            return
+        epoch, first, most = message.epoch, message.first_step, len(PLANNED_ROWS)
+        variant = planner.variant(epoch)
+        steps = range(first, min(most, first + message.steps, first + 1 + index % 3 if index else most))
+        answers = []
+        if epoch not in planner.told:
+            planner.told.add(epoch)
+            answers += [Begun(epoch, 0, variant), Begun(epoch, 1, variant)]
+        ends = not steps or steps[-1] == most - 1
+        keys = tuple(struct.pack("<3Q", epoch, step, variant) for step in steps)
+        answers.append(Planned(epoch, first, tuple(PLANNED_ROWS[step] for step in steps), keys, most if ends else -1))
+        for answer in answers:
+            self.engine.worker_message(planner.number, answer, self.now)
+        self.run()
+
+    def kill_planner(self) -> None:
+        number = next(iter(self.planners))
+        del self.planners[number]
+        self.engine.worker_died(number, "killed by SIGKILL", self.now)
+        self.run()
 
     def kill_worker(self, index: int, where: float = 0.5) -> None:
         numbers = sorted(number for number, worker in self.workers.items() if worker.ready)
@@ -623,7 +743,7 @@ class World:
         if worker.tasks:
             task, kind, epoch, step, first, _, slot, *_ = worker.tasks[0]
             if kind == FILL_ROWS:
-                self._fill(worker.stream, slot, (epoch, step), range(first, row))
+                self._fill(worker.stream, slot, (epoch, step), range(first, row), task)
             if kind == DIGEST:
                 note = Note(task, DIGESTING)
             else:
@@ -632,16 +752,18 @@ class World:
         note = note or NO_NOTE
         self.engine.worker_died(worker.number, how, self.now, note, **known)
 
-    def _fill(self, stream: int, slot: int, position, rows) -> None:
+    def _fill(self, stream: int, slot: int, position, rows, task: int) -> None:
         found = self.memory[stream][slot]
         assert found["position"] == position, f"a worker writes {position} into a slot of {found['position']}"
-        found["rows"].update(dict.fromkeys(rows, position))
+        found["rows"].update(dict.fromkeys(rows, self.content(task, position)))
 
     def settle(self, limit: int = 1000) -> None:
         """Lets everything happen that can happen without the trainers."""
         for _ in range(limit):
             if self.pending:
                 self.deliver(0)
+            elif any(planner.messages for planner in self.planners.values()):
+                self.plan()
             elif any(worker.tasks for worker in self.workers.values()):
                 self.work(0)
             else:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.stream_client import StreamClient
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -194,6 +195,32 @@ def test_the_daemon_is_killed_and_the_order_goes_on(daemon):
         assert found == [batch.tolist() for batch in expected]
         assert order(loader) == [batch.tolist() for batch in expected]
         assert stream_when(daemon, "orphan")["replanned_batches"] == 0
+
+
+def test_the_daemon_is_killed_while_an_epoch_is_planned_anew(daemon, monkeypatch):
+    """Found by chaos: the next one knows nothing of what was assumed."""
+    daemon.start()
+    told = []
+    plan_anew = StreamClient._plan_anew
+
+    def killing(client, wanted):
+        plan_anew(client, wanted)
+        told.append(wanted.epoch)
+        if len(told) == 1:
+            pid = daemon.pid
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: is_gone(pid), "the daemon is dead")
+            daemon.start()
+
+    monkeypatch.setattr(StreamClient, "_plan_anew", killing)
+    generator, theirs = seeded(), seeded()
+    with PrefetchLoader(Numbers(40), 4, shuffle=True, generator=generator, buffer=8) as loader:
+        expected = DataLoader(range(40), 4, shuffle=True, generator=theirs)
+        for seed in (11, 5, 6):
+            generator.manual_seed(seed)
+            theirs.manual_seed(seed)
+            assert order(loader) == [batch.tolist() for batch in expected]
+    assert told[:2] == [1, 1], "said again to the next daemon"
 
 
 def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):
