@@ -41,7 +41,7 @@ ENVIRONMENT = "<environment>"
 
 # XXH3 reads memory at more than 20 GB/s, a cryptographic digest at 1 GB/s or less. It need not resist an attacker,
 # who would be the user himself; by accident two of 128 bits do not meet.
-_Hash: TypeAlias = xxhash.xxh3_128
+Digest: TypeAlias = xxhash.xxh3_128
 
 _ATOMS = frozenset([int, float, complex, str, bytes, bool, type(None), type(...)])
 _ATOM_IDS = frozenset(map(id, _ATOMS))
@@ -57,7 +57,7 @@ _REMEMBERED_LENGTH = 1024
 def fingerprint(parts: Mapping[str, object], masked: Iterable[object] = ()) -> str:
     """32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only that they are there
     counts. Blocks while it reads all they hold."""
-    content = _Hash()
+    content = Digest()
     for name, digest in sorted(describe(parts, masked).items()):
         content.update(f"{len(name)}:{name}{digest}".encode())
     return content.hexdigest()
@@ -71,8 +71,8 @@ def describe(parts: Mapping[str, object], masked: Iterable[object] = ()) -> dict
         # Some objects warn when they are taken apart; pickling will warn again.
         warnings.simplefilter("ignore")
         hidden = frozenset(map(id, masked))
-        digests = {name: _Walk(plain, hidden).digest(value) for name, value in parts.items()}
-        return {**digests, ENVIRONMENT: _Walk(plain).digest(environment)}
+        digests = {name: Walk(plain, hidden).digest(value) for name, value in parts.items()}
+        return {**digests, ENVIRONMENT: Walk(plain).digest(environment)}
 
 
 class _SetFrame:
@@ -80,12 +80,12 @@ class _SetFrame:
 
     __slots__ = ("digests", "mark", "missing", "outer")
 
-    def __init__(self, outer: _Hash, mark: int, missing: int) -> None:
+    def __init__(self, outer: Digest, mark: int, missing: int) -> None:
         self.outer, self.mark, self.missing = outer, mark, missing
         self.digests: list[bytes] = []
 
 
-class _Walk:
+class Walk:
     """One walk over one part, with a stack of its own: nesting may be as deep as memory allows.
 
     An object that was met before stands for itself by the number of its first visit, so cycles end. Plain data
@@ -95,8 +95,8 @@ class _Walk:
 
     def __init__(self, plain: dict[int, tuple[object, bytes]], masked: frozenset[int] = frozenset()) -> None:
         self._masked = masked
-        self._hash = _Hash()
-        self._stack: list[object] = []
+        self.content = Digest()
+        self.stack: list[object] = []
         self._numbers: dict[int, int] = {}
         # Also keeps the visited alive, temporary ones too: their ids must not be given to others.
         self._visited: list[object] = []
@@ -104,42 +104,42 @@ class _Walk:
         self._rules: dict[int, tuple[type, Rule]] = {}
 
     def digest(self, value: object) -> str:
-        stack = self._stack
+        stack = self.stack
         stack.append(value)
         while stack:
             value = stack.pop()
             kind = type(value)
             # By identity of the type alone: isinstance would ask the object for its __class__.
             if id(kind) in _ATOM_IDS:
-                self._hash.update(b"=" + _marshalled(value))
+                self.content.update(b"=" + _marshalled(value))
             elif kind is list or kind is tuple or kind is dict:
-                self._container(cast("list[object]", value), kind)
+                self.take_container(cast("list[object]", value), kind)
             elif kind is set or kind is frozenset:
                 self._set(cast("set[object]", value), kind)
             elif kind is _SetFrame:
                 self._end_element(cast(_SetFrame, value))
             else:
-                self._object(value, kind)
-        return self._hash.hexdigest()
+                self.take_object(value, kind)
+        return self.content.hexdigest()
 
-    def _container(self, value: Sequence[object] | dict[object, object], kind: type) -> None:
+    def take_container(self, value: Sequence[object] | dict[object, object], kind: type) -> None:
         rows: Sequence[object] = [*value, *value.values()] if isinstance(value, dict) else value
-        if _is_plain(rows):
-            self._hash.update(b"plain %b:%d;" % (kind.__name__.encode(), len(rows)))
-            self._hash.update(self._plain_bytes(value, rows))
-        elif not self._is_known(value):
+        if is_plain(rows):
+            self.content.update(b"plain %b:%d;" % (kind.__name__.encode(), len(rows)))
+            self.content.update(self._plain_bytes(value, rows))
+        elif not self.is_known(value):
             if _PATH_ID.issuperset(map(id, map(type, rows))):
-                self._hash.update(b"paths ")
+                self.content.update(b"paths ")
                 rows = list(map(str, rows))
-            self._hash.update(b"%b:%d;" % (kind.__name__.encode(), len(rows)))
-            self._stack.extend(reversed(rows))
+            self.content.update(b"%b:%d;" % (kind.__name__.encode(), len(rows)))
+            self.stack.extend(reversed(rows))
 
     def _plain_bytes(self, value: object, rows: Sequence[object]) -> bytes:
         if len(rows) < _REMEMBERED_LENGTH:
             return _marshalled(rows)
         known = self._plain_digests.get(id(value))
         if known is None:
-            content = _Hash()
+            content = Digest()
             for chunk in _chunks(rows):
                 content.update(_marshalled(chunk))
             known = self._plain_digests[id(value)] = (value, content.digest())
@@ -148,45 +148,45 @@ class _Walk:
     def _set(self, value: Collection[object], kind: type) -> None:
         elements = list(value)
         header = b"%b:%d;" % (kind.__name__.encode(), len(elements))
-        if _is_plain(elements):
-            self._hash.update(b"plain " + header)
-            self._hash.update(b"".join(sorted(map(_marshalled, elements))))
-        elif not self._is_known(value):
-            self._hash.update(header)
-            frame = _SetFrame(self._hash, len(self._visited), len(elements))
+        if is_plain(elements):
+            self.content.update(b"plain " + header)
+            self.content.update(b"".join(sorted(map(_marshalled, elements))))
+        elif not self.is_known(value):
+            self.content.update(header)
+            frame = _SetFrame(self.content, len(self._visited), len(elements))
             for element in elements:
-                self._stack += (frame, element)
-            self._hash = _Hash()
+                self.stack += (frame, element)
+            self.content = Digest()
 
     def _end_element(self, frame: _SetFrame) -> None:
-        frame.digests.append(self._hash.digest())
+        frame.digests.append(self.content.digest())
         # What one element has met is new to the next: else the number of a visit would tell their order.
         while len(self._visited) > frame.mark:
             del self._numbers[id(self._visited.pop())]
         frame.missing -= 1
         if frame.missing:
-            self._hash = _Hash()
+            self.content = Digest()
         else:
-            self._hash = frame.outer
-            self._hash.update(b"".join(sorted(frame.digests)))
+            self.content = frame.outer
+            self.content.update(b"".join(sorted(frame.digests)))
 
-    def _object(self, value: object, kind: type) -> None:
+    def take_object(self, value: object, kind: type) -> None:
         known = self._rules.get(id(kind))
         if known is None:
             known = self._rules[id(kind)] = (kind, rule_for(kind))
         rule = known[1]
         if id(value) in self._masked:
-            if not self._is_known(value):
-                self._hash.update(b"masked;")
-        elif rule.is_leaf or not self._is_known(value):
+            if not self.is_known(value):
+                self.content.update(b"masked;")
+        elif rule.is_leaf or not self.is_known(value):
             tag, values = rule.parts(value)
-            self._hash.update(f"{tag}:{len(values)};".encode())
-            self._stack.extend(reversed(values))
+            self.content.update(f"{tag}:{len(values)};".encode())
+            self.stack.extend(reversed(values))
 
-    def _is_known(self, value: object) -> bool:
+    def is_known(self, value: object) -> bool:
         number = self._numbers.setdefault(id(value), len(self._visited))
         if number < len(self._visited):
-            self._hash.update(b"@%d;" % number)
+            self.content.update(b"@%d;" % number)
             return True
         self._visited.append(value)
         return False
@@ -200,7 +200,7 @@ def _chunks(rows: Sequence[object]) -> Iterator[Sequence[object]]:
     return (rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK))
 
 
-def _is_plain(rows: Sequence[object]) -> bool:
+def is_plain(rows: Sequence[object]) -> bool:
     """True when all in `rows` is plain data of moderate depth and width. Depends on values alone, never on which of
     them are one object: so does the way that they are digested."""
     try:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class _Guarded(Protocol):
-    _client: Any
+    def abandon(self) -> None: ...
 
 
 _guarded: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -29,7 +29,7 @@ def is_forked(loader: object) -> bool:
 def _after_fork_in_child() -> None:
     for loader in list(_guarded):
         _forked.add(loader)
-        loader._client.abandon()
+        loader.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

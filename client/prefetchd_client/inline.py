@@ -5,18 +5,10 @@ The one place where the client imports more of prefetchd than its wire: see docs
 
 from __future__ import annotations
 
-import random
-import sys
 from typing import Any
 
-import numpy as np
-import torch
-
-from prefetchd.plan.batch_plan import BatchPlan
-from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.fill import Filler, UserCodeError
-from prefetchd.workers.program import Program
-from prefetchd.workers.sampling import Sampling
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.inline_batches import EpochEnds, InlineBatches
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 
 
@@ -26,13 +18,14 @@ class InlineStream:
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
         self.name = spec.name
         self.is_new = True
-        program = Program(**parts)
-        self._filler = Filler(spec, program)
-        self._sampling = Sampling(spec, program, shared=True) if spec.order == "sampler" else None
+        self._batches = InlineBatches(spec, parts)
         self._next_cursor = 1
         self._yielded = 0
-        if parts["worker_init_fn"] is not None:
-            parts["worker_init_fn"](0)
+
+    @property
+    def has_cursors(self) -> bool:
+        """Of none is anything kept."""
+        return False
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         cursor = ClientCursor(self._next_cursor, epoch, step, waiting=True)
@@ -48,38 +41,14 @@ class InlineStream:
     def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
         """The next batch, made now. Raises EndOfEpoch and the user's own exceptions."""
         position = (cursor.epoch, cursor.step)
-        self._plan(position)
         cursor.step += 1
-        # Seeding a sample must not disturb the trainer's own randomness.
-        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
         try:
-            batch = self._filler.batch(position)
-        except UserCodeError as error:
-            raise error.__cause__ or error from None
-        finally:
-            for bad in self._filler.samples.take_bad():
-                print(f"prefetchd: {bad.text}", file=sys.stderr)
-            torch.set_rng_state(states[0])
-            np.random.set_state(states[1])
-            random.setstate(states[2])
+            batch = self._batches.batch(position)
+        except EpochEnds:
+            cursor.step -= 1
+            raise EndOfEpoch from None
         self._yielded += 1
         return batch
-
-    def _plan(self, position: Position) -> None:
-        epoch, step = position
-        plan = self._filler.plan
-        if isinstance(plan, BatchPlan):
-            if step >= plan.schedule.steps:
-                raise EndOfEpoch
-            return
-        assert self._sampling is not None
-        planned = self._sampling.plan(epoch, step + 1)
-        if step < len(planned.keys):
-            plan.use(position, planned.keys[step])
-        elif planned.error is not None and step == len(planned.keys):
-            raise planned.error
-        else:
-            raise EndOfEpoch
 
     def assume(self, epoch: int) -> None:
         """The sampler is the trainer's own."""

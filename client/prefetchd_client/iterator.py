@@ -11,6 +11,7 @@ from prefetchd_client.cursors import EndOfEpoch
 if TYPE_CHECKING:
     from prefetchd_client.cursors import ClientCursor
     from prefetchd_client.loader import PrefetchLoader
+    from prefetchd_client.sessions import Session
 
 
 class PrefetchIterator(Iterator[Any]):
@@ -19,16 +20,17 @@ class PrefetchIterator(Iterator[Any]):
     def __init__(self, loader: PrefetchLoader) -> None:
         self._loader = loader
         self._cursor: ClientCursor | None = None
+        self._session: Session | None = None
         self._ended = False
 
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
-        if self._cursor is None:
-            self._cursor = self._loader.begin_epoch()
-            weakref.finalize(self, self._loader.end_cursor, self._cursor)
+        if self._cursor is None or self._session is None:
+            self._session, self._cursor = self._loader.begin_epoch()
+            weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor)
         try:
-            return self._loader.next_batch(self._cursor)
+            return self._loader.next_batch(self._session, self._cursor)
         except EndOfEpoch:
             self.end()
             raise StopIteration from None
@@ -43,5 +45,5 @@ class PrefetchIterator(Iterator[Any]):
     def end(self) -> None:
         """Nothing more comes; what was prefetched for this iterator is given up. Idempotent."""
         self._ended = True
-        if self._cursor is not None:
-            self._loader.end_cursor(self._cursor)
+        if self._cursor is not None and self._session is not None:
+            self._loader.end_cursor(self._session, self._cursor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 import weakref
@@ -12,18 +11,18 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from prefetchd.wire.errors import CallerError, ForkedError
-from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd_client.assumptions import as_text, from_text
+from prefetchd_client.changes import ChangeWatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
-from prefetchd_client.inline import InlineStream
 from prefetchd_client.iterator import PrefetchIterator
-from prefetchd_client.stream_client import StreamClient, WaitTimedOut
-from prefetchd_client.stream_request import resolve_order, stream_request
+from prefetchd_client.sessions import Session, Sessions
+from prefetchd_client.stream_client import WaitTimedOut
+from prefetchd_client.stream_request import StreamRequest, resolve_order, stream_request
 
-INLINE_VARIABLE = "PREFETCHD_INLINE"
 STATE_VERSION = 1
+WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
 
 class PrefetchLoader(DataLoader[Any]):
@@ -112,30 +111,19 @@ class PrefetchLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        began_s = time.perf_counter()
-        request = stream_request(
-            dataset=dataset,
-            order=resolve_order(dataset, self.sampler, batch_sampler, generator),
-            batch_size=_rows_of(batch_sampler) if batch_sampler is not None else batch_size,
-            drop_last=drop_last,
-            collate_fn=collate_fn,
-            worker_init_fn=worker_init_fn,
-            num_workers=num_workers,
-            timeout=timeout,
-            stream=stream,
-            seed=seed,
-            buffer=buffer,
-            lookback=lookback,
-            rank=0 if rank is None else rank,
-            world_size=1 if world_size is None else world_size,
-            on_error=on_error,
-            fingerprint_extra=fingerprint_extra,
-            index_sampler=self._index_sampler,
-            generator=generator,
-        )
-        self._assumptions = request.assumptions
-        self.fingerprint_s = time.perf_counter() - began_s
-        self.spec = request.spec
+        self._own_batch_sampler = batch_sampler
+        self._options: dict[str, Any] = {
+            "stream": stream,
+            "seed": seed,
+            "buffer": buffer,
+            "lookback": lookback,
+            "rank": 0 if rank is None else rank,
+            "world_size": 1 if world_size is None else world_size,
+            "on_error": on_error,
+            "fingerprint_extra": fingerprint_extra,
+        }
+        request = self._request()
+        self._took_over(request)
         self._epoch = 0
         self._step = 0
         self._position = (0, 0)
@@ -143,23 +131,12 @@ class PrefetchLoader(DataLoader[Any]):
         self._began_with: tuple[int, tuple[bytes, ...]] | None = None
         self._waiting: ClientCursor | None = None
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
-        self._client: StreamClient | InlineStream
-        if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
-            self._client = InlineStream(request.spec, request.parts)
-        else:
-            self._client = StreamClient(
-                runtime_paths(socket),
-                request.spec,
-                request.parts,
-                request.assumptions,
-                shared=request.shared,
-                fresh=fresh,
-            )
+        self._sessions = Sessions(socket, request, fresh=fresh)
         guard_forks(self)
-        self._finalizer = weakref.finalize(self, self._client.close)
+        self._finalizer = weakref.finalize(self, self._sessions.close)
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
         # and says where with its set_epoch() or its first next().
-        if self._client.is_new:
+        if self._sessions.current.is_new:
             self._place_waiting()
 
     @classmethod
@@ -244,7 +221,7 @@ class PrefetchLoader(DataLoader[Any]):
         self._go_to(epoch, step)
         if self._assumptions is not None and state.get("generators"):
             self._assumptions.set(from_text(state["generators"]))
-            self._client.assume(epoch)
+            self._sessions.current.assume(epoch)
 
     def _identity(self) -> dict[str, Any]:
         spec = self.spec
@@ -265,7 +242,22 @@ class PrefetchLoader(DataLoader[Any]):
 
     def stats(self) -> dict[str, Any]:
         """Counts of this loader since it was made: batches, copies, waits."""
-        return {"stream": self._client.name, "fingerprint_s": self.fingerprint_s, **self._client.stats()}
+        session = self._sessions.current
+        return {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
+
+    def refresh(self) -> None:
+        """Looks at dataset, sampler and collate_fn again, writes into arrays included, which are not noticed otherwise:
+        if they are not what they were, iterators that begin from now on get batches of what they are now. Those that
+        have begun go on. Raises UnpicklableError, NoSpaceError and what the constructor raises."""
+        request = self._request(self.spec.name)
+        if request.spec.fingerprint == self.spec.fingerprint:
+            return
+        if self._waiting is not None:
+            self._sessions.current.close_cursor(self._waiting)
+            self._waiting = None
+        self._sessions.replace(request)
+        self._took_over(request)
+        self._sessions.current.assume(self._epoch)
 
     def close(self) -> None:
         """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
@@ -282,31 +274,34 @@ class PrefetchLoader(DataLoader[Any]):
 
     # --- for PrefetchIterator ---
 
-    def begin_epoch(self) -> ClientCursor:
-        """The cursor of an iterator that begins; the one after it is filled ahead from now on."""
+    def begin_epoch(self) -> tuple[Session, ClientCursor]:
+        """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
         self._check_fork()
+        if self._watch.has_changed():
+            self._refresh_if_possible()
         if self._waiting is None:
             self._place_waiting()
         cursor = self._waiting
         assert cursor is not None
-        self._client.activate(cursor)
+        session = self._sessions.current
+        session.activate(cursor)
         if self._assumptions is None and self.generator is not None:
             # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._epoch, self._step = cursor.epoch + 1, 0
         self._waiting = None
         self._place_waiting()
-        return cursor
+        return session, cursor
 
-    def next_batch(self, cursor: ClientCursor) -> Any:
+    def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
         self._check_fork()
         try:
-            batch = self._client.next_batch(cursor, float(self.timeout))
+            batch = session.next_batch(cursor, float(self.timeout))
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
         except EndOfEpoch:
-            self._client.ended(cursor)
+            session.ended(cursor)
             self._position = (cursor.epoch + 1, 0)
             raise
         finally:
@@ -315,14 +310,57 @@ class PrefetchLoader(DataLoader[Any]):
         self._position = (cursor.epoch, cursor.step)
         return batch
 
-    def end_cursor(self, cursor: ClientCursor) -> None:
+    def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
         if not is_forked(self):
-            self._client.close_cursor(cursor)
+            self._sessions.close_cursor(session, cursor)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is sent, and nothing of the parent's is kept open."""
+        self._sessions.abandon()
 
     def _place_waiting(self) -> None:
         if self._waiting is not None:
-            self._client.close_cursor(self._waiting)
-        self._waiting = self._client.place_cursor(self._epoch, self._step)
+            self._sessions.current.close_cursor(self._waiting)
+        self._waiting = self._sessions.current.place_cursor(self._epoch, self._step)
+
+    def _request(self, name: str | None = None) -> StreamRequest:
+        began_s = time.perf_counter()
+        own = self._own_batch_sampler
+        request = stream_request(
+            dataset=self.dataset,
+            order=resolve_order(self.dataset, self.sampler, own, self.generator),
+            batch_size=_rows_of(own) if own is not None else self.batch_size,
+            drop_last=self.drop_last,
+            collate_fn=self.collate_fn,
+            worker_init_fn=self.worker_init_fn,
+            num_workers=self.num_workers,
+            timeout=self.timeout,
+            index_sampler=self._index_sampler,
+            generator=self.generator,
+            name=name,
+            **self._options,
+        )
+        self.fingerprint_s = time.perf_counter() - began_s
+        return request
+
+    def _took_over(self, request: StreamRequest) -> None:
+        began_s = time.perf_counter()
+        self.spec = request.spec
+        self._assumptions = request.assumptions
+        watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
+        masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
+        self._watch = ChangeWatch(watched, masked, self._assumptions)
+        self.fingerprint_s += time.perf_counter() - began_s
+
+    def _refresh_if_possible(self) -> None:
+        try:
+            self.refresh()
+        except (CallerError, UnpicklableError) as error:
+            warnings.warn(
+                f"the dataset or sampler has changed since it was handed over, and what it is now cannot be ({error}): "
+                "batches are of what it was before",
+                stacklevel=4,
+            )
 
     def _check_fork(self) -> None:
         if is_forked(self):

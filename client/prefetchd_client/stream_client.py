@@ -22,7 +22,6 @@ from prefetchd.wire.errors import (
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
-    Assume,
     BatchFailed,
     CloseCursor,
     Consumed,
@@ -44,11 +43,12 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd_client.assumptions import Assumptions, as_assumed
+from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start, what_it_says
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
+from prefetchd_client.epoch_plans import EpochPlans
 from prefetchd_client.introduction import Introduction
 from prefetchd_client.long_wait import LongWait
 from prefetchd_client.progress import Progress
@@ -60,8 +60,6 @@ ATTEMPTS = 3
 TELL_WAIT_AFTER_S = 0.05
 DRAIN_EVERY = 8
 DRAIN_BELOW = 4
-# messages.EpochStates.stage
-BEFORE, AFTER_FIRST, AT_END = range(3)
 
 # Closed clients whose batches are still held: nobody else keeps their connections open.
 _outliving: set[StreamClient] = set()
@@ -92,7 +90,7 @@ class StreamClient:
         self._paths = paths
         self._introduction = Introduction(paths, spec, parts, shared=shared)
         self._cursors = Cursors()
-        self._assumptions = assumptions or None
+        self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
         self._attachment: Attachment | None = None
         self._failure: PrefetchdError | None = None
         self._closed = False
@@ -139,6 +137,11 @@ class StreamClient:
 
     # --- cursors ---
 
+    @property
+    def has_cursors(self) -> bool:
+        """True while an iterator lives, or the next one is waited for."""
+        return any(True for _ in self._cursors)
+
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         """A new waiting cursor, filled ahead from (epoch, step) on."""
         self._check_usable()
@@ -170,8 +173,8 @@ class StreamClient:
         DaemonUnavailableError, WaitTimedOut.
         """
         self._check_usable()
-        if self._assumptions is not None and not cursor.compared:
-            self._compare(cursor, self._assumptions, timeout_s)
+        if self._plans is not None and not cursor.compared:
+            self._plans.compare(cursor, timeout_s)
         waited_us = 0
         self._undrained += 1
         # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
@@ -209,45 +212,18 @@ class StreamClient:
 
     def assume(self, epoch: int) -> None:
         """The next iterator begins `epoch` as sampler and generators are now."""
-        if self._assumptions is not None:
-            self._connection.send(self._assumptions.about(epoch))
+        if self._plans is not None:
+            self._plans.assume(epoch)
 
     def ended(self, cursor: ClientCursor) -> None:
-        """The epoch is over: generators are left as the sampler has left them, unless somebody else has drawn."""
-        after, end = cursor.states.get(AFTER_FIRST), cursor.states.get(AT_END)
-        if (
-            self._assumptions is not None
-            and after is not None
-            and end is not None
-            and self._assumptions.states == (after.states)
-        ):
-            self._assumptions.set(end.states)
+        """The epoch is over: the sampler's generators are left as DataLoader leaves them."""
+        if self._plans is not None:
+            self._plans.ended(cursor)
 
-    def _compare(self, cursor: ClientCursor, assumptions: Assumptions, timeout_s: float) -> None:
-        """Was the cursor's epoch planned from what sampler and generators are now, or were when it began? If not, it is
-        planned anew. Leaves the generators of one that begins as after the sampler's first batch. Raises what a wait
-        raises."""
-        begun = cursor.began_with
-        wanted = assumptions.about(cursor.epoch) if begun is None else as_assumed(begun)
-        self._until_planned(cursor, timeout_s)
-        # Again and again: a daemon that takes over meanwhile knows nothing of what was assumed.
-        while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:
-            self._plan_anew(wanted)
-            self._until_planned(cursor, timeout_s)
-        cursor.compared = True
-        if begun is None and BEFORE in cursor.states:
-            cursor.began_with = cursor.states[BEFORE]
-            assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
-
-    def _plan_anew(self, wanted: Assume) -> None:
+    def _say(self, message: Message) -> None:
+        # Progress first: what it says of cursors is about those that there were.
         self._tell_progress()
-        self._connection.send(wanted)
-        # Placed before the others are closed: what is ready may still be wanted.
-        for each in [each for each in self._cursors if each.epoch >= wanted.epoch]:
-            former = self._cursors.new_number(each)
-            self._connection.send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))
-            self._connection.send(CloseCursor(former))
-        kill_point("client.plan.assumed")
+        self._connection.send(message)
 
     def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> None:
         self._drain()
@@ -389,9 +365,8 @@ class StreamClient:
         self._cursors.forget_offers()
         kill_point("client.return.unsaid")
         self._connection.send(self._introduction.hello(self.name, self._cursors, self._attachment))
-        for cursor in sorted(self._cursors, key=lambda each: each.epoch):
-            if cursor.began_with is not None:
-                self._connection.send(as_assumed(cursor.began_with))
+        if self._plans is not None:
+            self._plans.say_again()
         kill_point("client.return.said")
 
     def _attach(self, fd: int) -> None:

@@ -161,9 +161,11 @@ def stream_request(
     fingerprint_extra: object,
     index_sampler: Any = None,
     generator: Any = None,
+    name: str | None = None,
 ) -> StreamRequest:
     """Everything resolved; `index_sampler` and `generator` decide where the order is a sampler's, and `batch_size` is
-    -1 there when a batch_sampler decides it. Raises CallerError, naming the argument."""
+    -1 there when a batch_sampler decides it. `name` is what a stream that nobody named was called before. Raises
+    CallerError, naming the argument."""
     planned = order == "sampler"
     if not planned and not isinstance(dataset, Sized):
         raise CallerError(f"dataset {type(dataset).__name__} has no len()")
@@ -200,7 +202,7 @@ def stream_request(
         **identity,
         fingerprint=content,
         epoch_steps=max(0, _length_of(index_sampler)) if planned else 0,
-        name=stream or default_stream_name(identity["rank"]),
+        name=stream or name or default_stream_name(identity["rank"]),
         seed_source=source,
         buffer_bytes=buffer_bytes,
         buffer_batches=buffer_batches,

@@ -9,8 +9,8 @@ from typing import Any
 
 GROUPS = ("batches", "datasets", "errors", "arguments", "iteration")
 
-PLANNED = "planned: its order comes from the user's own code, which needs a process of its own (the planner)"
-"""The reason of all cases that wait for that; they are in planned.py."""
+PLANNED = "planned: iterable datasets"
+"""The reason of all cases that wait for that; they are in orders.py."""
 
 MOST_OUTCOMES = 64
 

@@ -107,7 +107,7 @@ def test_all_die_and_the_next_trainer_finds_the_ring(daemon):
     next(iterator)
     full(daemon, loader, 31)
     kill(daemon)
-    loader._client.abandon()
+    loader.abandon()
     with PrefetchLoader(Numbers(4000), batch_size=4, buffer=32, stream="orphan") as again:
         iterator = iter(again)
         next(iterator)

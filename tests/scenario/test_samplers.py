@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.stream_client import StreamClient
+from prefetchd_client.epoch_plans import EpochPlans
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -201,10 +201,10 @@ def test_the_daemon_is_killed_while_an_epoch_is_planned_anew(daemon, monkeypatch
     """Found by chaos: the next one knows nothing of what was assumed."""
     daemon.start()
     told = []
-    plan_anew = StreamClient._plan_anew
+    plan_anew = EpochPlans._plan_anew
 
-    def killing(client, wanted):
-        plan_anew(client, wanted)
+    def killing(plans, wanted):
+        plan_anew(plans, wanted)
         told.append(wanted.epoch)
         if len(told) == 1:
             pid = daemon.pid
@@ -212,7 +212,7 @@ def test_the_daemon_is_killed_while_an_epoch_is_planned_anew(daemon, monkeypatch
             until(lambda: is_gone(pid), "the daemon is dead")
             daemon.start()
 
-    monkeypatch.setattr(StreamClient, "_plan_anew", killing)
+    monkeypatch.setattr(EpochPlans, "_plan_anew", killing)
     generator, theirs = seeded(), seeded()
     with PrefetchLoader(Numbers(40), 4, shuffle=True, generator=generator, buffer=8) as loader:
         expected = DataLoader(range(40), 4, shuffle=True, generator=theirs)

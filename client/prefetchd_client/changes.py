@@ -1,0 +1,115 @@
+"""What the user has changed between two epochs: the dataset's attributes, the sampler, the collate function.
+
+Looked at when an iterator begins. An array or tensor counts as changed when another stands in its place, or when torch
+has counted a write into it; what numpy writes into an array cannot be seen (PrefetchLoader.refresh). What a fingerprint
+cannot see, this cannot either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from prefetchd_client.assumptions import Assumptions
+from prefetchd_client.fingerprint import Walk
+
+_LARGE = 1024
+_CONTAINERS = frozenset([list, tuple, dict])
+_UNCHANGING = frozenset([int, float, complex, str, bytes, bool, type(None)])
+
+
+class ChangeWatch:
+    """Remembers `parts`; of `masked` objects only that they are there, and what set_epoch() does to a sampler not at
+    all: whether an epoch was planned from these is asked apart (assumptions)."""
+
+    def __init__(
+        self, parts: Mapping[str, object], masked: Iterable[object] = (), assumptions: Assumptions | None = None
+    ) -> None:
+        self._parts = parts
+        self._masked = frozenset(map(id, masked))
+        self._assumptions = assumptions
+        self._large: dict[int, tuple[Any, Any]] = {}
+        self._seen = self._look()
+
+    def has_changed(self) -> bool:
+        """Since it was asked last. Takes time in proportion to what the parts hold, arrays left aside: a million
+        strings take some milliseconds."""
+        before, self._seen = self._seen, self._look()
+        return not _are_same(before, self._seen)
+
+    def _look(self) -> tuple[dict[str, str], list[weakref.ref[Any]]]:
+        arrays: list[weakref.ref[Any]] = []
+        at_epoch_zero = self._assumptions.at_epoch_zero() if self._assumptions is not None else contextlib.nullcontext()
+        with warnings.catch_warnings(), at_epoch_zero:
+            warnings.simplefilter("ignore")
+            digests = {
+                name: _WatchingWalk(self._masked, self._large, arrays).digest(value)
+                for name, value in self._parts.items()
+            }
+        return digests, arrays
+
+
+def _are_same(before: tuple[Any, list[weakref.ref[Any]]], after: tuple[Any, list[weakref.ref[Any]]]) -> bool:
+    pairs = itertools.zip_longest(before[1], after[1])
+    return before[0] == after[0] and all(one is not None and two is not None and one() is two() for one, two in pairs)
+
+
+class _WatchingWalk(Walk):
+    """Arrays by who they are; a large container whose elements cannot change, by what it held last time: comparing a
+    copy with it costs a tenth of a digest."""
+
+    def __init__(
+        self, masked: frozenset[int], large: dict[int, tuple[Any, Any]], arrays: list[weakref.ref[Any]]
+    ) -> None:
+        super().__init__({}, masked)
+        self._large = large
+        self._arrays = arrays
+
+    def take_container(self, value: Sequence[object] | dict[object, object], kind: type) -> None:
+        if len(value) < _LARGE:
+            rows: Sequence[object] = [*value, *value.values()] if isinstance(value, dict) else value
+            if _CONTAINERS.isdisjoint(map(type, rows)):
+                super().take_container(value, kind)
+            elif not self.is_known(value):
+                # Each by itself: whether all of it is plain would be asked of every element of a large one.
+                self.content.update(b"%b:%d;" % (kind.__name__.encode(), len(rows)))
+                self.stack.extend(reversed(rows))
+            return
+        known = self._large.get(id(value))
+        if known is None and not _cannot_change(value):
+            super().take_container(value, kind)
+            return
+        if known is None or known[0] is not value or known[1] != value:
+            # Kept alive, so that no other container is taken for it.
+            known = self._large[id(value)] = (value, value if kind is tuple else value.copy())  # type: ignore[union-attr]
+        # The copy is who it is until the container changes.
+        self.content.update(b"large %d;" % id(known[1]))
+
+    def take_object(self, value: object, kind: type) -> None:
+        if not issubclass(kind, (np.ndarray, torch.Tensor)):
+            super().take_object(value, kind)
+            return
+        self._arrays.append(weakref.ref(value))
+        version = 0
+        if isinstance(value, torch.Tensor) and not value.is_inference():
+            version = value._version
+        self.content.update(b"array %d;" % version)
+
+
+def _cannot_change(value: Sequence[object] | dict[object, object]) -> bool:
+    elements = [*value, *value.values()] if isinstance(value, dict) else value
+    kinds = set(map(type, elements))
+    if kinds <= _UNCHANGING:
+        return True
+    if not kinds <= _UNCHANGING | {tuple}:
+        return False
+    return (
+        set(map(type, itertools.chain.from_iterable(each for each in elements if type(each) is tuple))) <= _UNCHANGING
+    )

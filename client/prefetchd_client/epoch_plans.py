@@ -1,0 +1,71 @@
+"""Where a sampler decides the order: the trainer's side of what its planner assumes (assumptions)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefetchd.wire.kill_points import kill_point
+from prefetchd.wire.messages import Assume, CloseCursor, Message, PlaceCursor
+from prefetchd_client.assumptions import Assumptions, as_assumed
+from prefetchd_client.cursors import ClientCursor, Cursors
+
+# messages.EpochStates.stage
+BEFORE, AFTER_FIRST, AT_END = range(3)
+
+
+class EpochPlans:
+    """`send` tells the daemon, `wait(cursor, timeout_s)` waits until the cursor's next batch is offered, or its end
+    known."""
+
+    def __init__(
+        self,
+        assumptions: Assumptions,
+        cursors: Cursors,
+        send: Callable[[Message], None],
+        wait: Callable[[ClientCursor, float], None],
+    ) -> None:
+        self._assumptions = assumptions
+        self._cursors = cursors
+        self._send = send
+        self._wait = wait
+
+    def assume(self, epoch: int) -> None:
+        """The next iterator begins `epoch` as sampler and generators are now."""
+        self._send(self._assumptions.about(epoch))
+
+    def say_again(self) -> None:
+        """To a daemon that may know nothing of what living iterators began with."""
+        for cursor in sorted(self._cursors, key=lambda each: each.epoch):
+            if cursor.began_with is not None:
+                self._send(as_assumed(cursor.began_with))
+
+    def compare(self, cursor: ClientCursor, timeout_s: float) -> None:
+        """Was the cursor's epoch planned from what sampler and generators are now, or were when it began? If not, it is
+        planned anew. Leaves the generators of one that begins as after the sampler's first batch. Raises what `wait`
+        raises."""
+        begun = cursor.began_with
+        wanted = self._assumptions.about(cursor.epoch) if begun is None else as_assumed(begun)
+        self._wait(cursor, timeout_s)
+        # Again and again: a daemon that takes over meanwhile knows nothing of what was assumed.
+        while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:
+            self._plan_anew(wanted)
+            self._wait(cursor, timeout_s)
+        cursor.compared = True
+        if begun is None and BEFORE in cursor.states:
+            cursor.began_with = cursor.states[BEFORE]
+            self._assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
+
+    def ended(self, cursor: ClientCursor) -> None:
+        """The epoch is over: generators are left as the sampler has left them, unless somebody else has drawn."""
+        after, end = cursor.states.get(AFTER_FIRST), cursor.states.get(AT_END)
+        if after is not None and end is not None and self._assumptions.states == after.states:
+            self._assumptions.set(end.states)
+
+    def _plan_anew(self, wanted: Assume) -> None:
+        self._send(wanted)
+        # Placed before the others are closed: what is ready may still be wanted.
+        for each in [each for each in self._cursors if each.epoch >= wanted.epoch]:
+            former = self._cursors.new_number(each)
+            self._send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))
+            self._send(CloseCursor(former))
+        kill_point("client.plan.assumed")

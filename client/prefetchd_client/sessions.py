@@ -1,0 +1,67 @@
+"""The sessions of one loader: that of its next iterator, and those of iterators that began before a change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd_client.cursors import ClientCursor
+from prefetchd_client.inline import InlineStream
+from prefetchd_client.stream_client import StreamClient
+from prefetchd_client.stream_request import StreamRequest
+
+INLINE_VARIABLE = "PREFETCHD_INLINE"
+
+Session = StreamClient | InlineStream
+
+
+class Sessions:
+    """`current` is the session that new cursors belong to. One thread at a time."""
+
+    current: Session
+
+    def __init__(self, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> None:
+        """Raises what StreamClient raises."""
+        self._socket = socket
+        self._former: list[Session] = []
+        self.current = self._open(request, fresh=fresh)
+
+    def replace(self, request: StreamRequest) -> None:
+        """From now on another stream; iterators that live go on with theirs. Raises what StreamClient raises."""
+        former = self.current
+        if former.has_cursors:
+            self._former.append(former)
+        else:
+            # First: its name is free then.
+            former.close()
+        self.current = self._open(request, fresh=False)
+
+    def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
+        """An iterator of `session` is gone. Idempotent."""
+        session.close_cursor(cursor)
+        if session in self._former and not session.has_cursors:
+            self._former.remove(session)
+            session.close()
+
+    def close(self) -> None:
+        """Ends all. Idempotent."""
+        for session in (*self._former, self.current):
+            session.close()
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        for session in (*self._former, self.current):
+            session.abandon()
+
+    def _open(self, request: StreamRequest, *, fresh: bool) -> Session:
+        if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
+            return InlineStream(request.spec, request.parts)
+        return StreamClient(
+            runtime_paths(self._socket),
+            request.spec,
+            request.parts,
+            request.assumptions,
+            shared=request.shared,
+            fresh=fresh,
+        )

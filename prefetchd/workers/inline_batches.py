@@ -1,0 +1,63 @@
+"""A stream's batches made one by one in the caller's own process: what PREFETCHD_INLINE=1 gives a trainer."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.workers.fill import Filler, UserCodeError
+from prefetchd.workers.program import Program
+from prefetchd.workers.sampling import Sampling
+
+
+class EpochEnds(Exception):  # noqa: N818 - it is none
+    """The epoch has no batch there."""
+
+
+class InlineBatches:
+    """The program's objects are the trainer's own: no copies, and a sampler goes where the trainer has left it."""
+
+    def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
+        program = Program(**parts)
+        self._filler = Filler(spec, program)
+        self._sampling = Sampling(spec, program, shared=True) if spec.order == "sampler" else None
+        if program.worker_init_fn is not None:
+            program.worker_init_fn(0)
+
+    def batch(self, position: Position) -> Any:
+        """The batch at `position`, made now. Raises EpochEnds and the user's own exceptions."""
+        self._plan(position)
+        # Seeding a sample must not disturb the trainer's own randomness.
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        try:
+            return self._filler.batch(position)
+        except UserCodeError as error:
+            raise error.__cause__ or error from None
+        finally:
+            for bad in self._filler.samples.take_bad():
+                print(f"prefetchd: {bad.text}", file=sys.stderr)
+            torch.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
+
+    def _plan(self, position: Position) -> None:
+        epoch, step = position
+        plan = self._filler.plan
+        if isinstance(plan, BatchPlan):
+            if step >= plan.schedule.steps:
+                raise EpochEnds
+            return
+        assert self._sampling is not None
+        planned = self._sampling.plan(epoch, step + 1)
+        if step < len(planned.keys):
+            plan.use(position, planned.keys[step])
+        elif planned.error is not None and step == len(planned.keys):
+            raise planned.error
+        else:
+            raise EpochEnds
