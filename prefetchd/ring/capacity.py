@@ -12,6 +12,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 DEFAULT_BUFFER_BYTES = 1 << 30
 DEFAULT_SHARE = 4
 DEFAULT_EPOCHS = 2
+UNKNOWN_EPOCH_STEPS = 1024
 LEAST_DEFAULT_SLOTS = 32
 GROWTH = 16
 
@@ -50,7 +51,7 @@ def most_slots(spec: StreamSpec, slots: int, *, varying: bool) -> int:
 
 def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, epoch_steps: int | None = None) -> int:
     """The slots of the stream's ring. When nothing was asked for, no more than for DEFAULT_EPOCHS epochs of
-    `epoch_steps` (None: nobody knows): what lies further ahead is work for nothing as soon as the run ends. Raises
+    `epoch_steps` (None: nobody knows, and UNKNOWN_EPOCH_STEPS must do): what lies further ahead is work for nothing as soon as the run ends. Raises
     BufferTooSmallError or NoSpaceError, naming sizes and knob."""
     least_bytes = ring_bytes(spec.minimum_slots, slot_bytes)
     lower = "lower buffer="
@@ -62,9 +63,8 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
         asked = f"buffer={_mib(spec.buffer_bytes)}"
     elif (default_bytes := default_buffer_bytes(room)) > least_bytes:
         slots = _slots_within(default_bytes, slot_bytes)
-        if epoch_steps is not None:
-            most = max(LEAST_DEFAULT_SLOTS, spec.minimum_slots, DEFAULT_EPOCHS * epoch_steps)
-            slots = min(slots, most)
+        steps = UNKNOWN_EPOCH_STEPS if epoch_steps is None else epoch_steps
+        slots = min(slots, max(LEAST_DEFAULT_SLOTS, spec.minimum_slots, DEFAULT_EPOCHS * steps))
         asked = f"buffer={_mib(default_bytes)} (the default here)"
     else:
         slots = spec.minimum_slots
