@@ -12,15 +12,17 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from prefetchd_client.assumptions import Assumptions
-from prefetchd_client.fingerprint import Walk
+from prefetchd_client.fingerprint import Digest, Walk
 
 _LARGE = 1024
+_Large: TypeAlias = dict[int, tuple[Any, Any, bytes]]
+"""Of large containers, by id: the container, a copy, and the digest of what they hold."""
 _CONTAINERS = frozenset([list, tuple, dict])
 _UNCHANGING = frozenset([int, float, complex, str, bytes, bool, type(None)])
 
@@ -35,7 +37,7 @@ class ChangeWatch:
         self._parts = parts
         self._masked = frozenset(map(id, masked))
         self._assumptions = assumptions
-        self._large: dict[int, tuple[Any, Any]] = {}
+        self._large: _Large = {}
         self._seen = self._look()
 
     def has_changed(self) -> bool:
@@ -46,13 +48,15 @@ class ChangeWatch:
 
     def _look(self) -> tuple[dict[str, str], list[weakref.ref[Any]]]:
         arrays: list[weakref.ref[Any]] = []
+        large: _Large = {}
         at_epoch_zero = self._assumptions.at_epoch_zero() if self._assumptions is not None else contextlib.nullcontext()
         with warnings.catch_warnings(), at_epoch_zero:
             warnings.simplefilter("ignore")
             digests = {
-                name: _WatchingWalk(self._masked, self._large, arrays).digest(value)
+                name: _WatchingWalk(self._masked, self._large, large, arrays).digest(value)
                 for name, value in self._parts.items()
             }
+        self._large = large
         return digests, arrays
 
 
@@ -62,13 +66,12 @@ def _are_same(before: tuple[Any, list[weakref.ref[Any]]], after: tuple[Any, list
 
 
 class _WatchingWalk(Walk):
-    """Arrays by who they are; a large container whose elements cannot change, by what it held last time: comparing a
-    copy with it costs a tenth of a digest."""
+    """Arrays by who they are. The digest of a large container whose elements cannot change is taken again only when it
+    is not what it was in the last walk: comparing it with a copy costs a hundredth of that."""
 
-    def __init__(
-        self, masked: frozenset[int], large: dict[int, tuple[Any, Any]], arrays: list[weakref.ref[Any]]
-    ) -> None:
+    def __init__(self, masked: frozenset[int], former: _Large, large: _Large, arrays: list[weakref.ref[Any]]) -> None:
         super().__init__({}, masked)
+        self._former = former
         self._large = large
         self._arrays = arrays
 
@@ -82,15 +85,18 @@ class _WatchingWalk(Walk):
                 self.content.update(b"%b:%d;" % (kind.__name__.encode(), len(rows)))
                 self.stack.extend(reversed(rows))
             return
-        known = self._large.get(id(value))
-        if known is None and not _cannot_change(value):
-            super().take_container(value, kind)
-            return
+        known = self._former.get(id(value))
         if known is None or known[0] is not value or known[1] != value:
-            # Kept alive, so that no other container is taken for it.
-            known = self._large[id(value)] = (value, value if kind is tuple else value.copy())  # type: ignore[union-attr]
-        # The copy is who it is until the container changes.
-        self.content.update(b"large %d;" % id(known[1]))
+            if not _cannot_change(value):
+                super().take_container(value, kind)
+                return
+            content, self.content = self.content, Digest()
+            super().take_container(value, kind)
+            content, self.content = self.content, content
+            known = (value, value if kind is tuple else value.copy(), content.digest())  # type: ignore[union-attr]
+        # Kept alive, so that no other container is taken for it in the next walk.
+        self._large[id(value)] = known
+        self.content.update(b"large " + known[2])
 
     def take_object(self, value: object, kind: type) -> None:
         if not issubclass(kind, (np.ndarray, torch.Tensor)):

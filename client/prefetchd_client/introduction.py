@@ -17,13 +17,23 @@ from prefetchd_client.program_pickle import current_environment, pickle_program,
 
 
 class Introduction:
-    """The same for each daemon that the session meets. `parts` is the program."""
+    """The same for each daemon that the session meets. `parts` is the program, `prepared` its pickle if there is one
+    already; it is used once."""
 
-    def __init__(self, paths: RuntimePaths, spec: StreamSpec, parts: dict[str, Any], *, shared: bool) -> None:
+    def __init__(
+        self,
+        paths: RuntimePaths,
+        spec: StreamSpec,
+        parts: dict[str, Any],
+        prepared: tuple[bytes, list[memoryview]] | None = None,
+        *,
+        shared: bool,
+    ) -> None:
         self._paths = paths
         self._spec = spec
         self._parts = parts
         self._shared = shared
+        self._prepared = prepared
 
     def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
         """Says what is wanted and, to a daemon that does not know us any more, where we stand."""
@@ -45,7 +55,8 @@ class Introduction:
 
     def hand_over(self, connection: Connection) -> None:
         """Sends the program. Raises UnpicklableError and NoSpaceError."""
-        pickled, buffers = pickle_program(self._parts)
+        pickled, buffers = self._prepared or pickle_program(self._parts)
+        self._prepared = None
         name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
         try:
             kill_point("client.program.unsent")

@@ -252,10 +252,8 @@ class PrefetchLoader(DataLoader[Any]):
         request = self._request(self.spec.name)
         if request.spec.fingerprint == self.spec.fingerprint:
             return
-        if self._waiting is not None:
-            self._sessions.current.close_cursor(self._waiting)
-            self._waiting = None
-        self._sessions.replace(request)
+        self._sessions.replace(request, self._waiting)
+        self._waiting = None
         self._took_over(request)
         self._sessions.current.assume(self._epoch)
 

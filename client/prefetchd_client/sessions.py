@@ -8,6 +8,7 @@ from pathlib import Path
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd_client.cursors import ClientCursor
 from prefetchd_client.inline import InlineStream
+from prefetchd_client.program_pickle import pickle_program
 from prefetchd_client.stream_client import StreamClient
 from prefetchd_client.stream_request import StreamRequest
 
@@ -27,15 +28,21 @@ class Sessions:
         self._former: list[Session] = []
         self.current = self._open(request, fresh=fresh)
 
-    def replace(self, request: StreamRequest) -> None:
-        """From now on another stream; iterators that live go on with theirs. Raises what StreamClient raises."""
+    def replace(self, request: StreamRequest, waiting: ClientCursor | None) -> None:
+        """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
+        UnpicklableError, and nothing has
+        changed then, and what else StreamClient raises."""
+        inline = isinstance(self.current, InlineStream)
+        prepared = None if inline else pickle_program(request.parts)
         former = self.current
+        if waiting is not None:
+            former.close_cursor(waiting)
         if former.has_cursors:
             self._former.append(former)
         else:
             # First: its name is free then.
             former.close()
-        self.current = self._open(request, fresh=False)
+        self.current = self._open(request, prepared, fresh=False)
 
     def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
         """An iterator of `session` is gone. Idempotent."""
@@ -54,7 +61,9 @@ class Sessions:
         for session in (*self._former, self.current):
             session.abandon()
 
-    def _open(self, request: StreamRequest, *, fresh: bool) -> Session:
+    def _open(
+        self, request: StreamRequest, prepared: tuple[bytes, list[memoryview]] | None = None, *, fresh: bool
+    ) -> Session:
         if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
             return InlineStream(request.spec, request.parts)
         return StreamClient(
@@ -62,6 +71,7 @@ class Sessions:
             request.spec,
             request.parts,
             request.assumptions,
+            prepared,
             shared=request.shared,
             fresh=fresh,
         )

@@ -78,17 +78,19 @@ class StreamClient:
         spec: StreamSpec,
         parts: dict[str, Any],
         assumptions: Assumptions | None = None,
+        prepared: tuple[bytes, list[memoryview]] | None = None,
         *,
         shared: bool,
         fresh: bool,
     ) -> None:
-        """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted.
+        """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
+        `prepared` is its pickle, if it was made already.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
         self.name = spec.name
         self._paths = paths
-        self._introduction = Introduction(paths, spec, parts, shared=shared)
+        self._introduction = Introduction(paths, spec, parts, prepared, shared=shared)
         self._cursors = Cursors()
         self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
         self._attachment: Attachment | None = None

@@ -51,8 +51,8 @@ def most_slots(spec: StreamSpec, slots: int, *, varying: bool) -> int:
 
 def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, epoch_steps: int | None = None) -> int:
     """The slots of the stream's ring. When nothing was asked for, no more than for DEFAULT_EPOCHS epochs of
-    `epoch_steps` (None: nobody knows, and UNKNOWN_EPOCH_STEPS must do): what lies further ahead is work for nothing as soon as the run ends. Raises
-    BufferTooSmallError or NoSpaceError, naming sizes and knob."""
+    `epoch_steps` (None: nobody knows, and UNKNOWN_EPOCH_STEPS must do): what lies further ahead is work for nothing as
+    soon as the run ends. Raises BufferTooSmallError or NoSpaceError, naming sizes and knob."""
     least_bytes = ring_bytes(spec.minimum_slots, slot_bytes)
     lower = "lower buffer="
     if spec.buffer_batches:

@@ -1,0 +1,95 @@
+"""What the user changes between epochs: the next iterator sees it, those that live go on as they began."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from prefetchd_client import PrefetchLoader
+from torch.utils.data import Dataset
+
+from tests.scenario.watching import stream_when
+
+
+class Scaled(Dataset):
+    """Item i is i times what the attributes say."""
+
+    def __init__(self, length: int = 24) -> None:
+        self.scale = 1
+        self.table = np.ones(length)
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int):
+        return float(index * self.scale * self.table[index])
+
+
+def values(loader) -> list[float]:
+    return torch.cat([batch.clone() for batch in loader]).tolist()
+
+
+def test_an_attribute_that_is_changed_between_epochs_is_seen(shared_daemon):
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4) as loader:
+        name = loader.stats()["stream"]
+        for scale in (1, 2, 2, 5):
+            dataset.scale = scale
+            assert values(loader) == [float(index * scale) for index in range(24)]
+        assert loader.stats()["stream"] == name
+        assert loader.state_dict()["epoch"] == 4
+
+
+def test_an_iterator_that_lives_goes_on_with_what_it_began_with(shared_daemon):
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4) as loader:
+        first = iter(loader)
+        found = [next(first).clone()]
+        dataset.scale = 3
+        assert values(loader) == [3.0 * index for index in range(24)]
+        assert torch.cat([*found, *(batch.clone() for batch in first)]).tolist() == [float(i) for i in range(24)]
+
+
+def test_a_write_into_an_array_is_seen_with_refresh(shared_daemon):
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4) as loader:
+        values(loader)
+        fingerprint = loader.spec.fingerprint
+        loader.refresh()
+        assert loader.spec.fingerprint == fingerprint, "nothing has changed"
+        dataset.table[:] = 4
+        assert values(loader) == [float(index) for index in range(24)], "numpy does not tell of it"
+        loader.refresh()
+        assert values(loader) == [4.0 * index for index in range(24)]
+
+
+def test_what_cannot_be_handed_over_any_more_is_told_and_changes_nothing(shared_daemon):
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4) as loader:
+        values(loader)
+        dataset.handle = threading.Lock()
+        with pytest.warns(UserWarning, match="handle.*batches are of what it was before"):
+            assert values(loader) == [float(index) for index in range(24)]
+        assert values(loader) == [float(index) for index in range(24)]
+
+
+def test_a_sampler_that_is_changed_is_another_order(shared_daemon):
+    keys = [3, 1, 4]
+    with PrefetchLoader(Scaled(), 2, sampler=keys) as loader:
+        assert values(loader) == [3.0, 1.0, 4.0]
+        keys.append(7)
+        assert values(loader) == [3.0, 1.0, 4.0, 7.0]
+
+
+def test_a_ring_that_was_filled_for_nothing_is_gone(daemon):
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4, stream="replaced") as loader:
+        values(loader)
+        dataset.scale = 2
+        values(loader)
+        stream = stream_when(daemon, "replaced", lambda stream: stream["ring"])
+        rings = [each for each in daemon.segments() if "-ring-" in each]
+        assert rings == [stream["ring"]["segment"].removeprefix("/")]
