@@ -1,0 +1,172 @@
+"""What the daemon keeps of a planner's answers: asked ahead, bounded, and void once a trainer begins otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefetchd.daemon.engine.plans import AHEAD, KEPT_BEYOND_NEED, STEPS_AN_ASK, Plans
+from prefetchd.plan.keys import digest
+from prefetchd.ring.cursors import EpochLengths, place
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import AskPlan, Assume, Begun, PlanFailed, Planned, Rebase
+
+
+def answer(plans: Plans, steps: int = -1, count: int | None = None) -> None:
+    """The planner does what it was asked."""
+    asked = plans.asked
+    assert asked is not None
+    last = asked.first_step + asked.steps if steps < 0 else min(steps, asked.first_step + asked.steps)
+    chosen = range(asked.first_step, last if count is None else asked.first_step + count)
+    keys = tuple(f"{asked.epoch} {step}".encode() for step in chosen)
+    ends = steps if steps >= 0 and (not chosen or chosen[-1] == steps - 1) else -1
+    plans.planner_says(Planned(asked.epoch, asked.first_step, (4,) * len(chosen), keys, ends))
+
+
+def ask(plans: Plans, epoch: int = 0, step: int = 0) -> None:
+    assert plans.at((epoch, step)) is None
+    assert plans.has_question
+    plans.questions()
+
+
+def test_what_is_not_known_is_asked_for_once():
+    plans = Plans(EpochLengths(None))
+    assert not plans.has_question
+    assert plans.at((0, 3)) is None
+    assert plans.at((0, 5)) is None
+    assert plans.questions() == [AskPlan(0, 3, STEPS_AN_ASK)]
+    assert not plans.has_question
+    answer(plans)
+    found = plans.at((0, 3))
+    assert (found.rows, found.keys, found.plan) == (4, b"0 3", digest(b"0 3"))
+
+
+def test_the_next_steps_are_asked_for_before_they_are_needed():
+    plans = Plans(EpochLengths(None))
+    ask(plans)
+    answer(plans)
+    assert plans.at((0, STEPS_AN_ASK - AHEAD - 1)) is not None
+    assert not plans.has_question
+    assert plans.at((0, STEPS_AN_ASK - AHEAD)) is not None
+    assert plans.questions() == [AskPlan(0, STEPS_AN_ASK, STEPS_AN_ASK)]
+
+
+def test_an_epoch_s_end_is_learnt_and_nothing_is_asked_beyond_it():
+    lengths = EpochLengths(None)
+    plans = Plans(lengths)
+    ask(plans)
+    answer(plans, steps=3)
+    assert lengths.steps(0) == 3
+    assert plans.at((0, 2)) is not None
+    assert plans.at((0, 3)) is None
+    assert not plans.has_question
+
+
+def test_an_error_of_the_sampler_is_one_more_step():
+    lengths = EpochLengths(None)
+    plans = Plans(lengths)
+    ask(plans)
+    plans.planner_says(PlanFailed(0, 2, b"broken"))
+    answer(plans, steps=2)
+    assert lengths.steps(0) == 3
+    assert plans.at((0, 2)).error == b"broken"
+
+
+def test_the_earliest_epoch_is_asked_first():
+    plans = Plans(EpochLengths(None))
+    plans.at((4, 0))
+    plans.at((2, 7))
+    assert plans.questions() == [AskPlan(2, 7, STEPS_AN_ASK)]
+
+
+def test_an_assumption_voids_what_comes_after_and_reaches_the_planner_with_the_next_question():
+    lengths = EpochLengths(None)
+    plans = Plans(lengths)
+    for epoch in (0, 1, 2):
+        ask(plans, epoch)
+        answer(plans, steps=5)
+    plans.assume(Assume(1, 7, (b"state",)))
+    assert plans.at((0, 0)) is not None
+    assert lengths.steps(1) is None
+    assert plans.at((1, 0)) is None
+    assert plans.questions() == [Rebase(1, 7, (b"state",)), AskPlan(1, 0, STEPS_AN_ASK)]
+    answer(plans, steps=5)
+    ask(plans, 2)
+    assert plans.asked == AskPlan(2, 0, STEPS_AN_ASK)
+
+
+def test_an_answer_that_was_on_its_way_is_void_too():
+    plans = Plans(EpochLengths(None))
+    ask(plans, 1)
+    plans.assume(Assume(1, 7))
+    plans.planner_says(Begun(1, 0, 3))
+    answer(plans, steps=5)
+    assert plans.at((1, 0)) is None
+    assert plans.questions()[0] == Rebase(1, 7)
+
+
+def test_another_planner_is_told_all_that_holds_for_what_it_is_asked():
+    plans = Plans(EpochLengths(None))
+    for epoch in (1, 3):
+        plans.assume(Assume(epoch, epoch))
+    ask(plans, 3)
+    plans.planner_is_new()
+    assert plans.questions() == [Rebase(3, 3), AskPlan(3, 0, STEPS_AN_ASK)]
+    plans.planner_is_new()
+    plans.planner_is_new()
+    assert plans.at((2, 0)) is None
+    assert plans.questions() == [Rebase(1, 1), AskPlan(2, 0, STEPS_AN_ASK)]
+
+
+def test_states_are_told_to_each_cursor_once_and_before_its_batches():
+    plans = Plans(EpochLengths(None))
+    cursor = place(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
+    ask(plans, 2)
+    assert not plans.has_news(cursor)
+    plans.planner_says(Begun(2, 0, 5, (b"a",)))
+    plans.planner_says(Begun(2, 1, 5, (b"b",)))
+    assert plans.has_news(cursor)
+    assert [(each.stage, each.states) for each in plans.news(cursor, 1)] == [(0, (b"a",)), (1, (b"b",))]
+    assert not plans.has_news(cursor)
+    plans.assume(Assume(2, 6, (b"c",)))
+    answer(plans)
+    ask(plans, 2)
+    plans.planner_says(Begun(2, 0, 6, (b"c",)))
+    assert [each.states for each in plans.news(cursor, 1)] == [(b"c",)]
+
+
+def test_where_there_is_nothing_to_compare_nothing_is_told():
+    plans = Plans(EpochLengths(None))
+    cursor = place(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
+    ask(plans, 2)
+    plans.planner_says(Begun(2, 0, -1))
+    assert not plans.has_news(cursor)
+
+
+def test_plans_are_forgotten_when_nobody_can_want_them():
+    plans = Plans(EpochLengths(None))
+    for step in range(0, 2 * KEPT_BEYOND_NEED, STEPS_AN_ASK):
+        ask(plans, 0, step)
+        answer(plans)
+        plans.trim([], lambda position, step=step: position[1] >= step)
+    assert len(plans._known) <= KEPT_BEYOND_NEED + STEPS_AN_ASK
+    assert plans.knows((0, 2 * KEPT_BEYOND_NEED - 1))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Begun(1, 0, -1),
+        Planned(0, 1, (4,), (b"x",)),
+        Planned(0, 0, (4, 4), (b"x",)),
+        Planned(0, 0, (), ()),
+        AskPlan(0, 0, 1),
+    ],
+    ids=str,
+)
+def test_what_a_planner_must_not_say(message):
+    plans = Plans(EpochLengths(None))
+    with pytest.raises(ProtocolError):
+        plans.planner_says(message)
+    ask(plans)
+    with pytest.raises(ProtocolError):
+        plans.planner_says(message)
