@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd_client.assumptions import as_text, from_text
@@ -322,6 +322,11 @@ class PrefetchLoader(DataLoader[Any]):
         self._waiting = self._sessions.current.place_cursor(self._epoch, self._step)
 
     def _request(self, name: str | None = None) -> StreamRequest:
+        if isinstance(self.dataset, IterableDataset):
+            raise CallerError(
+                f"dataset {type(self.dataset).__name__} is an IterableDataset, which prefetchd does not load so far; "
+                "allowed: datasets with __getitem__"
+            )
         began_s = time.perf_counter()
         own = self._own_batch_sampler
         request = stream_request(
