@@ -12,16 +12,16 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
-from prefetchd_client.assumptions import as_text, from_text
 from prefetchd_client.changes import ChangeWatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.iterator import PrefetchIterator
+from prefetchd_client.loader_state import from_state, to_state
+from prefetchd_client.ranks import resolve_rank
 from prefetchd_client.sessions import Session, Sessions
 from prefetchd_client.stream_client import WaitTimedOut
 from prefetchd_client.stream_request import StreamRequest, resolve_order, stream_request
 
-STATE_VERSION = 1
 WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
 
@@ -38,7 +38,9 @@ class PrefetchLoader(DataLoader[Any]):
       lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
                 most half of it. What its holder has written to is made again. Costs workers one more pass over each
                 batch
-      rank, world_size    this process's share of each epoch, as in torch.distributed
+      rank, world_size    this process's share of each epoch, as in torch.distributed. Default: what that or torchrun
+                says of this process. Ranks partition each epoch, evened out with its first samples as
+                DistributedSampler does; a sampler makes its own shares
       on_error  what becomes of a sample that raises, or that ends its workers even when nothing else runs: "raise"
                 raises its error in the batch's place; "skip" leaves it out, the batch is smaller then; "substitute"
                 has another one take its place, the same in every run. A batch of which nothing is left raises. Each
@@ -112,13 +114,14 @@ class PrefetchLoader(DataLoader[Any]):
             in_order=in_order,
         )
         self._own_batch_sampler = batch_sampler
+        share = resolve_rank(rank, world_size)
         self._options: dict[str, Any] = {
             "stream": stream,
             "seed": seed,
             "buffer": buffer,
             "lookback": lookback,
-            "rank": 0 if rank is None else rank,
-            "world_size": 1 if world_size is None else world_size,
+            "rank": share[0],
+            "world_size": share[1],
             "on_error": on_error,
             "fingerprint_extra": fingerprint_extra,
         }
@@ -171,6 +174,15 @@ class PrefetchLoader(DataLoader[Any]):
         self._iterators.add(iterator)
         return iterator
 
+    def __len__(self) -> int:
+        """Batches in an epoch of this rank. Raises TypeError where only the sampler could tell, and has no length."""
+        if self.spec.order == "sampler":
+            return super().__len__()
+        dataset: Any = self.dataset
+        samples = -(-len(dataset) // self.spec.world_size)
+        rows = self.batch_size or 1
+        return samples // rows if self.drop_last else -(-samples // rows)
+
     def check_worker_number_rationality(self) -> None:
         """Nothing: the daemon bounds its workers, whatever number is asked for here."""
 
@@ -188,51 +200,26 @@ class PrefetchLoader(DataLoader[Any]):
         """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
         the epoch's StopIteration (e + 1, 0). O(1); asks nobody."""
         epoch, step = self._position
-        state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **self._identity()}
+        generators = None
         if self._assumptions is not None and self._assumptions.generators:
-            began_with = self._began_with if self._began_with is not None and self._began_with[0] == epoch else None
-            state["generators"] = as_text(began_with[1] if began_with is not None else self._assumptions.states)
-        return state
+            begun = self._began_with
+            generators = begun[1] if begun is not None and begun[0] == epoch else self._assumptions.states
+        return to_state(self.spec, epoch, step, generators)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
         follow. With a state from after an epoch's last batch, the next iterator ends at once. Living iterators go on
         as they are. O(1): no batch is skipped over.
 
-        Raises CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the
-        position is taken all the same.
+        With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
+        CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the position is
+        taken all the same.
         """
-        try:
-            version, epoch, step = (int(state[key]) for key in ("version", "epoch", "step"))
-        except (KeyError, TypeError, ValueError):
-            raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {state!r}") from None
-        if version != STATE_VERSION or epoch < 0 or step < 0:
-            raise CallerError(f"version {version}, epoch {epoch}, step {step}; allowed: {STATE_VERSION}, 0.., 0..")
-        differing = [
-            f"{key} was {state[key]}, is {mine}"
-            for key, mine in self._identity().items()
-            if key in state and state[key] != mine
-        ]
-        if differing:
-            warnings.warn(
-                f"the state is of other batches ({', '.join(differing)}): what follows is no continuation",
-                stacklevel=2,
-            )
-        self._go_to(epoch, step)
-        if self._assumptions is not None and state.get("generators"):
-            self._assumptions.set(from_text(state["generators"]))
-            self._sessions.current.assume(epoch)
-
-    def _identity(self) -> dict[str, Any]:
-        spec = self.spec
-        return {
-            "seed": spec.seed,
-            "order": spec.order,
-            "samples": spec.length,
-            "batch_size": spec.batch_size,
-            "rank": spec.rank,
-            "world_size": spec.world_size,
-        }
+        place = from_state(self.spec, state)
+        self._go_to(place.epoch, place.step)
+        if self._assumptions is not None and place.generators is not None:
+            self._assumptions.set(place.generators)
+            self._sessions.current.assume(place.epoch)
 
     def _go_to(self, epoch: int, step: int) -> None:
         if (epoch, step) != (self._epoch, self._step):

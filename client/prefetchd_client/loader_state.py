@@ -1,0 +1,74 @@
+"""What state_dict() says, and what load_state_dict() makes of it. Plain values; no loader is needed to read one."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.assumptions import as_text, from_text
+
+STATE_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where to go on; `generators` are their states before the epoch, or None."""
+
+    epoch: int
+    step: int
+    generators: tuple[bytes, ...] | None = None
+
+
+def to_state(spec: StreamSpec, epoch: int, step: int, generators: Sequence[bytes] | None) -> dict[str, Any]:
+    """The state at (epoch, step), JSON-able."""
+    state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **_identity(spec)}
+    return state if generators is None else {**state, "generators": as_text(generators)}
+
+
+def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
+    """Where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all ranks share.
+    Raises CallerError when `state` is none of ours. Warns when it is of other batches: the position is taken all the
+    same."""
+    try:
+        version, epoch, step = (int(state[key]) for key in ("version", "epoch", "step"))
+    except (KeyError, TypeError, ValueError):
+        raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {state!r}") from None
+    if version != STATE_VERSION or epoch < 0 or step < 0:
+        raise CallerError(f"version {version}, epoch {epoch}, step {step}; allowed: {STATE_VERSION}, 0.., 0..")
+    step, differing = _differing(spec, state, step)
+    if differing:
+        text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
+        warnings.warn(text, stacklevel=3)
+    texts = state.get("generators")
+    return Place(epoch, step, from_text(texts) if texts else None)
+
+
+def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[int, list[str]]:
+    """The step of this loader's ranks, and in words what keeps it from being a continuation."""
+    mine = _identity(spec)
+    differing = [key for key in mine if key in state and state[key] != mine[key]]
+    # Each rank's state is as good as any other's, and a sampler makes its own shares.
+    shares = {"rank", "world_size"} if spec.order in ("sequential", "shuffle") else set()
+    told = [f"{key} was {state[key]}, is {mine[key]}" for key in differing if key not in shares]
+    former = state.get("world_size", spec.world_size)
+    if told or not shares or former == spec.world_size or type(former) is not int or former < 1:
+        return step, told
+    batches, rest = divmod(step * former, spec.world_size)
+    if rest:
+        told = [f"world_size was {former}, is {spec.world_size}: {rest} of {step * former} batches come again"]
+    return batches, told
+
+
+def _identity(spec: StreamSpec) -> dict[str, Any]:
+    return {
+        "seed": spec.seed,
+        "order": spec.order,
+        "samples": spec.length,
+        "batch_size": spec.batch_size,
+        "rank": spec.rank,
+        "world_size": spec.world_size,
+    }

@@ -1,0 +1,29 @@
+"""Which share of each epoch is this process's: from the arguments, torch.distributed, or what torchrun has set."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed
+
+from prefetchd.wire.errors import CallerError
+
+
+def resolve_rank(rank: Any, world_size: Any) -> tuple[Any, Any]:
+    """(rank, world_size); (0, 1) where nothing tells of other processes. What was given stays as it is. Raises
+    CallerError."""
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if (rank is None) != (world_size is None):
+        given = "rank" if world_size is None else "world_size"
+        raise CallerError(f"{given}= alone; allowed: rank= and world_size= together, or neither")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    told = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    # Others than torchrun set such variables too: only together they can mean this.
+    if all(each is not None and each.isdecimal() for each in told):
+        found_rank, found_size = int(told[0] or 0), int(told[1] or 1)
+        if found_rank < found_size:
+            return found_rank, found_size
+    return 0, 1

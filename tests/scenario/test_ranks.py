@@ -1,0 +1,39 @@
+"""Two ranks under torchrun, one daemon: their shares are DistributedSampler's, or the plan's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from tests.scenario import ranked_trainer
+from tests.scenario.datasets import Numbers
+from tests.scenario.oracle import epoch_batches
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_two_ranks_under_torchrun_share_each_epoch(shared_daemon, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += ["-m", ranked_trainer.__name__, str(tmp_path)]
+    environment = {**shared_daemon.environment, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert found[0]["stream"] != found[1]["stream"]
+    for rank, its in enumerate(found):
+        for epoch in (0, 1):
+            expected = epoch_batches(Numbers(50), epoch, batch_size=4, seed=3, shuffle=True, rank=rank, world_size=2)
+            assert its["own"][epoch] == [index.tolist() for _, index in expected]
+            sampler = DistributedSampler(Numbers(50), 2, rank, seed=5)
+            sampler.set_epoch(epoch)
+            theirs = DataLoader(Numbers(50), batch_size=4, sampler=sampler)
+            assert its["sampled"][epoch] == [index.tolist() for _, index in theirs]
+        assert its["len"] == len(its["own"][0]) == 7
+    for epoch in (0, 1):
+        both = [index for its in found for batch in its["own"][epoch] for index in batch]
+        assert sorted(both) == list(range(50))

@@ -1,0 +1,92 @@
+"""Whose share of an epoch it is, and where another number of ranks goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+
+import pytest
+from prefetchd_client import ranks
+from prefetchd_client.loader_state import Place, from_state, to_state
+from prefetchd_client.ranks import resolve_rank
+
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.stream_spec import StreamSpec
+
+SPEC = StreamSpec("0" * 32, 5, "shuffle", 1000, 4, world_size=1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_anything_told_there_is_one():
+    assert resolve_rank(None, None) == (0, 1)
+
+
+def test_what_is_given_counts_before_all_else(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert resolve_rank(1, 2) == (1, 2)
+    for one in ({"rank": 0, "world_size": None}, {"rank": None, "world_size": 2}):
+        with pytest.raises(CallerError, match="together"):
+            resolve_rank(**one)
+
+
+def test_torchrun_s_variables_count_together(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert resolve_rank(None, None) == (0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert resolve_rank(None, None) == (3, 8)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("8", "8"), ("-1", "2"), ("a", "2"), ("", ""), ("0", "0")])
+def test_what_cannot_be_torchrun_s_is_not_taken_for_it(monkeypatch, rank, size):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    assert resolve_rank(None, None) == (0, 1)
+
+
+def test_a_group_of_torch_counts_before_the_variables(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setattr(ranks.torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(ranks.torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(ranks.torch.distributed, "get_world_size", lambda: 2)
+    assert resolve_rank(None, None) == (1, 2)
+
+
+def of(world_size, rank=0, **changes) -> StreamSpec:
+    return dataclasses.replace(SPEC, world_size=world_size, rank=rank, **changes)
+
+
+@pytest.mark.parametrize(
+    ("was", "step", "is_", "expected"), [(2, 6, 3, 4), (3, 4, 1, 12), (1, 12, 4, 3), (4, 0, 7, 0), (5, 9, 5, 9)]
+)
+def test_other_ranks_go_on_at_the_same_place_of_the_epoch(was, step, is_, expected):
+    for rank in range(was):
+        state = json.loads(json.dumps(to_state(of(was, rank), 3, step, None)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert from_state(of(is_, is_ - 1), state) == Place(3, expected)
+
+
+def test_where_that_place_is_within_a_batch_some_come_again_and_that_is_said():
+    with pytest.warns(UserWarning, match="1 of 5 batches come again"):
+        assert from_state(of(2), to_state(of(1), 0, 5, None)) == Place(0, 2)
+
+
+def test_a_sampler_s_shares_are_its_own():
+    with pytest.warns(UserWarning, match="world_size was 2, is 4"):
+        assert from_state(of(4, order="sampler"), to_state(of(2, order="sampler"), 0, 6, None)).step == 6
+
+
+def test_states_of_generators_come_back():
+    state = json.loads(json.dumps(to_state(of(1, order="sampler"), 1, 2, (b"\x00\xff", b""))))
+    assert from_state(of(1, order="sampler"), state) == Place(1, 2, (b"\x00\xff", b""))
+    for bad in (["%"], [5], ["a"]):
+        with pytest.raises(CallerError, match="generators"):
+            from_state(of(1, order="sampler"), {**state, "generators": bad})
