@@ -40,7 +40,8 @@ class Presence:
         self._told = ""
         sock = listen(paths.socket)
         self._identity = _identity(paths.socket)
-        self._listener = service.listener = Listener(sock, loop, service, _log_refusal)
+        self._listener = Listener(sock, loop, service.session_events, _log_refusal)
+        service.listen(self._listener)
         loop.call_later(LOOK_AFTER_S, self._look)
 
     def close(self) -> None:
