@@ -22,11 +22,14 @@ from prefetchd.daemon.session_events import TrainerEvents
 from prefetchd.daemon.sessions import Listener
 from prefetchd.daemon.status_segment import StatusSegment
 from prefetchd.daemon.stream_rings import StreamRings
+from prefetchd.daemon.watching import Watching
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.workers.cpu_limits import usable_cpus
 
 STATUS_INTERVAL_S = 0.25
+GOLDEN_SHARE = 0.618
 
 log = logging.getLogger("prefetchd")
 
@@ -69,6 +72,9 @@ class Service:
         )
         control = Control(generation, self.stop)
         self.session_events = TrainerEvents(loop, self.engine, self._publishing, self._rings, control, paths)
+        self._watching = Watching(self.engine, self._rings.resources, backend)
+        self._cpus = usable_cpus()
+        self._beat = 0.0
         self.status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._carrying_out.settle)
         self._rings.adopt()
@@ -111,7 +117,8 @@ class Service:
         self.engine.tick(now_s)
         self._workers.tick(now_s)
         self._carrying_out.settle()
-        self.status.write(snapshot(self.engine, self._rings.resources, self._backend, self._about()))
+        self._watching.observe(now_s)
+        self.status.write(self._snapshot())
         listener = self._publishing.listener
         if listener is not None:
             listener.end_silent(now_s)
@@ -119,7 +126,12 @@ class Service:
             self._idle_since_s = now_s
         elif self._idle_exit_s is not None and now_s - self._idle_since_s > self._idle_exit_s:
             self.stop(f"idle for {self._idle_exit_s:.0f} s")
-        self.loop.call_later(STATUS_INTERVAL_S, self._tick)
+        # Not in step with a trainer that does something at an even pace: shares of time are counted here.
+        self._beat = (self._beat + GOLDEN_SHARE) % 1.0
+        self.loop.call_later(STATUS_INTERVAL_S * (0.8 + 0.4 * self._beat), self._tick)
+
+    def _snapshot(self) -> dict[str, Any]:
+        return snapshot(self.engine, self._rings.resources, self._backend, self._watching, self._about(), self._cpus)
 
     def _about(self) -> dict[str, Any]:
         return {

@@ -174,6 +174,7 @@ class Engine:
         if stream is None or stream.stage is Stage.FAILED:
             return
         stream.host_deaths += 1
+        stream.counters.zygote_deaths += 1
         self._log("warning", "zygote died", stream=stream.name, how=how, deaths=stream.host_deaths)
         if stream.host_deaths > 3:
             self._fail_stream(

@@ -173,6 +173,7 @@ class Pool:
             for task, payload_bytes, duration_us, samples in message.tasks:
                 self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
         elif isinstance(message, Digested):
+            worker.fill_us += message.duration_us
             self._digested(worker.stream, self._take(worker, message.task), message)
         elif isinstance(message, Measured):
             self._measured(worker, self._take(worker, message.task), message)
@@ -241,11 +242,9 @@ class Pool:
 
     def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
         stream = worker.stream
-        counters = stream.counters
         stream.timed(max(1, piece.rows), duration_us / 1e6)
-        counters.tasks += 1
-        counters.fill_us += duration_us
-        counters.samples += samples
+        stream.counters.task_took(duration_us, samples)
+        worker.fill_us += duration_us
         stream.host_deaths = 0
         if stream.filling.filled(piece, payload_bytes):
             self._is_ready(stream, piece.batch)

@@ -63,6 +63,11 @@ class Waits:
         """A call of next() says that it waits."""
         self._waits[stream.number, key] = _Wait(now_s)
 
+    def since_s(self, stream: StreamState, key: Key) -> float | None:
+        """When the last call of next() for the cursor said that it waits; None when that is over, or there was none."""
+        wait = self._waits.get((stream.number, key))
+        return wait.since_s if wait is not None else None
+
     def tick(self, now_s: float) -> None:
         """Names what is due."""
         for number in [number for number in self._stages if number not in self._streams]:
