@@ -14,6 +14,11 @@ VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
     "stop": "Stop the daemon.",
+    "pause": "Stop filling streams.",
+    "resume": "Fill them again.",
+    "drain": "Stop filling streams and end their processes.",
+    "evict": "Drop a stream and free its memory.",
+    "log-level": "Change what the daemon logs.",
     "logs": "Show the daemon's log.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",
 }
@@ -28,7 +33,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"prefetchd.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"prefetchd.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

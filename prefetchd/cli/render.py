@@ -64,7 +64,7 @@ def _head(stream: dict[str, Any], width: int) -> list[str]:
     marks = []
     if stream["lingering"]:
         marks.append("[parked]" if stream["stage"] == "parked" else "[lingering]")
-    if stream.get("paused"):
+    if stream["paused"]:
         marks.append("[paused]")
     ranks = [f"rank {stream['rank']} of {stream['world_size']}"] if stream["world_size"] > 1 else []
     return _flow(

@@ -18,12 +18,18 @@ STOP_TIMEOUT_S = 30.0
 
 @click.command("stop")
 @socket_option
-def command(socket: str | None) -> None:
-    """Stop the daemon and wait until it is gone. Trainers that use it start another one when they need it."""
+@click.option("--now", is_flag=True, help="Kill workers at once, whatever they are at.")
+def command(socket: str | None, now: bool) -> None:
+    """Stop the daemon and wait until it is gone. Trainers that use it start another one when they need it.
+
+    Workers may finish what they are at, for two seconds; rings go with the daemon.
+
+    Exit code: 0 gone, or there was none; 1 it does not answer or does not end.
+    """
     paths = runtime_paths(socket)
     try:
         with ControlClient(paths) as client:
-            client.ask(Stop(), Farewell)
+            client.ask(Stop(now), Farewell)
             client.wait_for_end()
     except NoDaemonError as none:
         click.echo(none.message)

@@ -94,7 +94,7 @@ def _nothing_to_judge(stream: Mapping[str, Any]) -> str | None:
     living = [each for each in stream["consumers"] if not each["departed"]]
     if stream["failure"] is not None:
         return "it has failed"
-    if stream.get("paused"):
+    if stream["paused"]:
         return "paused: nothing is filled until `prefetchd resume`"
     if not living:
         return "nobody consumes it"

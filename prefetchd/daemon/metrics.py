@@ -77,6 +77,7 @@ def _stream(
         "rank": spec.rank,
         "world_size": spec.world_size,
         "by_rows": bool(stream.layout),
+        "paused": stream.paused,
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, watching),

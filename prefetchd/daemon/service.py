@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+from functools import partial
 from typing import Any
 
 from prefetchd import __version__
@@ -30,6 +31,8 @@ from prefetchd.workers.cpu_limits import usable_cpus
 
 STATUS_INTERVAL_S = 0.25
 GOLDEN_SHARE = 0.618
+FINISH_WITHIN_S = 2.0
+FINISH_LOOK_AGAIN_S = 0.01
 
 log = logging.getLogger("prefetchd")
 
@@ -55,6 +58,7 @@ class Service:
         self._generation = generation
         self._idle_exit_s = idle_exit_s
         self._idle_since_s = time.monotonic()
+        self._finishes = False
         self._birth = Birth()
         self._publishing = Publishing(self.engine)
         self._workers = WorkerEvents(loop, self.engine, self._publishing, nice=nice)
@@ -70,7 +74,7 @@ class Service:
         self._carrying_out = CarryingOut(
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )
-        control = Control(generation, self.stop)
+        control = Control(self.engine, generation, self._asked_to_stop)
         self.session_events = TrainerEvents(loop, self.engine, self._publishing, self._rings, control, paths)
         self._watching = Watching(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
@@ -84,11 +88,29 @@ class Service:
         """Its sessions are the daemon's from now on."""
         self._publishing.listener = listener
 
-    def stop(self, reason: str) -> None:
-        """Ends in order: sessions are told, streams dropped, then the loop stops."""
+    def stop(self, reason: str, *, now: bool = False) -> None:
+        """Ends in order: no task is begun any more, those that are under way may end within FINISH_WITHIN_S, sessions
+        are told, streams dropped, then the loop stops. With `now` no task is waited for."""
+        if not self._finishes:
+            self._finishes = True
+            log.info("stopping", extra={"fields": {"reason": reason}})
+            self.engine.finish()
+            self._finish(reason, time.monotonic() + FINISH_WITHIN_S)
+        if now:
+            self._end(reason)
+
+    def _asked_to_stop(self, reason: str, now: bool) -> None:
+        self.stop(reason, now=now)
+
+    def _finish(self, reason: str, until_s: float) -> None:
+        if self.engine.is_busy and time.monotonic() < until_s:
+            self.loop.call_later(FINISH_LOOK_AGAIN_S, partial(self._finish, reason, until_s))
+        else:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
         if self.engine.stopping:
             return
-        log.info("stopping", extra={"fields": {"reason": reason}})
         self.engine.stop(reason)
         kill_point("daemon.stop.begun")
         if self._publishing.listener is not None:

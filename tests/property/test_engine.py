@@ -81,6 +81,18 @@ class EngineMachine(RuleBasedStateMachine):
             self.random_kills += 1
             self.world.kill_worker(index)
 
+    # --- an operator asks ---
+
+    @rule(drain=st.booleans())
+    def pause(self, drain):
+        (self.world.engine.drain if drain else self.world.engine.pause)("")
+        self.world.run()
+
+    @rule()
+    def resume(self):
+        self.world.engine.resume("")
+        self.world.run()
+
     # --- trainers move ---
 
     @precondition(lambda self: len(self.trainers) < 2)
@@ -242,6 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.former_workers_die()
+        self.resume()
         for trainer in self.trainers:
             if not trainer.connected:
                 self.world.reconnect(trainer)

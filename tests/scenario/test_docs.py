@@ -104,12 +104,13 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
 
 
 def test_exit_codes_are_those_that_are_documented(daemon):
-    rows = re.findall(r"^\| (`[\w -]+`)? ?\| (\d) \| ", TEXT.split("\n## Exit codes")[1], re.M)
+    rows = re.findall(r"^\| (`[\w ,`-]+`)? ?\| (\d) \| ", TEXT.split("\n## Exit codes")[1], re.M)
     documented: dict[str, set[int]] = {}
-    verb = ""
+    verbs: list[str] = []
     for name, number in rows:
-        verb = name.strip("`") or verb
-        documented.setdefault(verb, set()).add(int(number))
+        verbs = re.findall(r"`([^`]+)`", name) or verbs
+        for verb in verbs:
+            documented.setdefault(verb, set()).add(int(number))
     assert {name.split()[0] for name in documented} == set(VERBS)
     assert documented["status"] == {1, *EXIT_CODES.values()}
 
@@ -122,13 +123,16 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("status") == 4
     assert code("stop") == 0
     assert code("logs") == 1
+    assert code("pause") == code("resume") == code("drain") == code("evict", "x") == code("log-level", "info") == 1
     assert code("run", "--workers", "0") == 2
     assert code("run", "--detach") == 0
     assert code("run", "--detach") == 0
     assert code("run") == 1
     assert code("status") == 0
     assert code("logs") == 0
-    assert code("stop") == 0
+    assert code("pause") == code("resume") == code("drain") == code("log-level", "info") == 0
+    assert code("pause", "nobody") == code("drain", "nobody") == code("evict", "nobody") == 1
+    assert code("stop", "--now") == 0
     assert code("status") == 4
 
 

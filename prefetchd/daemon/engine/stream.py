@@ -156,6 +156,8 @@ class StreamState:
         self.most_slots = 0
         self.program_from = 0
         self.lingers_until_s: float | None = None
+        self.paused = False
+        self.draining = False
         self.host_deaths = 0
         self.deaths_at_start = 0
         self.failure: tuple[str, str, bytes] | None = None

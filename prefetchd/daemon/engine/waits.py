@@ -117,6 +117,8 @@ class Waits:
             at_it = [worker for worker in stream.workers.values() if _has(worker, batch)]
             if at_it:
                 return _at_work(at_it)
+        if stream.paused:
+            return Cause("the stream is paused", f"`prefetchd resume {stream.name}` lets it go on")
         return (
             self._suspect(stream)
             or _no_room(stream, batch)
@@ -133,6 +135,8 @@ class Waits:
             pids = [each.pid for each in stream.consumers.values() if each.session == stream.program_from]
             who = f"the trainer with pid {pids[0]}" if pids else "a trainer"
             return Cause(f"{who} has yet to hand over the dataset, for {for_s:.0f} s")
+        if stream.stage is Stage.PARKED and stream.paused:
+            return Cause("the stream is drained", f"`prefetchd resume {stream.name}` lets it go on")
         if stream.stage is Stage.LOADING:
             return Cause(
                 f"its zygote imports modules and loads the dataset, for {for_s:.0f} s",

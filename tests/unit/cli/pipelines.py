@@ -84,6 +84,7 @@ class Pipeline:
                 claimed += 1
         return {
             "failure": None,
+            "paused": False,
             "consumers": [{"pid": 1, "departed": False, "waiting_s": 0.0}],
             "workers_limit": self.workers,
             "produced_batches": claimed - len(began),
