@@ -19,6 +19,7 @@ VERBS = {
     "drain": "Stop filling streams and end their processes.",
     "evict": "Drop a stream and free its memory.",
     "log-level": "Change what the daemon logs.",
+    "doctor": "Check this machine, and what was left behind.",
     "logs": "Show the daemon's log.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",
 }
