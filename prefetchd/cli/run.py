@@ -45,6 +45,12 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 @click.option(
     "--idle-exit", type=click.FloatRange(0), metavar="SECONDS", help="Exit after this long without streams or clients."
 )
+@click.option(
+    "--metrics",
+    metavar="ADDRESS",
+    envvar="PREFETCHD_METRICS",
+    help="Answer Prometheus at 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Default: $PREFETCHD_METRICS, else not at all.",
+)
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
 @click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
 @click.option("--name-waits-after", type=click.FloatRange(0), default=60.0, hidden=True)
@@ -57,6 +63,7 @@ def command(
     linger: float,
     linger_clean: float,
     idle_exit: float | None,
+    metrics: str | None,
     detach: bool,
     reset_affinity: bool,
     name_waits_after: float,
@@ -82,6 +89,8 @@ def command(
         log_file=paths.log if detach else None,
         log_level=log_level,
         supervised=not detach,
+        # A detached daemon is elsewhere.
+        metrics=f"unix:{os.path.abspath(metrics[5:])}" if metrics and metrics.startswith("unix:") else metrics or None,
     )
     if detach:
         _run_detached(paths, options)

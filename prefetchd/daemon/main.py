@@ -31,7 +31,7 @@ log = logging.getLogger("prefetchd")
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
-    who started it may start it again when it dies."""
+    who started it may start it again when it dies; `metrics`: where it answers scrapes."""
 
     limits: Limits
     nice: int = 0
@@ -40,6 +40,7 @@ class Options:
     log_file: Path | None = None
     log_level: str = "info"
     supervised: bool = False
+    metrics: str | None = None
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
@@ -90,6 +91,8 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             supervised=options.supervised,
         )
         ending.callback(service.close)
+        if options.metrics is not None:
+            ending.callback(service.answer_scrapes(options.metrics).close)
         _stop_on_signals(loop, service)
         kill_point("daemon.start.deaf")
         ending.callback(Presence(loop, paths, lock, generation, service).close)

@@ -19,11 +19,13 @@ from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.metrics import Birth, snapshot
 from prefetchd.daemon.publishing import Publishing
 from prefetchd.daemon.recovery import reclaim_programs
+from prefetchd.daemon.scrapes import Scrapes, listen_for_scrapes
 from prefetchd.daemon.session_events import TrainerEvents
 from prefetchd.daemon.sessions import Listener
 from prefetchd.daemon.status_segment import StatusSegment
 from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.daemon.watching import Watching
+from prefetchd.wire.errors import CallerError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import RuntimePaths
@@ -83,6 +85,15 @@ class Service:
         loop.after_each(self._carrying_out.settle)
         self._rings.adopt()
         self._tick()
+
+    def answer_scrapes(self, address: str) -> Scrapes:
+        """Serves metrics at `address` until the result is closed. Raises CallerError."""
+        try:
+            from prefetchd.daemon.prometheus import CONTENT_TYPE, EngineMetrics
+        except ImportError:
+            raise CallerError("--metrics needs prometheus_client: pip install 'prefetchd[metrics]'") from None
+        metrics = EngineMetrics(self.engine, self._watching, self._about(), self._cpus)
+        return Scrapes(self.loop, listen_for_scrapes(address), metrics.text, CONTENT_TYPE)
 
     def listen(self, listener: Listener) -> None:
         """Its sessions are the daemon's from now on."""

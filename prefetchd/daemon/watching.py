@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from prefetchd.daemon.cpu_times import cpu_times_s
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.history import KEPT_SAMPLES, Counts, History
-from prefetchd.daemon.engine.stream import StreamState, Worker
+from prefetchd.daemon.engine.stream import Consumer, StreamState, Worker
 from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.policy import Ring, SlotState
-from prefetchd.wire.segment_layout import ConsumerRecord, decode_consumer_record
+from prefetchd.wire.segment_layout import WAIT_BOUNDS_US, ConsumerRecord, decode_consumer_record, decode_wait_counts
 from prefetchd.workers.backend import Backend
 
 CPU_EVERY_S = 1.0
+_NO_WAITS = [0] * (len(WAIT_BOUNDS_US) + 1)
 
 
 class Watching:
@@ -28,6 +29,8 @@ class Watching:
         self._busy: dict[int, deque[tuple[float, float]]] = {}
         self._cpu: dict[int, tuple[float, float]] = {}
         self._cpu_at_s = 0.0
+        self._waits: dict[int, list[int]] = {}
+        self._waits_told: dict[tuple[int, int, int], tuple[int, ...]] = {}
 
     def observe(self, now_s: float) -> None:
         """To be called several times a second, at moments that do not keep step with anything."""
@@ -37,6 +40,8 @@ class Watching:
             self._look_at_workers(now_s)
         for gone in [number for number in self._histories if number not in streams]:
             del self._histories[gone]
+            self._waits.pop(gone, None)
+            self._waits_told = {key: counts for key, counts in self._waits_told.items() if key[0] != gone}
         for gone in [number for number in self._busy if number not in workers]:
             del self._busy[gone]
             self._cpu.pop(gone, None)
@@ -45,6 +50,10 @@ class Watching:
 
     def history(self, stream: int) -> History | None:
         return self._histories.get(stream)
+
+    def wait_counts(self, stream: int) -> list[int]:
+        """How many calls of next() have waited how long, by WAIT_BOUNDS_US, of all consumers that there were."""
+        return self._waits.get(stream, _NO_WAITS)
 
     def busy_share(self, worker: int) -> float | None:
         """How much of the last minute the worker had tasks; None until that is known."""
@@ -61,6 +70,18 @@ class Watching:
         if ring is None:
             return None
         return decode_consumer_record(memoryview(ring.memory.memory), ring.header.consumer_record_offset(number))
+
+    def _count_waits(self, stream: StreamState, consumer: Consumer) -> None:
+        resources = self._resources[stream.number]
+        assert resources.ring is not None
+        offset = resources.ring.header.consumer_record_offset(consumer.record)
+        counts = decode_wait_counts(memoryview(resources.ring.memory.memory), offset)
+        key = (stream.number, consumer.record, consumer.pid)
+        before = self._waits_told.get(key, _NO_WAITS)
+        self._waits_told[key] = counts
+        total = self._waits.setdefault(stream.number, list(_NO_WAITS))
+        for place, (now, then) in enumerate(zip(counts, before)):
+            total[place] += max(0, now - then)
 
     def waiting_s(self, stream: StreamState, session: int, record: ConsumerRecord, now_s: float) -> float:
         """For how long next() of that consumer waits by now; 0 when it does not."""
@@ -81,6 +102,7 @@ class Watching:
         for consumer in stream.consumers.values():
             record = self.record(stream, consumer.record) if not consumer.departed else None
             if record is not None and record.yielded:
+                self._count_waits(stream, consumer)
                 waited_s = record.waited_us / 1e6 + self.waiting_s(stream, consumer.session, record, now_s)
                 consumers.append((consumer.session, waited_s))
         cpu = [self._cpu[number] for number in stream.workers if number in self._cpu]

@@ -119,7 +119,7 @@ def test_status_of_streams_in_every_state(shared_daemon):
         code, text = status(shared_daemon)
         assert code == 3
         assert "! stream fails has failed" in text
-        sections = {section.split("  ")[0]: section for section in text.split("\n\n")[1:]}
+        sections = {each.split("  ")[0]: re.sub(r"\n +", " ", each) for each in text.split("\n\n")[1:]}
         assert set(sections) == {"works", "fails", "left"}
         assert re.search(r"ring \[[#=+.]{20}\] \d ready, \d leased, \d filling, \d free of 6", sections["works"])
         assert f"consumer pid {os.getpid()}  epoch 0 step 1  yielded 1" in sections["works"]
