@@ -20,6 +20,7 @@ VERBS = {
     "evict": "Drop a stream and free its memory.",
     "log-level": "Change what the daemon logs.",
     "doctor": "Check this machine, and what was left behind.",
+    "systemd": "Run the daemon under systemd.",
     "logs": "Show the daemon's log.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",
 }

@@ -11,6 +11,7 @@ import click
 from prefetchd.cli.options import as_bytes, socket_option
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.daemon.service_notify import Notifier, listening_socket
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 from prefetchd.workers.cpu_limits import usable_cpus
@@ -70,7 +71,11 @@ def command(
     log_level: str,
 ) -> None:
     """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line."""
-    paths = runtime_paths(socket)
+    listening = None if detach else listening_socket(os.environ)
+    # Who listens for us has chosen the place.
+    paths = runtime_paths(listening.getsockname() if listening is not None else socket)
+    # A detached daemon is nobody's service: what it inherited is meant for whoever started it.
+    notifier = Notifier(os.environ)
     if reset_affinity:
         # A trainer that started us may be bound to a few CPUs; its loading should not be.
         with contextlib.suppress(OSError):
@@ -89,10 +94,13 @@ def command(
         log_file=paths.log if detach else None,
         log_level=log_level,
         supervised=not detach,
+        notifier=None if detach else notifier,
+        listening=listening,
         # A detached daemon is elsewhere.
         metrics=f"unix:{os.path.abspath(metrics[5:])}" if metrics and metrics.startswith("unix:") else metrics or None,
     )
     if detach:
+        notifier.close()
         _run_detached(paths, options)
     elif not run_daemon(paths, options, lambda: None):
         raise click.ClickException(f"a daemon serves {paths.socket} already; see `prefetchd status`")

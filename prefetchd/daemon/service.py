@@ -95,6 +95,12 @@ class Service:
         metrics = EngineMetrics(self.engine, self._watching, self._about(), self._cpus)
         return Scrapes(self.loop, listen_for_scrapes(address), metrics.text, CONTENT_TYPE)
 
+    def summary(self) -> str:
+        """One line for people."""
+        pool, streams = self.engine.pool, len(self.engine.streams)
+        busy = sum(each.busy for each in pool.workers.values())
+        return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {pool.limit} workers busy"
+
     def listen(self, listener: Listener) -> None:
         """Its sessions are the daemon's from now on."""
         self._publishing.listener = listener

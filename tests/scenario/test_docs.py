@@ -145,7 +145,7 @@ def test_numbers_in_the_text():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_unit_s_command_ends_in_order(number):
-    unit = (ROOT / "systemd" / "prefetchd.service").read_text("utf-8")
+    unit = (ROOT / "prefetchd" / "units" / "prefetchd.service").read_text("utf-8")
     (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.M)
     _, *arguments = shlex.split(line)
     with tempfile.TemporaryDirectory(prefix="pfd-") as directory:

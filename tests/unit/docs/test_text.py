@@ -33,7 +33,7 @@ def prose(path: Path) -> str:
 def words_of_the_code() -> frozenset[str]:
     tops = ("prefetchd", "client", "tests", "benchmarks")
     files = [path for top in tops for path in (ROOT / top).rglob("*.py") if "docs" not in path.parts]
-    files += [ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "systemd" / "prefetchd.service"]
+    files += [ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "prefetchd" / "units" / "prefetchd.service"]
     return frozenset(word for path in files for word in re.findall(r"\w+", path.read_text("utf-8")))
 
 
