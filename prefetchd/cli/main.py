@@ -19,6 +19,7 @@ VERBS = {
     "drain": "Stop filling streams and end their processes.",
     "evict": "Drop a stream and free its memory.",
     "log-level": "Change what the daemon logs.",
+    "trace": "Record what workers and trainers do, for Perfetto.",
     "doctor": "Check this machine, and what was left behind.",
     "systemd": "Run the daemon under systemd.",
     "logs": "Show the daemon's log.",

@@ -8,6 +8,7 @@ import time
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.publishing import Publishing
+from prefetchd.daemon.tracing import Tracing
 from prefetchd.daemon.wait_names import WaitNames
 from prefetchd.daemon.worker_output import WorkerOutput
 from prefetchd.wire.errors import ProtocolError
@@ -24,8 +25,9 @@ log = logging.getLogger("prefetchd")
 class WorkerEvents:
     """Implements BackendEvents, for the backend that it makes."""
 
-    def __init__(self, loop: Loop, engine: Engine, publishing: Publishing, *, nice: int) -> None:
+    def __init__(self, loop: Loop, engine: Engine, publishing: Publishing, tracing: Tracing, *, nice: int) -> None:
         self._engine = engine
+        self._tracing = tracing
         self._oom_kills = OomKills(time.monotonic())
         self.backend = ProcessBackend(loop, self, nice=nice)
         self.wait_names = WaitNames(self.backend, self._name, publishing.send_if_clear)
@@ -47,6 +49,7 @@ class WorkerEvents:
 
     def worker_message(self, worker: int, message: Message) -> None:
         kill_point("daemon.answer.heard")
+        self._tracing.worker_tells(worker, message)
         try:
             self._engine.worker_message(worker, message, time.monotonic())
         except ProtocolError as error:

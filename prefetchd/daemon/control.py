@@ -10,6 +10,7 @@ from prefetchd import __version__
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.logs import LEVELS
 from prefetchd.daemon.sessions import Session
+from prefetchd.daemon.tracing import Tracing
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
@@ -22,6 +23,7 @@ from prefetchd.wire.messages import (
     Resume,
     SetLogLevel,
     Stop,
+    Trace,
     Welcome,
 )
 
@@ -31,8 +33,9 @@ log = logging.getLogger("prefetchd")
 class Control:
     """Answers control connections. `stop(reason, now)` ends the daemon."""
 
-    def __init__(self, engine: Engine, generation: int, stop: Callable[[str, bool], None]) -> None:
+    def __init__(self, engine: Engine, tracing: Tracing, generation: int, stop: Callable[[str, bool], None]) -> None:
         self._engine = engine
+        self._tracing = tracing
         self._generation = generation
         self._stop = stop
 
@@ -51,6 +54,8 @@ class Control:
                 self._done(session, engine.resume(stream))
             case Evict(stream, force):
                 self._done(session, engine.evict(stream, force=force))
+            case Trace(for_ms):
+                self._tracing.begin(session, for_ms / 1000)
             case SetLogLevel(level):
                 _set_log_level(level)
                 self._done(session, [])

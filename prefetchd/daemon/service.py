@@ -24,6 +24,7 @@ from prefetchd.daemon.session_events import TrainerEvents
 from prefetchd.daemon.sessions import Listener
 from prefetchd.daemon.status_segment import StatusSegment
 from prefetchd.daemon.stream_rings import StreamRings
+from prefetchd.daemon.tracing import Tracing
 from prefetchd.daemon.watching import Watching
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.kill_points import kill_point
@@ -63,7 +64,8 @@ class Service:
         self._finishes = False
         self._birth = Birth()
         self._publishing = Publishing(self.engine)
-        self._workers = WorkerEvents(loop, self.engine, self._publishing, nice=nice)
+        tracing = Tracing(loop, self.engine)
+        self._workers = WorkerEvents(loop, self.engine, self._publishing, tracing, nice=nice)
         self._backend = backend = self._workers.backend
         self._rings = StreamRings(
             loop,
@@ -76,8 +78,8 @@ class Service:
         self._carrying_out = CarryingOut(
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )
-        control = Control(self.engine, generation, self._asked_to_stop)
-        self.session_events = TrainerEvents(loop, self.engine, self._publishing, self._rings, control, paths)
+        control = Control(self.engine, tracing, generation, self._asked_to_stop)
+        self.session_events = TrainerEvents(loop, self.engine, self._publishing, self._rings, control, tracing, paths)
         self._watching = Watching(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
         self._beat = 0.0

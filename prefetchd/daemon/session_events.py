@@ -14,6 +14,7 @@ from prefetchd.daemon.publishing import Publishing
 from prefetchd.daemon.recovery import empty_programs, reclaim_programs
 from prefetchd.daemon.sessions import Session
 from prefetchd.daemon.stream_rings import StreamRings
+from prefetchd.daemon.tracing import Tracing
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Message, Program
@@ -33,6 +34,7 @@ class TrainerEvents:
         publishing: Publishing,
         rings: StreamRings,
         control: Control,
+        tracing: Tracing,
         paths: RuntimePaths,
     ) -> None:
         self._loop = loop
@@ -40,6 +42,7 @@ class TrainerEvents:
         self._publishing = publishing
         self._rings = rings
         self._control = control
+        self._tracing = tracing
         self._paths = paths
 
     def trainer_hello(self, session: Session, hello: Hello) -> None:
@@ -69,6 +72,7 @@ class TrainerEvents:
 
     def trainer_message(self, session: Session, message: Message) -> None:
         kill_point("daemon.message.heard")
+        self._tracing.trainer_tells(session.number, message)
         self._engine.message(session.number, message, time.monotonic())
 
     def control_message(self, session: Session, message: Message) -> None:
@@ -79,6 +83,7 @@ class TrainerEvents:
 
     def session_ended(self, session: Session) -> None:
         self._publishing.forget(session.number)
+        self._tracing.ended(session)
         stream = self._engine.stream_of(session.number)
         marks: tuple[int, ...] = ()
         stood: tuple[int, int, int] | None = None

@@ -333,6 +333,30 @@ class Done(Message):
     streams: Blobs = ()
 
 
+@_numbered(36)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace(Message):
+    """Asks for what happens in the next `for_ms` milliseconds. Answered by TraceEvents, and by Done in the end."""
+
+    for_ms: int
+
+
+@_numbered(37)
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraceEvents(Message):
+    """What has ended since the last ones: rows (0, stream, worker, epoch, step, first row, end row, kind as in Fill,
+    began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in next(); times
+    in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had no room."""
+
+    events: Rows
+    streams: Ints = ()
+    names: Blobs = ()
+    dropped: int = 0
+
+
+TRACED_FILL, TRACED_WAIT = 0, 1
+
+
 # --- daemon <-> zygotes ---------------------------------------------------------------------------------------
 
 

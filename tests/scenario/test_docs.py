@@ -124,6 +124,7 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("stop") == 0
     assert code("logs") == 1
     assert code("pause") == code("resume") == code("drain") == code("evict", "x") == code("log-level", "info") == 1
+    assert code("trace") == 1
     assert code("run", "--workers", "0") == 2
     assert code("run", "--detach") == 0
     assert code("run", "--detach") == 0

@@ -41,6 +41,8 @@ NUMBERS = {
     33: "Evict",
     34: "SetLogLevel",
     35: "Done",
+    36: "Trace",
+    37: "TraceEvents",
     40: "SpawnStream",
     41: "SpawnWorker",
     42: "Spawned",

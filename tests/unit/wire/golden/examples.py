@@ -69,6 +69,10 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Resume("train.py:0"),
     m.Evict("train.py:0", force=True),
     m.SetLogLevel("debug"),
+    m.Trace(10_000),
+    m.TraceEvents(
+        ((0, 1, 2, 0, 7, 0, 16, 1, 1_000_000, 2_500), (1, 1, 4711, 0, 7, 0, 0, 0, 900_000, 10)), (1,), (b"s",), 3
+    ),
     m.Done((b"train.py:0", b"eval")),
     m.SpawnStream(stream=3, program_bytes=4096, spec=b"\x80"),
     m.SpawnWorker(worker=11, place=2, workers=4),
