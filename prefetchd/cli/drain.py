@@ -6,7 +6,9 @@ import time
 
 import click
 
+from prefetchd.cli.completion import stream_names
 from prefetchd.cli.options import socket_option
+from prefetchd.cli.patience import Patience
 from prefetchd.cli.snapshot import read_report
 from prefetchd.cli.streams_asked import ask
 from prefetchd.wire.messages import Pause
@@ -25,7 +27,7 @@ LOOK_EVERY_S = 0.1
     metavar="SECONDS",
     help="How long to wait for tasks that are under way.",
 )
-@click.argument("streams", metavar="[STREAM]...", nargs=-1)
+@click.argument("streams", metavar="[STREAM]...", nargs=-1, shell_complete=stream_names)
 def command(socket: str | None, timeout: float, streams: tuple[str, ...]) -> None:
     """Stop filling streams, all of them by default, and end their processes; wait until these are gone.
 
@@ -37,12 +39,14 @@ def command(socket: str | None, timeout: float, streams: tuple[str, ...]) -> Non
     """
     names = ask(socket, [Pause(name, drain=True) for name in streams or ("",)], "drained", "no streams")
     until_s = time.monotonic() + timeout
-    while left := _with_processes(runtime_paths(socket), names):
-        if time.monotonic() >= until_s:
-            raise click.ClickException(
-                f"after {timeout:.0f} s tasks are under way: {', '.join(left)}; `prefetchd status` shows at what"
-            )
-        time.sleep(LOOK_EVERY_S)
+    with Patience("waiting for tasks that are under way") as patience:
+        while left := _with_processes(runtime_paths(socket), names):
+            if time.monotonic() >= until_s:
+                raise click.ClickException(
+                    f"after {timeout:.0f} s tasks are under way: {', '.join(left)}; `prefetchd status` shows at what"
+                )
+            time.sleep(LOOK_EVERY_S)
+            patience.go_on()
 
 
 def _with_processes(paths: RuntimePaths, names: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from prefetchd.cli.completion import stream_names
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.streams_asked import ask
 from prefetchd.wire.messages import Evict
@@ -12,7 +13,7 @@ from prefetchd.wire.messages import Evict
 @click.command("evict")
 @socket_option
 @click.option("--force", is_flag=True, help="Also while a trainer consumes it: its next() raises.")
-@click.argument("stream")
+@click.argument("stream", shell_complete=stream_names)
 def command(socket: str | None, force: bool, stream: str) -> None:
     """Drop STREAM: its ring, its program and its processes.
 

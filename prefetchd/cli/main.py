@@ -23,6 +23,7 @@ VERBS = {
     "doctor": "Check this machine, and what was left behind.",
     "systemd": "Run the daemon under systemd.",
     "logs": "Show the daemon's log.",
+    "completion": "Print what makes a shell complete all this.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",
 }
 
@@ -47,7 +48,11 @@ class _Verbs(click.Group):
 @click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="prefetchd")
 def cli() -> None:
-    """A data-loading daemon for PyTorch: ready batches in shared memory that outlive the trainer."""
+    """A data-loading daemon for PyTorch: ready batches in shared memory that outlive the trainer.
+
+    No daemon has to be started: the first loader starts one. `prefetchd VERB --help` tells all of a verb, its exit
+    codes included; in general 0 is done, 1 failed, 2 wrong usage, 130 interrupted. NO_COLOR turns colours off.
+    """
 
 
 def main() -> None:

@@ -55,7 +55,13 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
 @click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
 @click.option("--name-waits-after", type=click.FloatRange(0), default=60.0, hidden=True)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged at least; `prefetchd log-level` changes it later.",
+)
 def command(
     socket: str | None,
     workers: int | None,
@@ -70,7 +76,14 @@ def command(
     name_waits_after: float,
     log_level: str,
 ) -> None:
-    """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line."""
+    """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line.
+
+    There is one daemon on a socket, and one socket of yours by default. SIGTERM, SIGINT and `prefetchd stop` end it in
+    order.
+
+    Exit code: 0 ended in order; 1 another daemon serves the socket, it could not start, or it crashed. With --detach:
+    0 a daemon serves the socket now, 1 none could start.
+    """
     listening = None if detach else listening_socket(os.environ)
     # Who listens for us has chosen the place.
     paths = runtime_paths(listening.getsockname() if listening is not None else socket)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from prefetchd import __version__
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
+from prefetchd.cli.patience import Patience
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import PROTOCOL_VERSION
@@ -64,11 +66,8 @@ def daemon_version(paths: RuntimePaths) -> Finding:
 def torch_and_gpu() -> Iterator[Finding]:
     """What torch says in this environment, and whether a small segment can be pinned where there is a GPU."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=TORCH_WITHIN_S, check=False
-        )
-        found = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
+        found = json.loads(_output_of([sys.executable, "-c", PROBE]))
+    except ValueError:
         why = "loaders hand out its tensors"
         yield Finding("torch", FAILED, "cannot be imported by this interpreter", why, "pip install torch")
         return
@@ -85,3 +84,20 @@ def torch_and_gpu() -> Iterator[Finding]:
         yield Finding(check, FAILED, text, why, "see the driver's log (dmesg); WSL and containers may forbid it")
     else:
         yield Finding(check, OK, f"{found['gpus']} GPUs; a segment can be registered")
+
+
+def _output_of(command: list[str]) -> str:
+    """What the command prints; empty when it takes longer than TORCH_WITHIN_S."""
+    began_s = time.monotonic()
+    with (
+        Patience("asking torch") as patience,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process,
+    ):
+        while True:
+            try:
+                return process.communicate(timeout=0.2)[0]
+            except subprocess.TimeoutExpired:
+                patience.go_on()
+            if time.monotonic() - began_s > TORCH_WITHIN_S:
+                process.kill()
+                return ""
