@@ -23,6 +23,8 @@ WAITS_ALWAYS_SHARE = 0.95
 """Who waits for so much of its time has shown no pace of its own."""
 MOST_BUSY = 0.9
 """So busy may workers be that keep up."""
+SELDOM_FULL_SHARE = 0.02
+"""Workers that idle while the ring is full less than that wait for tasks."""
 STARVED_SHARE = 0.25
 """From here on it is the lack of CPUs that makes tasks long."""
 COMPUTING_SHARE = 0.7
@@ -31,8 +33,8 @@ COMPUTING_SHARE = 0.7
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`limit`: "none" (nothing to judge), "trainer", "dataset", "cpu", "other streams", "slow samples" or "buffer".
-    `text` says it to people. Rates in batches a second; None where they are not known."""
+    """`limit`: "none" (nothing to judge), "trainer", "dataset", "cpu", "other streams", "daemon", "slow samples" or
+    "buffer". `text` says it to people. Rates in batches a second; None where they are not known."""
 
     limit: str
     text: str
@@ -146,6 +148,12 @@ def _limit(rates: _Rates) -> tuple[str, str, int | None, int | None]:
     head = f"loader-bound: {rates.stalled:.0%} of the trainer's time; "
     if rates.busy + rates.others_busy / rates.workers >= BUSY_SHARE:
         return _no_worker_idle(rates, head)
+    if rates.full < SELDOM_FULL_SHARE:
+        text = (
+            f"the limit is the daemon: {_count(rates.workers)} {rates.busy:.0%} busy though there is room in the ring; "
+            "it does not get the CPU in time, or batches are too small. Larger batches, or CPUs, would help"
+        )
+        return "daemon", head + text, None, None
     bridging = math.ceil(rates.demand * rates.longest_task_s) + rates.workers + 1
     if rates.longest_task_s > 3 * rates.cost_s and bridging > rates.ring_batches / 2:
         text = (

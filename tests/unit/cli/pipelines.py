@@ -15,7 +15,8 @@ OBSERVE_EVERY_S = 0.05
 @dataclasses.dataclass
 class Pipeline:
     """`task_s(step)` is what making a batch takes a worker, `step_s(step)` what the trainer does with it; of a task's
-    time `cpu_wait` is spent in line for a CPU, and of the rest `computing` on one."""
+    time `cpu_wait` is spent in line for a CPU, and of the rest `computing` on one. After each a worker waits for
+    `handover_s` for another."""
 
     workers: int
     slots: int
@@ -24,6 +25,7 @@ class Pipeline:
     cpus: int = 64
     cpu_wait: float = 0.0
     computing: float = 0.2
+    handover_s: float = 0.0
 
     def run(self, over_s: float = 60.0) -> dict[str, Any]:
         """A stream of a snapshot, after so long."""
@@ -68,6 +70,8 @@ class Pipeline:
                 took_s = now_s - began.pop(step)
                 fill_s += took_s
                 longest_s = max(longest_s, took_s)
+                push(now_s + self.handover_s, "idles", 0)
+            elif what == "idles":
                 idle += 1
             elif what == "wants":
                 waits_since_s = now_s

@@ -26,6 +26,7 @@ SLOW_DATASET = Pipeline(2, 16, always(0.1), always(0.03))
 SLOW_TRAINER = Pipeline(2, 16, always(0.1), always(0.2))
 SMALL_BUFFER = Pipeline(2, 4, always(0.05), now_and_then(0.01, 1.0, 20))
 ONE_IN_A_HUNDRED = Pipeline(2, 8, now_and_then(0.02, 2.0, 100), always(0.05))
+SLOW_DAEMON = Pipeline(2, 16, always(0.02), always(0.005), handover_s=0.02)
 STARVED = Pipeline(4, 16, always(0.2), always(0.03), cpus=2, cpu_wait=0.5, computing=1.0)
 
 
@@ -37,8 +38,9 @@ STARVED = Pipeline(4, 16, always(0.2), always(0.03), cpus=2, cpu_wait=0.5, compu
         (SMALL_BUFFER, "buffer"),
         (ONE_IN_A_HUNDRED, "slow samples"),
         (STARVED, "cpu"),
+        (SLOW_DAEMON, "daemon"),
     ],
-    ids=["slow dataset", "slow trainer", "small buffer", "one slow sample in a hundred", "starved CPU"],
+    ids=["slow dataset", "slow trainer", "small buffer", "one slow sample in a hundred", "starved CPU", "slow daemon"],
 )
 def test_the_limit_is_found(pipeline, limit):
     found = verdict(pipeline)
