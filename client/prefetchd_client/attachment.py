@@ -7,6 +7,7 @@ import dataclasses
 import os
 import time
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,9 @@ from prefetchd.wire.segment_layout import (
     RESERVED_SLOTS_OFFSET,
     SLOT_SPAN,
     SLOT_SPAN_OFFSET,
+    WAIT_BOUNDS_US,
+    WAIT_COUNTS,
+    WAIT_COUNTS_OFFSET,
 )
 from prefetchd_client.tensors import BatchReader, private_copy
 
@@ -43,6 +47,7 @@ class _Counts:
     waited_us: int = 0
     longest_us: int = 0
     copies: int = 0
+    waits: list[int] = dataclasses.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_US))
 
 
 class Attachment:
@@ -71,6 +76,7 @@ class Attachment:
         if former is None:
             # Whoever wrote this record before must not be taken for us.
             CONSUMER_RECORD.pack_into(self.ring.memory, self._record_offset, os.getpid(), -1, *[0] * 8)
+        self._write_waits()
 
     def is_to(self, fd: int, consumer: int) -> bool:
         """True when this is the attachment that RingOpened with `fd` asks for."""
@@ -139,6 +145,9 @@ class Attachment:
         counts.yielded += 1
         counts.waited_us += waited_us
         counts.longest_us = max(counts.longest_us, waited_us)
+        if waited_us > WAIT_BOUNDS_US[0]:
+            counts.waits[bisect_left(WAIT_BOUNDS_US, waited_us) - 1] += 1
+            self._write_waits()
         CONSUMER_RECORD.pack_into(
             self.ring.memory,
             self._record_offset,
@@ -154,6 +163,9 @@ class Attachment:
             len(self._held),
         )
         return now_ns
+
+    def _write_waits(self) -> None:
+        WAIT_COUNTS.pack_into(self.ring.memory, self._record_offset + WAIT_COUNTS_OFFSET, *self._counts.waits)
 
     def note_departure(self) -> None:
         """Tells a daemon that adopts the ring that this consumer will not come back; it only holds batches."""

@@ -47,6 +47,26 @@ class ControlClient:
     def __exit__(self, *_: object) -> None:
         self._sock.close()
 
+    def say(self, request: Message) -> None:
+        """Sends what is answered by several messages; hear() them."""
+        send(self._sock, request)
+
+    def wait_up_to(self, timeout_s: float) -> None:
+        """How long hear() waits from now on."""
+        self._sock.settimeout(timeout_s)
+
+    def hear(self) -> Message:
+        """The next message. Raises ClickException when the daemon refuses, ends or does not answer."""
+        try:
+            found = receive(self._sock)
+        except (OSError, ProtocolError) as error:
+            raise click.ClickException(f"the daemon does not answer: {error}") from None
+        if found is None:
+            raise click.ClickException("the daemon has ended")
+        if isinstance(found, Refused):
+            raise click.ClickException(found.message)
+        return found
+
     def ask(self, request: Message, answer: type[Message]) -> Message:
         """Sends and waits for an answer of that type."""
         try:

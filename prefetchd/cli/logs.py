@@ -23,7 +23,13 @@ POLL_S = 0.2
 @click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
 @click.option("--json", "as_json", is_flag=True, help="The lines as they are, one JSON object each.")
 def command(socket: str | None, lines: int, follow: bool, as_json: bool) -> None:
-    """Show the log of a daemon that was started by a client or with --detach."""
+    """Show the log of a daemon that was started by a client or with --detach.
+
+    A daemon in the foreground logs to its stderr, one under systemd to the journal. `prefetchd log-level` changes what
+    is logged.
+
+    Exit code: 0 shown, 1 there is no log.
+    """
     path = runtime_paths(socket).log
     if not path.exists():
         raise click.ClickException(f"no log at {path}; a daemon in the foreground logs to its terminal")

@@ -14,7 +14,16 @@ VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
     "stop": "Stop the daemon.",
+    "pause": "Stop filling streams.",
+    "resume": "Fill them again.",
+    "drain": "Stop filling streams and end their processes.",
+    "evict": "Drop a stream and free its memory.",
+    "log-level": "Change what the daemon logs.",
+    "trace": "Record what workers and trainers do, for Perfetto.",
+    "doctor": "Check this machine, and what was left behind.",
+    "systemd": "Run the daemon under systemd.",
     "logs": "Show the daemon's log.",
+    "completion": "Print what makes a shell complete all this.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",
 }
 
@@ -28,7 +37,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"prefetchd.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"prefetchd.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -39,7 +48,11 @@ class _Verbs(click.Group):
 @click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="prefetchd")
 def cli() -> None:
-    """A data-loading daemon for PyTorch: ready batches in shared memory that outlive the trainer."""
+    """A data-loading daemon for PyTorch: ready batches in shared memory that outlive the trainer.
+
+    No daemon has to be started: the first loader starts one. `prefetchd VERB --help` tells all of a verb, its exit
+    codes included; in general 0 is done, 1 failed, 2 wrong usage, 130 interrupted. NO_COLOR turns colours off.
+    """
 
 
 def main() -> None:

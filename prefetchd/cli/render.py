@@ -1,87 +1,203 @@
-"""A report as text for people. Pure: report in, lines out."""
+"""What status tells, as text for people. Pure: what it tells in, lines out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prefetchd.cli.snapshot import Report
+from prefetchd.cli.health import duration
 from prefetchd.wire.byte_sizes import format_bytes
 
 BAR_CELLS = 20
+CELLS = {"ready": "#", "leased": "=", "behind": "-", "filling": "+", "quarantined": "x", "free": "."}
+LEVELS = " ▁▂▃▄▅▆▇█"
+WIDTH = 80
+MOST_WORKERS = 16
 
 
-def render(report: Report, socket: Path) -> list[str]:
-    """The lines of `prefetchd status` for the daemon on `socket`."""
-    if report.snapshot is None:
+def render(found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: bool = False) -> list[str]:
+    """The lines of `prefetchd status` for the daemon on `socket`, none wider than `width` unless one word is. With
+    `history`, how full each ring was in the last minute."""
+    if "daemon" not in found:
         return [f"no daemon on {socket}; the first loader starts one, or `prefetchd run` does"]
-    found = report.snapshot
     daemon, workers = found["daemon"], found["workers"]
-    lines = [
-        f"prefetchd {daemon['software']}  {report.state}  pid {daemon['pid']}  up {_duration(daemon['up_s'])}  "
-        f"workers {workers['busy']} busy of {workers['limit']}"
-    ]
-    if report.state != "running":
-        lines.append(f"the daemon's last sign of life is {_duration(report.heartbeat_age_s or 0.0)} old")
+    lines = _flow(
+        [
+            f"prefetchd {daemon['software']}",
+            found["state"] if found["state"] != "running" else found["health"],
+            f"pid {daemon['pid']}",
+            f"up {duration(daemon['up_s'])}",
+            f"workers {workers['busy']} busy of {workers['limit']}",
+        ],
+        width,
+        begin="",
+    )
+    for problem in found["problems"]:
+        lines += _flow(problem.split(" "), width, gap=" ", begin="! ", hang="  ")
     if not found["streams"]:
         lines.append("no streams")
     for stream in found["streams"]:
-        lines += ["", *_stream(stream)]
+        lines += ["", *_stream(stream, width, history)]
     if found.get("streams_left_out"):
         lines += ["", f"and {found['streams_left_out']} more streams, for which there is no room here"]
     return lines
 
 
-def _stream(stream: dict[str, Any]) -> list[str]:
-    head = f"{stream['name']}  {stream['order']}, batch {stream['batch_size']}, {stream['steps']} steps an epoch"
-    head += f", seed {stream['seed']} ({stream['seed_source']})"
-    if stream["lingering"]:
-        head += "  [parked]" if stream["stage"] == "parked" else "  [lingering]"
-    lines = [head]
+def _stream(stream: dict[str, Any], width: int, history: bool) -> list[str]:
+    lines = _head(stream, width)
     if stream["failure"]:
-        return [*lines, f"  failed: {stream['failure']}"]
-    ring = stream["ring"]
-    if ring is None:
+        return lines + _flow(f"failed: {stream['failure']}".split(" "), width, gap=" ")
+    if stream["ring"] is None:
         return [*lines, f"  {stream['stage']}"]
-    behind = f"{ring['behind']} behind, " if ring["behind"] else ""
-    lines.append(
-        f"  ring {_bar(ring)} {ring['ready']} ready, {ring['leased']} in use, {behind}{ring['filling']} filling, "
-        f"{ring['free']} free of {ring['slots']} ({format_bytes(ring['segment_bytes'])})"
-    )
-    if ring.get("name_removed"):
-        lines.append(
-            f"  {ring['segment']} was removed from /dev/shm: the run goes on, but the ring ends with the daemon. "
-            "A logout does that (RemoveIPC): `loginctl enable-linger`, or a system unit, prevents it"
-        )
-    lines.append(
-        f"  produced {stream['produced_batches']} batches ({stream['produced_samples']} samples, "
-        f"{format_bytes(stream['produced_bytes'])}), consumed {stream['consumed_batches']}, "
-        f"failed {stream['failed_batches']}, worker deaths {stream['worker_deaths']}"
-    )
+    lines += _ring(stream["ring"], width)
+    if history and stream["ready_percents"]:
+        lines.append("  " + _sparkline(stream["ready_percents"], min(60, width - 18)) + " ready, 1 s each")
+    lines += _rates(stream, width)
     for consumer in stream["consumers"]:
-        lines.append(f"  consumer {_consumer(consumer)}")
+        lines += _flow(_consumer(consumer), width, begin="  consumer ")
+    lines += _workers(stream, width)
+    return lines + _flow(stream["verdict"]["text"].split(" "), width, gap=" ", begin="  > ")
+
+
+def _head(stream: dict[str, Any], width: int) -> list[str]:
+    marks = []
+    if stream["lingering"]:
+        marks.append("[parked]" if stream["stage"] == "parked" else "[lingering]")
+    if stream["paused"]:
+        marks.append("[paused]")
+    ranks = [f"rank {stream['rank']} of {stream['world_size']}"] if stream["world_size"] > 1 else []
+    return _flow(
+        [
+            stream["name"],
+            f"{stream['order']}, batch {stream['batch_size']}",
+            f"{stream['steps']} steps an epoch",
+            f"seed {stream['seed']} ({stream['seed_source']})",
+            *ranks,
+            *marks,
+        ],
+        width,
+        begin="",
+    )
+
+
+def _ring(ring: dict[str, Any], width: int) -> list[str]:
+    counts = [
+        f"{ring[state]} {state}"
+        for state in ("ready", "leased", "behind", "filling", "quarantined", "free")
+        if ring[state] or state not in ("behind", "quarantined")
+    ]
+    counts[-1] += f" of {ring['slots']}"
+    size = f"({format_bytes(ring['segment_bytes'])})"
+    parts = [f"{bar(ring)} {counts[0]}", *counts[1:]]
+    parts = [f"{each}," for each in parts[:-1]] + [f"{parts[-1]} {size}"]
+    return _flow(parts, width, gap=" ", begin="  ring ")
+
+
+def _rates(stream: dict[str, Any], width: int) -> list[str]:
+    recent, counts = stream["recent"], []
+    if recent:
+        rows = stream["produced_samples"] / stream["produced_batches"] if stream["produced_batches"] else 0.0
+        made, used = recent["produced_batches_per_s"], recent["consumed_batches_per_s"]
+        counts += [
+            f"made {rate(made)} batches/s ({rate(recent['produced_samples_per_s'])} samples/s)",
+            f"used {rate(used)} batches/s ({rate(used * rows)} samples/s)",
+        ]
+        if stream["runway_s"] is not None:
+            counts.append(f"runway {duration(stream['runway_s'])}")
+        if recent["consumer_s"] and stream["consumers"]:
+            share = recent["stalled_s"] / recent["consumer_s"]
+            counts.append(
+                f"stalled {share:.0%} ({duration(recent['stalled_s'])} of the last {recent['over_s']:.0f} s, "
+                f"{duration(stream['stalled_s'])} in all)"
+            )
+    counts.append(
+        f"in all {stream['produced_batches']} batches made ({format_bytes(stream['produced_bytes'])}), "
+        f"{stream['consumed_batches']} used"
+    )
+    troubles = [
+        f"{text} {stream[key]}"
+        for key, text in (
+            ("failed_batches", "failed"),
+            ("bad_samples", "bad samples"),
+            ("retries", "retries"),
+            ("worker_deaths", "worker restarts"),
+            ("zygote_deaths", "zygote restarts"),
+            ("deviating_batches", "deviating"),
+        )
+        if stream[key]
+    ]
+    return _flow([*counts, ", ".join(troubles) or "no troubles"], width, hang="  ")
+
+
+def _consumer(consumer: dict[str, Any]) -> Iterable[str]:
+    yield f"pid {consumer['pid']}"
+    if "epoch" in consumer:
+        yield f"epoch {consumer['epoch']} step {consumer['step']}"
+        yield f"yielded {consumer['yielded']}"
+        yield f"waited {consumer['waited_s']:.2f} s (longest {consumer['longest_wait_s'] * 1000:.0f} ms)"
+        if consumer["waiting_s"] >= 1:
+            yield f"waits for {duration(consumer['waiting_s'])} by now"
+        if consumer["private_copies"]:
+            yield f"{consumer['private_copies']} private copies"
+
+
+def _workers(stream: dict[str, Any], width: int) -> list[str]:
+    workers = stream["workers"]
+    if not workers:
+        return []
+    shares = [each["busy_share"] for each in workers if each["busy_share"] is not None]
+    pss = [each["pss_bytes"] for each in workers if each.get("pss_bytes") is not None]
+    head = [f"workers {len(workers)} of {stream['workers_limit']}"]
+    if shares:
+        head.append(f"busy {sum(shares) / len(shares):.0%}")
+    if pss:
+        head.append(f"PSS {format_bytes(sum(pss))}")
+    lines = _flow(head, width)
+    shown = workers[:MOST_WORKERS]
+    lines += _flow([_worker(each) for each in shown], width, begin="    ")
+    if len(workers) > len(shown):
+        lines.append(f"    and {len(workers) - len(shown)} more")
     return lines
 
 
-def _consumer(consumer: dict[str, Any]) -> str:
-    text: str = f"pid {consumer['pid']}"
-    if "epoch" in consumer:
-        text += f"  epoch {consumer['epoch']} step {consumer['step']}  yielded {consumer['yielded']}"
-        text += f"  waited {consumer['waited_s']:.2f} s (longest {consumer['longest_wait_s'] * 1000:.0f} ms)"
-    return text
+def _worker(worker: dict[str, Any]) -> str:
+    text = f"w{worker['number']}"
+    if worker["busy_share"] is not None:
+        text += f" {worker['busy_share']:.0%}"
+    text += f" {worker['phase']}"
+    if worker["index"] >= 0:
+        text += f" {worker['index']}"
+    return text + (f" for {duration(worker['phase_s'])}" if worker["phase_s"] >= 1 and worker["busy"] else "")
 
 
-def _bar(ring: dict[str, Any]) -> str:
-    slots: int = max(1, ring["slots"])
-    full: int = min(BAR_CELLS, round(BAR_CELLS * (ring["ready"] + ring["leased"] + ring["behind"]) / slots))
-    filling: int = min(BAR_CELLS - full, -(-BAR_CELLS * ring["filling"] // slots))
-    return "[" + "#" * full + "+" * filling + "." * (BAR_CELLS - full - filling) + "]"
+def bar(ring: dict[str, Any]) -> str:
+    """Slots by state in BAR_CELLS cells; a state that has any slot has a cell, as far as there are some."""
+    slots = max(1, ring["slots"])
+    cells = ""
+    for state in ("ready", "leased", "behind", "filling", "quarantined"):
+        wanted = round(BAR_CELLS * ring[state] / slots) or (1 if ring[state] else 0)
+        cells += CELLS[state] * min(wanted, BAR_CELLS - len(cells))
+    return "[" + cells.ljust(BAR_CELLS, CELLS["free"]) + "]"
 
 
-def _duration(seconds: float) -> str:
-    seconds = max(0.0, seconds)
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+def rate(per_s: float) -> str:
+    """Three figures are enough."""
+    return f"{per_s:.0f}" if per_s >= 99.95 else f"{per_s:.1f}"
+
+
+def _sparkline(percents: list[int], cells: int) -> str:
+    last = percents[-cells:]
+    return "".join(LEVELS[min(8, -(-percent * 8 // 100))] for percent in last)
+
+
+def _flow(parts: Iterable[str], width: int, *, gap: str = "  ", begin: str = "  ", hang: str = "    ") -> list[str]:
+    """The parts one after another, on as many lines as that takes; parts are not broken."""
+    lines, line, is_empty = [], begin, True
+    for part in parts:
+        if not is_empty and len(line) + len(gap) + len(part) > width:
+            lines.append(line)
+            line, is_empty = hang, True
+        line += part if is_empty else gap + part
+        is_empty = False
+    return [*lines, line]

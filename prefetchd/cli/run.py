@@ -11,6 +11,7 @@ import click
 from prefetchd.cli.options import as_bytes, socket_option
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.daemon.service_notify import Notifier, listening_socket
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 from prefetchd.workers.cpu_limits import usable_cpus
@@ -45,10 +46,22 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 @click.option(
     "--idle-exit", type=click.FloatRange(0), metavar="SECONDS", help="Exit after this long without streams or clients."
 )
+@click.option(
+    "--metrics",
+    metavar="ADDRESS",
+    envvar="PREFETCHD_METRICS",
+    help="Answer Prometheus at 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Default: $PREFETCHD_METRICS, else not at all.",
+)
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
 @click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
 @click.option("--name-waits-after", type=click.FloatRange(0), default=60.0, hidden=True)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged at least; `prefetchd log-level` changes it later.",
+)
 def command(
     socket: str | None,
     workers: int | None,
@@ -57,13 +70,25 @@ def command(
     linger: float,
     linger_clean: float,
     idle_exit: float | None,
+    metrics: str | None,
     detach: bool,
     reset_affinity: bool,
     name_waits_after: float,
     log_level: str,
 ) -> None:
-    """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line."""
-    paths = runtime_paths(socket)
+    """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line.
+
+    There is one daemon on a socket, and one socket of yours by default. SIGTERM, SIGINT and `prefetchd stop` end it in
+    order.
+
+    Exit code: 0 ended in order; 1 another daemon serves the socket, it could not start, or it crashed. With --detach:
+    0 a daemon serves the socket now, 1 none could start.
+    """
+    listening = None if detach else listening_socket(os.environ)
+    # Who listens for us has chosen the place.
+    paths = runtime_paths(listening.getsockname() if listening is not None else socket)
+    # A detached daemon is nobody's service: what it inherited is meant for whoever started it.
+    notifier = Notifier(os.environ)
     if reset_affinity:
         # A trainer that started us may be bound to a few CPUs; its loading should not be.
         with contextlib.suppress(OSError):
@@ -82,8 +107,13 @@ def command(
         log_file=paths.log if detach else None,
         log_level=log_level,
         supervised=not detach,
+        notifier=None if detach else notifier,
+        listening=listening,
+        # A detached daemon is elsewhere.
+        metrics=f"unix:{os.path.abspath(metrics[5:])}" if metrics and metrics.startswith("unix:") else metrics or None,
     )
     if detach:
+        notifier.close()
         _run_detached(paths, options)
     elif not run_daemon(paths, options, lambda: None):
         raise click.ClickException(f"a daemon serves {paths.socket} already; see `prefetchd status`")

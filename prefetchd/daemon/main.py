@@ -9,7 +9,9 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from prefetchd import __version__
@@ -18,12 +20,14 @@ from prefetchd.daemon.logs import log_to
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.presence import Presence, clear_the_way, is_served
 from prefetchd.daemon.service import Service
+from prefetchd.daemon.service_notify import Notifier
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 
 DESCRIPTORS = 65536
+TELL_EVERY_S = 0.25
 
 log = logging.getLogger("prefetchd")
 
@@ -31,7 +35,8 @@ log = logging.getLogger("prefetchd")
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
-    who started it may start it again when it dies."""
+    who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`:
+    who is told how it is; `listening`: the socket that the service manager listens on for it."""
 
     limits: Limits
     nice: int = 0
@@ -40,6 +45,9 @@ class Options:
     log_file: Path | None = None
     log_level: str = "info"
     supervised: bool = False
+    metrics: str | None = None
+    notifier: Notifier | None = None
+    listening: socket.socket | None = None
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
@@ -51,11 +59,12 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
     if not lock.acquire():
         return False
     try:
-        if is_served(paths.socket):
-            # Somebody has removed its lock file: it will make that again.
-            return False
-        # Before anything is made in the place of what a predecessor left.
-        clear_the_way(paths.socket)
+        if options.listening is None:
+            if is_served(paths.socket):
+                # Somebody has removed its lock file: it will make that again.
+                return False
+            # Before anything is made in the place of what a predecessor left.
+            clear_the_way(paths.socket)
         log_to(options.log_file, options.log_level)
         _raise_descriptor_limit()
         generation = lock.read_number() + 1
@@ -90,17 +99,30 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             supervised=options.supervised,
         )
         ending.callback(service.close)
+        if options.metrics is not None:
+            ending.callback(service.answer_scrapes(options.metrics).close)
         _stop_on_signals(loop, service)
         kill_point("daemon.start.deaf")
-        ending.callback(Presence(loop, paths, lock, generation, service).close)
+        ending.callback(Presence(loop, paths, lock, generation, service, options.listening).close)
         log.info(
             "started",
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
         )
         kill_point("daemon.start.listening")
         ready()
+        if options.notifier is not None:
+            options.notifier.ready()
+            _keep_telling(options.notifier, loop, service)
+            # The first to be called: whatever takes time is yet to come.
+            ending.callback(options.notifier.stopping)
         loop.run()
     log.info("stopped", extra={"fields": {"pid": os.getpid()}})
+
+
+def _keep_telling(notifier: Notifier, loop: Loop, service: Service) -> None:
+    """From the loop itself: what no longer comes round is no longer told of."""
+    notifier.came_round(time.monotonic(), service.summary())
+    loop.call_later(TELL_EVERY_S, partial(_keep_telling, notifier, loop, service))
 
 
 def _raise_descriptor_limit() -> None:

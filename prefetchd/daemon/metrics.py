@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream import StreamState, Worker, WorkerStage
 from prefetchd.daemon.resources import StreamResources
+from prefetchd.daemon.watching import Watching, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.process_stat import process_stat
-from prefetchd.wire.segment_layout import decode_consumer_record
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
 from prefetchd.workers.backend import Backend
 from prefetchd.workers.note import PHASES
@@ -32,7 +33,12 @@ class Birth:
 
 
 def snapshot(
-    engine: Engine, resources: dict[int, StreamResources], backend: Backend, about: dict[str, Any]
+    engine: Engine,
+    resources: Mapping[int, StreamResources],
+    backend: Backend,
+    watching: Watching,
+    about: dict[str, Any],
+    cpus: int,
 ) -> dict[str, Any]:
     """The daemon at this instant. Field names carry their units."""
     return {
@@ -41,15 +47,22 @@ def snapshot(
         "daemon": about,
         "workers": {
             "limit": engine.pool.limit,
+            "asked": engine.limits.workers,
             "running": len(engine.pool.workers),
             "busy": sum(worker.busy for worker in engine.pool.workers.values()),
+            "cpus": cpus,
         },
-        "streams": [_stream(each, resources.get(each.number), backend) for each in engine.streams.values()],
+        "streams": [
+            _stream(each, resources.get(each.number), backend, watching, engine.pool.limit)
+            for each in engine.streams.values()
+        ],
     }
 
 
-def _stream(stream: StreamState, resources: StreamResources | None, backend: Backend) -> dict[str, Any]:
-    spec, counters = stream.spec, stream.counters
+def _stream(
+    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: Watching, limit: int
+) -> dict[str, Any]:
+    spec, counters, history = stream.spec, stream.counters, watching.history(stream.number)
     return {
         "name": stream.name,
         "stage": stream.stage.value,
@@ -64,33 +77,43 @@ def _stream(stream: StreamState, resources: StreamResources | None, backend: Bac
         "rank": spec.rank,
         "world_size": spec.world_size,
         "by_rows": bool(stream.layout),
+        "paused": stream.paused,
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),
-        "consumers": _consumers(stream, resources),
+        "consumers": _consumers(stream, watching),
+        "workers_limit": stream.worker_limit(limit),
         "workers": [
-            _worker(worker, backend) for worker in stream.workers.values() if worker.stage is not WorkerStage.STOPPING
+            _worker(worker, backend, watching)
+            for worker in stream.workers.values()
+            if worker.stage is not WorkerStage.STOPPING
         ],
+        "recent": (history.recent() or None) if history is not None else None,
+        "ready_percents": history.ready_percents() if history is not None else [],
         "produced_batches": counters.batches,
         "produced_samples": counters.samples,
         "produced_bytes": counters.payload_bytes,
         "consumed_batches": counters.consumed,
+        "stalled_s": counters.waited_us / 1e6,
         "tasks": counters.tasks,
         "fill_s": counters.fill_us / 1e6,
         "failed_batches": counters.failed,
         "deviating_batches": counters.deviations,
         "worker_deaths": counters.worker_deaths,
+        "zygote_deaths": counters.zygote_deaths,
+        "retries": counters.retries,
         "bad_samples": counters.bad_samples,
         "replanned_batches": stream.filling.dropped_for_plan,
     }
 
 
-def _worker(worker: Worker, backend: Backend) -> dict[str, Any]:
+def _worker(worker: Worker, backend: Backend, watching: Watching) -> dict[str, Any]:
     note = backend.note(worker.number)
     return {
         "number": worker.number,
         "pid": backend.pid(worker.number),
         "stage": worker.stage.value,
         "busy": worker.busy,
+        "busy_share": watching.busy_share(worker.number),
         "phase": PHASES[note.phase],
         "index": note.index,
         "phase_s": max(0.0, time.monotonic() - note.since_ns / 1e9) if note.since_ns else 0.0,
@@ -102,8 +125,6 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
     if ring is None or resources is None or resources.ring is None:
         return None
     header = resources.ring.header
-    made = ring.count(SlotState.READY) + ring.count(SlotState.LEASED)
-    leased, behind = stream.offering.slots_given_out(), stream.window.lookback.slots
     return {
         "segment": resources.ring.name,
         "name_removed": not resources.ring.is_named,
@@ -112,27 +133,27 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
         "slot_bytes": header.slot_bytes,
         "free": ring.count(SlotState.FREE),
         "filling": ring.count(SlotState.FILLING),
-        "ready": made - leased - behind,
-        "leased": leased,
-        "behind": behind,
+        "ready": ready_slots(stream, ring),
+        "leased": stream.offering.slots_given_out(),
+        "behind": stream.window.lookback.slots,
+        "slots_a_batch": ring.mean_span,
         "quarantined": ring.count(SlotState.QUARANTINED),
     }
 
 
-def _consumers(stream: StreamState, resources: StreamResources | None) -> list[dict[str, Any]]:
-    ring = resources.ring if resources is not None else None
+def _consumers(stream: StreamState, watching: Watching) -> list[dict[str, Any]]:
     found = []
     for consumer in stream.consumers.values():
         about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}
-        if ring is not None:
-            offset = ring.header.consumer_record_offset(consumer.record)
-            record = decode_consumer_record(memoryview(ring.memory.memory), offset)
+        record = watching.record(stream, consumer.record)
+        if record is not None:
             about |= {
                 "epoch": record.epoch,
                 "step": record.step,
                 "yielded": record.yielded,
                 "waited_s": record.waited_us / 1e6,
                 "longest_wait_s": record.longest_wait_us / 1e6,
+                "waiting_s": watching.waiting_s(stream, consumer.session, record, time.monotonic()),
                 "private_copies": record.private_copies,
                 "held": record.held,
             }

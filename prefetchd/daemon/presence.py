@@ -30,22 +30,33 @@ log = logging.getLogger("prefetchd")
 class Presence:
     """A daemon's socket, and the care for all that it is found by. `lock` is held, and stays the caller's."""
 
-    def __init__(self, loop: Loop, paths: RuntimePaths, lock: LockFile, generation: int, service: Service) -> None:
-        """Listens, and has `service` told of who connects. Raises CallerError when something is in the way."""
+    def __init__(
+        self,
+        loop: Loop,
+        paths: RuntimePaths,
+        lock: LockFile,
+        generation: int,
+        service: Service,
+        listening: socket.socket | None = None,
+    ) -> None:
+        """Listens, or goes on `listening` for somebody who removes that socket himself, and has `service` told of who
+        connects. Raises CallerError when something is in the way."""
         self._loop = loop
         self._paths = paths
         self._lock = lock
         self._generation = generation
         self._service = service
         self._told = ""
-        sock = listen(paths.socket)
+        sock = listening or listen(paths.socket)
+        self._is_ours = listening is None
         self._identity = _identity(paths.socket)
-        self._listener = service.listener = Listener(sock, loop, service, _log_refusal)
+        self._listener = Listener(sock, loop, service.session_events, _log_refusal)
+        service.listen(self._listener)
         loop.call_later(LOOK_AFTER_S, self._look)
 
     def close(self) -> None:
         """Removes the socket, if it still is ours."""
-        if _identity(self._paths.socket) == self._identity:
+        if self._is_ours and _identity(self._paths.socket) == self._identity:
             with contextlib.suppress(FileNotFoundError):
                 self._paths.socket.unlink()
 
@@ -76,6 +87,7 @@ class Presence:
         if _identity(self._paths.socket) != self._identity:
             sock = listen(self._paths.socket)
             self._identity = _identity(self._paths.socket)
+            self._is_ours = True
             self._listener.listen_on(sock)
             self._tell("socket")
         if self._service.status.restore_name():

@@ -65,6 +65,12 @@ class LockFile:
             os.close(self._fd)
             self._fd = -1
 
+    def leave(self) -> None:
+        """Gives the lock up and leaves the file, with the number in it. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
     def read_number(self) -> int:
         """The number kept in the file, 0 at first."""
         text = os.pread(self._fd, 32, 0).strip(b"\0\n ")

@@ -308,9 +308,78 @@ class Farewell(Message):
 @_numbered(30)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """Asks the daemon to end; it answers Farewell once it has begun. With `now`, workers are killed."""
+    """Asks the daemon to end; it answers Farewell once it has begun. Workers may finish what they are at, for a short
+    while; with `now` they are killed."""
 
     now: bool = False
+
+
+@_numbered(31)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pause(Message):
+    """Nothing more is filled of the stream, or of all streams that there are when `stream` is empty, until Resume. With
+    `drain`, their processes end once they are at nothing. Answered by Done."""
+
+    stream: str = ""
+    drain: bool = False
+
+
+@_numbered(32)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resume(Message):
+    """Takes Pause back. Answered by Done."""
+
+    stream: str = ""
+
+
+@_numbered(33)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evict(Message):
+    """Drops the stream: ring, program and processes. Refused while it has a consumer, unless `force` is set. Answered
+    by Done."""
+
+    stream: str
+    force: bool = False
+
+
+@_numbered(34)
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetLogLevel(Message):
+    """What the daemon logs from now on: "debug", "info", "warning" or "error". Answered by Done."""
+
+    level: str
+
+
+@_numbered(35)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done(Message):
+    """The daemon has done what was asked, to the streams of these names (UTF-8)."""
+
+    streams: Blobs = ()
+
+
+@_numbered(36)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace(Message):
+    """Asks for what happens in the next `for_ms` milliseconds. Answered by TraceEvents, and by Done in the end."""
+
+    for_ms: int
+
+
+@_numbered(37)
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraceEvents(Message):
+    """What has ended since the last ones: rows (0, stream, worker, epoch, step, first row, end row, kind as in Fill,
+    began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in next(); times
+    in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had no room."""
+
+    events: Rows
+    streams: Ints = ()
+    names: Blobs = ()
+    dropped: int = 0
+
+
+TRACED_FILL, TRACED_WAIT = 0, 1
 
 
 # --- daemon <-> zygotes ---------------------------------------------------------------------------------------

@@ -68,6 +68,11 @@ CONSUMER_RECORD = struct.Struct("<QqQQQQQQQQ")
 CONSUMER_RECORD_BYTES = 128
 CONSUMER_CURSOR = struct.Struct("<q")
 CONSUMER_CURSOR_OFFSET = 8
+# After these fields of the record: how many calls of next() have waited how long, by WAIT_BOUNDS_US. The first bound's
+# are those that are not in any other; the last one's are longer than all bounds.
+WAIT_BOUNDS_US = (100, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000, 60_000_000)
+WAIT_COUNTS = struct.Struct("<11I")
+WAIT_COUNTS_OFFSET = CONSUMER_RECORD.size
 # In the cursor's place: the loader is closed, and only batches that it has handed out live on.
 DEPARTED = -2
 CONSUMERS = 16
@@ -285,6 +290,13 @@ def encode_consumer_record(record: ConsumerRecord) -> bytes:
 
 def decode_consumer_record(data: bytes | memoryview, offset: int = 0) -> ConsumerRecord:
     return ConsumerRecord(*CONSUMER_RECORD.unpack_from(data, offset))
+
+
+def decode_wait_counts(data: bytes | memoryview, offset: int = 0) -> tuple[int, ...]:
+    """Of the record at `offset`: calls of next() that waited up to each of WAIT_BOUNDS_US, and longer ones; the first
+    counts what a record of so many yielded batches leaves."""
+    longer = WAIT_COUNTS.unpack_from(data, offset + WAIT_COUNTS_OFFSET)
+    return (max(0, decode_consumer_record(data, offset).yielded - sum(longer)), *longer)
 
 
 def _aligned(value: int, alignment: int) -> int:

@@ -101,6 +101,18 @@ class EngineMachine(RuleBasedStateMachine):
     def reseed(self):
         self.world.variant += 1
 
+    # --- an operator asks ---
+
+    @rule(drain=st.booleans())
+    def pause(self, drain):
+        (self.world.engine.drain if drain else self.world.engine.pause)("")
+        self.world.run()
+
+    @rule()
+    def resume(self):
+        self.world.engine.resume("")
+        self.world.run()
+
     # --- trainers move ---
 
     @precondition(lambda self: len(self.trainers) < 2 and not self.world.planned)
@@ -262,6 +274,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.former_workers_die()
+        self.resume()
         for trainer in self.trainers:
             if not trainer.connected:
                 self.world.reconnect(trainer)

@@ -20,6 +20,7 @@ from prefetchd.cli import status as status_verb
 from prefetchd.cli.main import VERBS
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.workers.cpu_limits import usable_cpus
 from tests.scenario import bad_datasets as bad
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.raw_peer import Peer, control_hello
@@ -41,7 +42,10 @@ def status(daemon, *arguments):
 def test_status_without_a_daemon(daemon):
     told = f"no daemon on {daemon.socket}; the first loader starts one, or `prefetchd run` does\n"
     assert status(daemon) == (4, told)
-    assert status(daemon, "--json") == (4, {"state": "absent", "heartbeat_age_s": None})
+    assert status(daemon, "--json") == (
+        4,
+        {"state": "absent", "health": "absent", "heartbeat_age_s": None, "problems": []},
+    )
 
 
 def test_status_of_a_daemon_with_nothing_to_do(daemon):
@@ -49,7 +53,7 @@ def test_status_of_a_daemon_with_nothing_to_do(daemon):
     code, text = status(daemon)
     assert code == 0
     assert re.fullmatch(
-        rf"prefetchd {re.escape(__version__)}  running  pid {daemon.pid}  up \d+\.\d s  workers 0 busy of 3\n"
+        rf"prefetchd {re.escape(__version__)}  healthy  pid {daemon.pid}  up \d+\.\d s  workers 0 busy of 3\n"
         r"no streams\n",
         text,
     )
@@ -59,7 +63,7 @@ def test_status_of_a_daemon_with_nothing_to_do(daemon):
     assert found["daemon"]["pid"] == daemon.pid
     assert found["daemon"]["socket"] == str(daemon.socket)
     assert found["daemon"]["log"] == str(daemon.paths.log)
-    assert found["workers"] == {"limit": 3, "running": 0, "busy": 0}
+    assert found["workers"] == {"limit": 3, "asked": 3, "cpus": usable_cpus(), "running": 0, "busy": 0}
     assert found["streams"] == []
 
 
@@ -77,7 +81,7 @@ def test_status_of_a_stopped_process_still_answers_and_says_for_how_long(daemon,
         code, text = here()
         assert code == 3
         assert "hanging" in text
-        assert re.search(r"the daemon's last sign of life is \d+\.\d s old", text)
+        assert re.search(r"its last sign of life is \d+\.\d s old", text)
         code, text = here("--json")
         found = json.loads(text)
         assert (code, found["state"], found["daemon"]["pid"]) == (3, "hanging", daemon.pid)
@@ -113,10 +117,11 @@ def test_status_of_streams_in_every_state(shared_daemon):
         }.items():
             stream_when(shared_daemon, name, holds)
         code, text = status(shared_daemon)
-        assert code == 0
-        sections = {section.split("  ")[0]: section for section in text.split("\n\n")[1:]}
+        assert code == 3
+        assert "! stream fails has failed" in text
+        sections = {each.split("  ")[0]: re.sub(r"\n +", " ", each) for each in text.split("\n\n")[1:]}
         assert set(sections) == {"works", "fails", "left"}
-        assert re.search(r"ring \[[#+.]{20}\] \d ready, \d in use, \d filling, \d free of 6", sections["works"])
+        assert re.search(r"ring \[[#=+.]{20}\] \d ready, \d leased, \d filling, \d free of 6", sections["works"])
         assert f"consumer pid {os.getpid()}  epoch 0 step 1  yielded 1" in sections["works"]
         assert "failed: " in sections["fails"]
         assert "worker_init_fn" in sections["fails"]

@@ -208,12 +208,12 @@ def test_what_a_killed_daemon_left_and_nobody_can_use_is_reclaimed(daemon):
 CRASHES = """
 import sys
 from prefetchd.cli.main import main
-from prefetchd.daemon.service import Service
+from prefetchd.daemon.session_events import TrainerEvents
 
 def forget(self, session, message):
     raise KeyError("a bug of ours")
 
-Service.trainer_message = forget
+TrainerEvents.trainer_message = forget
 sys.argv = ["prefetchd", "run"]
 main()
 """

@@ -1,4 +1,4 @@
-"""The user unit in systemd/: its commands exist, systemd understands it, and it hides nothing from workers."""
+"""The units: their commands exist, systemd understands them, and they hide nothing from workers."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from prefetchd.cli import systemd
 from prefetchd.cli.main import cli
+from prefetchd.wire.runtime_paths import runtime_paths
 
-SYSTEMD = Path(__file__).resolve().parents[2] / "systemd"
-UNIT = (SYSTEMD / "prefetchd.service").read_text("utf-8")
-README = (SYSTEMD / "README.md").read_text("utf-8")
+UNITS = {name: files("prefetchd.units").joinpath(name).read_text("utf-8") for name in systemd.USER_UNITS}
+UNITS[systemd.SYSTEM_UNIT] = files("prefetchd.units").joinpath(systemd.SYSTEM_UNIT).read_text("utf-8")
+README = (Path(__file__).resolve().parents[2] / "systemd" / "README.md").read_text("utf-8")
 
-# What hides files from the user's code, changes the modes of files that it writes, forbids generated code, or takes a
-# user unit into a user namespace, in which uids are others.
-FORBIDDEN = re.compile(
+# What hides files from the user's code, changes the modes of files that it writes, or forbids generated code; and in a
+# user unit what takes it into a user namespace, in which uids are others.
+FORBIDDEN_TO_USERS = re.compile(
     r"Protect|Private|Bind|Root|ReadOnly|ReadWrite|Inaccessible|Temporary|MemoryDeny|UMask|RestrictSUIDSGID|DynamicUser"
     r"|RuntimeDirectory|SystemCall|RestrictNamespaces|RestrictAddressFamilies|IPAddress"
 )
+FORBIDDEN = re.compile(
+    r"PrivateDevices|DevicePolicy|DeviceAllow|ProtectClock|MemoryDeny|PrivateTmp|ProtectHome|PrivateUsers|PrivateIPC"
+    r"|PrivateNetwork|Inaccessible|ReadOnly|Temporary|SystemCallFilter|RestrictAddressFamilies|DynamicUser|UMask"
+)
 
 
-def service() -> dict[str, str]:
+def section(name: str, title: str) -> dict[str, str]:
     parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes="#")
     parser.optionxform = str  # type: ignore[assignment]
-    parser.read_string(UNIT)
-    assert parser.sections() == ["Unit", "Service", "Install"]
-    return dict(parser["Service"])
+    parser.read_string(UNITS[name])
+    assert parser.sections() == ["Unit", title, "Install"]
+    return dict(parser[title])
 
 
 def commands() -> list[str]:
-    """Every ExecStart line of the unit, and of the drop-ins in the README."""
-    lines = re.findall(r"^ *ExecStart=(.+)$", UNIT + "\n" + README, re.M)
-    assert len(lines) >= 2
+    """Every ExecStart line of the units, and of the drop-ins in the README."""
+    lines = re.findall(r"^ *ExecStart=(.+)$", "\n".join([*UNITS.values(), README]), re.M)
+    assert len(lines) >= 3
     return lines
 
 
@@ -53,38 +61,110 @@ def test_every_command_is_one_of_prefetchd_s(line):
     command.make_context(verb, list(arguments))
 
 
-def test_a_stop_in_order_is_no_failure_and_a_killed_worker_neither():
-    found = service()
+@pytest.mark.parametrize("name", ["prefetchd.service", "prefetchd@.service"])
+def test_a_stop_in_order_is_no_failure_and_a_killed_worker_neither(name):
+    found = section(name, "Service")
     assert found["Restart"] == "on-failure"
     assert found["OOMPolicy"] == "continue"
     assert found["KillMode"] == "mixed"
     # Slow enough that a daemon that finds another one does not use up the 5 starts in 10 s that systemd allows.
     assert int(found["RestartSec"]) > 10 / 5
-    # The daemon cannot say when it is ready.
-    assert found["Type"] in ("exec", "simple")
+    assert found["Type"] == "notify"
+    assert int(found["WatchdogSec"]) >= 10
 
 
-def test_nothing_stands_between_workers_and_the_user_s_files():
-    assert [name for name in service() if FORBIDDEN.match(name)] == []
+def test_nothing_stands_between_workers_and_the_user_s_files_or_the_gpu():
+    assert [name for name in section("prefetchd.service", "Service") if FORBIDDEN_TO_USERS.match(name)] == []
+    assert [name for name in section("prefetchd@.service", "Service") if FORBIDDEN.match(name)] == []
+
+
+def test_systemd_listens_where_trainers_look(tmp_path):
+    found = section("prefetchd.socket", "Socket")
+    own = runtime_paths(env={"XDG_RUNTIME_DIR": str(tmp_path)}).socket
+    assert found["ListenSequentialPacket"].replace("%t", str(tmp_path)) == str(own)
+    assert (found["SocketMode"], found["DirectoryMode"]) == ("0600", "0700")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
-def test_systemd_understands_every_line(tmp_path):
-    # The installed command stands in for the one in the user's home, which need not be there.
-    installed = Path(sys.executable).with_name("prefetchd")
-    program = installed if os.access(installed, os.X_OK) else Path(sys.executable)
-    unit = tmp_path / "prefetchd.service"
-    unit.write_text(UNIT.replace("%h/.local/bin/prefetchd", str(program)))
-    runtime = tmp_path / "run"
-    runtime.mkdir(mode=0o700)
-    done = subprocess.run(
-        ["systemd-analyze", "--user", "verify", str(unit)],
-        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    # It only warns of names and values that it does not know.
-    assert done.stderr == ""
-    assert done.returncode == 0
+@pytest.mark.parametrize("names", [systemd.USER_UNITS, (systemd.SYSTEM_UNIT,)], ids=["user", "system"])
+def test_systemd_understands_every_line(tmp_path, names):
+    # A command that is there stands in for the one that is named; the one unit needs the other beside it.
+    for name in names:
+        instance = name.replace("@", "@root")
+        (tmp_path / instance).write_text(systemd.unit_text(name, sys.executable))
+        runtime = tmp_path / "run"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        done = subprocess.run(
+            ["systemd-analyze", *(["--user"] if "@" not in name else []), "verify", str(tmp_path / instance)],
+            env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        # It only warns of names and values that it does not know.
+        assert [line for line in done.stderr.splitlines() if "prefetchd" in line] == []
+        assert done.returncode == 0, done.stderr
+
+
+# --- prefetchd systemd install ---
+
+
+@pytest.fixture
+def systemctl(tmp_path, monkeypatch):
+    """A systemctl that writes down what it was asked, and what it exits with."""
+    called = tmp_path / "called"
+    script = tmp_path / "bin" / "systemctl"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\necho "$@" >> {called}\n[ ! -e {tmp_path}/fails ] || {{ echo no >&2; exit 1; }}\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return lambda: called.read_text().splitlines() if called.exists() else []
+
+
+def install(*arguments):
+    done = CliRunner().invoke(cli, ["systemd", "install", *arguments])
+    return done.exit_code, done.output
+
+
+def test_units_are_written_with_this_command_and_enabled(tmp_path, systemctl):
+    code, said = install()
+    assert (code, systemctl()) == (0, ["--user daemon-reload", "--user enable --now prefetchd.service"])
+    written = (tmp_path / "config/systemd/user/prefetchd.service").read_text()
+    assert f"\nExecStart={systemd.program()} run\n" in written
+    assert (tmp_path / "config/systemd/user/prefetchd.socket").is_file()
+    assert "loginctl enable-linger" in said
+
+
+def test_with_socket_activation_the_socket_is_enabled(systemctl):
+    assert install("--socket-activation")[0] == 0
+    assert systemctl()[-1] == "--user enable --now prefetchd.socket"
+
+
+def test_nothing_is_enabled_and_nothing_written_when_that_is_asked_for(tmp_path, systemctl):
+    code, said = install("--no-start")
+    assert (code, systemctl()) == (0, [])
+    assert "systemctl --user enable --now prefetchd.service" in said
+    shutil.rmtree(tmp_path / "config")
+    code, said = install("--print", "--system", "ada")
+    assert (code, systemctl()) == (0, [])
+    assert "User=%i" in said
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_system_unit_is_for_one_user(tmp_path, systemctl, monkeypatch):
+    monkeypatch.setattr(systemd, "SYSTEM_DIRECTORY", tmp_path / "system")
+    code, said = install("--system", "ada")
+    assert (code, systemctl()) == (0, ["daemon-reload", "enable --now prefetchd@ada.service"])
+    written = (tmp_path / "system/prefetchd@.service").read_text()
+    assert f"\nExecStart={systemd.program()} run --socket /run/prefetchd-%i/daemon.sock\n" in written
+    assert "PREFETCHD_SOCKET=/run/prefetchd-ada/daemon.sock" in said
+    assert install("--system", "ada", "--socket-activation")[0] == 2
+
+
+def test_what_systemctl_says_is_told(tmp_path, systemctl):
+    (tmp_path / "fails").touch()
+    code, said = install()
+    assert code == 1
+    assert "`systemctl --user daemon-reload` fails: no" in said

@@ -35,6 +35,7 @@ class Deaths:
         stream = worker.stream
         stream.counters.worker_deaths += 1
         tasks = list(worker.tasks.items())
+        stream.counters.retries += bool(tasks)
         if not tasks or note.task != tasks[0][0] or how == UNEXPLAINED:
             # Between two tasks it is about none; and one that died of its zygote's death, about nothing of its own.
             note = NO_NOTE

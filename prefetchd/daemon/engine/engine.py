@@ -19,6 +19,7 @@ from prefetchd.daemon.engine.commands import (
     Wake,
 )
 from prefetchd.daemon.engine.planners import Planners
+from prefetchd.daemon.engine.operating import Operating
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.rings import Rings
@@ -65,6 +66,7 @@ class Engine:
         self.registry = Registry(self.streams, self._sessions, self.pool, self.planners, self._commands)
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
+        self._operating = Operating(self.streams, self.registry, self.pool, self._commands)
         self._rings = Rings(self.streams, self.registry, self.pool, self._commands, self._fail_stream)
         self._trainers = Trainers(
             identity,
@@ -188,6 +190,7 @@ class Engine:
         if stream is None or stream.stage is Stage.FAILED:
             return
         stream.host_deaths += 1
+        stream.counters.zygote_deaths += 1
         self._log("warning", "zygote died", stream=stream.name, how=how, deaths=stream.host_deaths)
         if stream.host_deaths > 3:
             self._fail_stream(
@@ -255,6 +258,35 @@ class Engine:
         else:
             self.pool.worker_died(worker, how, now_s, note, oom_kills)
 
+    # --- operators; all raise CallerError when no stream has that name ---
+
+    def pause(self, name: str) -> list[str]:
+        """Nothing more is filled of the stream, or of all when `name` is empty; returns their names."""
+        return self._operating.pause(name)
+
+    def resume(self, name: str) -> list[str]:
+        """Takes pause and drain back; returns the names of those of which it did."""
+        self._moved = True
+        return self._operating.resume(name)
+
+    def drain(self, name: str) -> list[str]:
+        """Pauses, and ends the processes of each stream once nothing of it is under way."""
+        return self._operating.drain(name)
+
+    def evict(self, name: str, *, force: bool) -> list[str]:
+        """Drops a stream; raises CallerError when somebody consumes it, unless that is to be ended by `force`."""
+        self._moved = True
+        return self._operating.evict(name, force=force)
+
+    def finish(self) -> None:
+        """No task is begun any more: the daemon is about to stop."""
+        self.pool.finishing = True
+
+    @property
+    def is_busy(self) -> bool:
+        """True while tasks are under way."""
+        return any(worker.busy for worker in self.pool.workers.values())
+
     # --- time ---
 
     def tick(self, now_s: float) -> None:
@@ -263,6 +295,7 @@ class Engine:
         self.registry.settle(now_s)
         self.registry.end_lingering(now_s)
         self.registry.park()
+        self._operating.park_drained()
         self.pool.tick(now_s)
         self._moved = self._moved or self.pool.waits_for_time
         self.waits.tick(now_s)

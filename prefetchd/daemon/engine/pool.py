@@ -34,6 +34,7 @@ class Pool:
     ) -> None:
         self.limit = limit
         self.workers: dict[int, Worker] = {}
+        self.finishing = False
         self._most = limit
         self._now_s = 0.0
         self._alone = Alone()
@@ -48,7 +49,10 @@ class Pool:
     # --- giving tasks ---
 
     def dispatch(self) -> None:
-        """Gives every worker what it can take, the neediest stream first; a suspect before all, and alone."""
+        """Gives every worker what it can take, the neediest stream first; a suspect before all, and alone. Nothing
+        while the daemon is `finishing`."""
+        if self.finishing:
+            return
         if not self._alone.holds_back(self._now_s) and not self._suspect_goes_first():
             self._hand_out()
             # What was claimed just now may be one.
@@ -57,7 +61,7 @@ class Pool:
 
     def _suspect_goes_first(self) -> bool:
         """True when all others must wait: for a suspect that begins now, or to let it begin."""
-        streams, now_s = self._streams.values(), self._now_s
+        streams, now_s = [stream for stream in self._streams.values() if not stream.paused], self._now_s
         if self._alone.waits(streams, self.workers.values(), now_s):
             return True
         found = self._alone.begin(streams, now_s)
@@ -77,7 +81,7 @@ class Pool:
 
     def _hand_out(self) -> None:
         assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
-        running = [stream for stream in self._streams.values() if stream.stage is Stage.RUNNING]
+        running = [each for each in self._streams.values() if each.stage is Stage.RUNNING and not each.paused]
         while running:
             stream = _neediest(running)
             if stream is None:
@@ -142,7 +146,9 @@ class Pool:
     def _start_workers(self) -> None:
         for stream in self._streams.values():
             wanted = stream.worker_limit(self.limit)
-            if stream.stage is not Stage.RUNNING or len(stream.workers) >= wanted or stream.filling.need() is None:
+            if stream.stage is not Stage.RUNNING or stream.paused:
+                continue
+            if len(stream.workers) >= wanted or stream.filling.need() is None:
                 continue
             while len(stream.workers) < wanted:
                 places = {each.place for each in stream.workers.values()}
@@ -182,6 +188,7 @@ class Pool:
             for task, payload_bytes, duration_us, samples in message.tasks:
                 self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
         elif isinstance(message, Digested):
+            worker.fill_us += message.duration_us
             self._digested(worker.stream, self._take(worker, message.task), message)
         elif isinstance(message, Measured):
             self._measured(worker, self._take(worker, message.task), message)
@@ -250,11 +257,9 @@ class Pool:
 
     def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
         stream = worker.stream
-        counters = stream.counters
         stream.timed(max(1, piece.rows), duration_us / 1e6)
-        counters.tasks += 1
-        counters.fill_us += duration_us
-        counters.samples += samples
+        stream.counters.task_took(duration_us, samples)
+        worker.fill_us += duration_us
         stream.host_deaths = 0
         if stream.filling.filled(piece, payload_bytes):
             self._is_ready(stream, piece.batch)

@@ -178,7 +178,9 @@ class Registry:
     def unpark(self) -> None:
         """Parked streams that have something to fill get processes again."""
         for stream in self._streams.values():
-            if stream.stage is Stage.PARKED and stream.settles_until_s is None and stream.filling.need() is not None:
+            if stream.stage is not Stage.PARKED or stream.paused or stream.settles_until_s is not None:
+                continue
+            if stream.filling.need() is not None:
                 stream.stage = Stage.LOADING
                 self._commands.append(StartStream(stream.number))
 

@@ -9,6 +9,7 @@ from prefetchd.daemon.engine.adoption import FoundBatch
 from prefetchd.daemon.engine.batches import Contents, Piece
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.commands import Command, WriteSlot
+from prefetchd.daemon.engine.durations import Durations
 from prefetchd.daemon.engine.filling import Filling
 from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.plans import Plans
@@ -57,6 +58,7 @@ class Worker:
     idle_since_s: float = 0.0
     head_since_s: float = 0.0
     overdue_task: int | None = None
+    fill_us: int = 0
 
     @property
     def busy(self) -> bool:
@@ -94,10 +96,31 @@ class Counters:
     tasks: int = 0
     fill_us: int = 0
     consumed: int = 0
+    waited_us: int = 0
     failed: int = 0
     deviations: int = 0
     worker_deaths: int = 0
     bad_samples: int = 0
+    retries: int = 0
+    zygote_deaths: int = 0
+    longest_task_us: int = 0
+    task_durations: Durations = dataclasses.field(default_factory=Durations)
+    sample_durations: Durations = dataclasses.field(default_factory=Durations)
+
+    def task_took(self, duration_us: int, samples: int) -> None:
+        """A fill task is done; each of its samples counts as an equal part of it."""
+        self.tasks += 1
+        self.fill_us += duration_us
+        self.samples += samples
+        self.longest_task_us = max(self.longest_task_us, duration_us)
+        self.task_durations.add(duration_us)
+        if samples:
+            self.sample_durations.add(duration_us // samples, samples)
+
+    def take_longest_task_us(self) -> int:
+        """The longest task since the last call."""
+        longest, self.longest_task_us = self.longest_task_us, 0
+        return longest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,6 +173,8 @@ class StreamState:
         self.most_slots = 0
         self.program_from = 0
         self.lingers_until_s: float | None = None
+        self.paused = False
+        self.draining = False
         self.host_deaths = 0
         self.deaths_at_start = 0
         self.failure: tuple[str, str, bytes] | None = None

@@ -247,6 +247,7 @@ class Trainers:
             consumer.yielded += steps
             stream.counters.consumed += steps
         consumer.waited_us += message.waited_us
+        stream.counters.waited_us += message.waited_us
         for at in range(0, len(released), 3):
             stream.offering.release((session, released[at]), released[at + 1], released[at + 2])
 

@@ -63,6 +63,11 @@ class Waits:
         """A call of next() says that it waits."""
         self._waits[stream.number, key] = _Wait(now_s)
 
+    def since_s(self, stream: StreamState, key: Key) -> float | None:
+        """When the last call of next() for the cursor said that it waits; None when that is over, or there was none."""
+        wait = self._waits.get((stream.number, key))
+        return wait.since_s if wait is not None else None
+
     def tick(self, now_s: float) -> None:
         """Names what is due."""
         for number in [number for number in self._stages if number not in self._streams]:
@@ -112,6 +117,8 @@ class Waits:
             at_it = [worker for worker in stream.workers.values() if _has(worker, batch)]
             if at_it:
                 return _at_work(at_it)
+        if stream.paused:
+            return Cause("the stream is paused", f"`prefetchd resume {stream.name}` lets it go on")
         return (
             _no_plan(stream, cursor, batch, now_s)
             or self._suspect(stream)
@@ -129,6 +136,8 @@ class Waits:
             pids = [each.pid for each in stream.consumers.values() if each.session == stream.program_from]
             who = f"the trainer with pid {pids[0]}" if pids else "a trainer"
             return Cause(f"{who} has yet to hand over the dataset, for {for_s:.0f} s")
+        if stream.stage is Stage.PARKED and stream.paused:
+            return Cause("the stream is drained", f"`prefetchd resume {stream.name}` lets it go on")
         if stream.stage is Stage.LOADING:
             return Cause(
                 f"its zygote imports modules and loads the dataset, for {for_s:.0f} s",

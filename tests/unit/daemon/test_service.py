@@ -10,9 +10,7 @@ import pytest
 from prefetchd.daemon.engine.commands import LendRing
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.service import OUTPUT_LINE_BYTES, OUTPUT_LINES_A_SECOND, Service, _OutputRate
-from prefetchd.wire.framing import MAX_PACKET_BYTES, encode
-from prefetchd.wire.messages import Output
+from prefetchd.daemon.service import Service
 from prefetchd.wire.runtime_paths import runtime_paths
 
 
@@ -48,7 +46,7 @@ def test_what_fails_on_the_way_keeps_nothing_else_from_being_given_up(service, m
         raise ArithmeticError("the backend")
 
     monkeypatch.setattr(service._backend, "close", fail)
-    service._resources.update({1: Resources("one"), 2: Resources("two")})
+    service._rings.resources.update({1: Resources("one"), 2: Resources("two")})
     with pytest.raises(OSError, match="one"):
         service.close()
     assert given_up == ["two", "one"]
@@ -60,26 +58,7 @@ def test_a_ring_that_is_to_be_lent_when_its_stream_has_just_been_dropped_is_not(
     what it decided before is carried out first."""
     lent = []
     monkeypatch.setattr(service._backend, "lend_ring", lambda *what: lent.append(what))
-    service._resources[1] = SimpleNamespace(ring=SimpleNamespace(writers_fd=-1), close=lambda: None)
-    service._carry_out(LendRing(worker=1, stream=1))
+    service._rings.resources[1] = SimpleNamespace(ring=SimpleNamespace(writers_fd=-1), close=lambda: None)
+    service._carrying_out.carry_out(LendRing(worker=1, stream=1))
     assert not lent
     service.close()
-
-
-@pytest.mark.parametrize("line", ["x" * 100_000, "\ufffd" * 2000, "\U0001f682" * 5000, "\udc80" * 5000])
-def test_a_second_s_output_fits_into_a_packet(line):
-    kept, _ = _OutputRate().admit(1, "\n".join([line] * 100))
-    assert len(kept.split("\n")) == OUTPUT_LINES_A_SECOND
-    assert len(kept.split("\n")[0].encode()) <= OUTPUT_LINE_BYTES
-    assert len(encode(Output(1, kept, 1 << 60))) <= MAX_PACKET_BYTES
-
-
-def test_lines_left_out_are_told_with_the_next_that_is_not():
-    rate = _OutputRate()
-    first, told = rate.admit(1, "\n".join(map(str, range(OUTPUT_LINES_A_SECOND + 5))))
-    assert first.split("\n") == list(map(str, range(OUTPUT_LINES_A_SECOND)))
-    assert told == 5
-    assert rate.admit(1, "more\nand more") == ("", 0)
-    assert rate.admit(2, "another stream") == ("another stream", 0)
-    rate.forget(1)
-    assert rate.admit(1, "anew") == ("anew", 0)

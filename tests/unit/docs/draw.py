@@ -30,6 +30,8 @@ DIRECTIONS = {
 }
 DIRECTIONS_OF_ONE = {
     "Farewell": "daemon to trainer or command",
+    "Done": "daemon to command",
+    "TraceEvents": "daemon to command",
     "SpawnStream": "daemon to environment zygote",
     "SpawnWorker": "daemon to stream zygote",
     "Spawned": "zygote to daemon",

@@ -35,12 +35,16 @@ from prefetchd.wire.segment_layout import (
     SLOTS_LIMIT,
     SPEC_LIMIT_BYTES,
     SPEC_OFFSET,
+    WAIT_BOUNDS_US,
+    WAIT_COUNTS,
+    WAIT_COUNTS_OFFSET,
     ConsumerRecord,
     SegmentHeader,
     SlotRecord,
     decode_consumer_record,
     decode_header,
     decode_slot_record,
+    decode_wait_counts,
     encode_consumer_record,
     encode_header,
     encode_slot_record,
@@ -409,3 +413,14 @@ def test_lock_offsets_lie_apart_beyond_any_content_and_within_what_a_file_may_ha
 def test_no_ring_that_a_machine_can_hold_reaches_the_lock_offsets(header):
     assume(header.segment_bytes <= 1 << 57)  # the widest address space there is
     assert header.segment_bytes < layout.DAEMON_LOCK_OFFSET
+
+
+def test_waits_are_counted_after_the_record_and_those_without_one_are_the_rest():
+    record = bytearray(CONSUMER_RECORD_BYTES)
+    record[: CONSUMER_RECORD.size] = encode_consumer_record(ConsumerRecord(1, yielded=100))
+    WAIT_COUNTS.pack_into(record, WAIT_COUNTS_OFFSET, *range(11))
+    assert decode_wait_counts(record) == (100 - 55, *range(11))
+    assert len(decode_wait_counts(record)) == len(WAIT_BOUNDS_US) + 1
+    assert CONSUMER_RECORD.size + WAIT_COUNTS.size <= CONSUMER_RECORD_BYTES
+    record[: CONSUMER_RECORD.size] = encode_consumer_record(ConsumerRecord(1, yielded=50))
+    assert decode_wait_counts(record)[0] == 0

@@ -73,6 +73,15 @@ MESSAGES: tuple[m.Message, ...] = (
     m.PlanFailed(epoch=2, step=66, error=b"\x95"),
     m.WaitNamed(cursor=7, epoch=2, step=301, text="worker 3 is at dataset[17]\nin größe"),
     m.Stop(now=True),
+    m.Pause("train.py:0", drain=True),
+    m.Resume("train.py:0"),
+    m.Evict("train.py:0", force=True),
+    m.SetLogLevel("debug"),
+    m.Trace(10_000),
+    m.TraceEvents(
+        ((0, 1, 2, 0, 7, 0, 16, 1, 1_000_000, 2_500), (1, 1, 4711, 0, 7, 0, 0, 0, 900_000, 10)), (1,), (b"s",), 3
+    ),
+    m.Done((b"train.py:0", b"eval")),
     m.SpawnStream(stream=3, program_bytes=4096, spec=b"\x80"),
     m.SpawnWorker(worker=11, place=2, workers=4),
     m.Spawned(child=11, pid=31337),

@@ -1,0 +1,1 @@
+"""What `prefetchd doctor` looks at: one file a subject, each with its findings."""

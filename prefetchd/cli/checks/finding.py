@@ -1,0 +1,20 @@
+"""What a check has found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+OK, ADVICE, FAILED, UNKNOWN = "ok", "advice", "failed", "not checked"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """`state`: OK; ADVICE, when something could be better; FAILED, when something will not work or is left behind;
+    UNKNOWN, when this machine cannot be asked. `why` says why it matters, `fix` exactly what to do; both are empty when
+    there is nothing to do."""
+
+    check: str
+    state: str
+    found: str
+    why: str = ""
+    fix: str = ""

@@ -1,0 +1,89 @@
+"""Is there memory for rings: shared memory, cgroups, locked memory, RAM disks."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
+from prefetchd.ring.memory_limits import cgroup_headroom_bytes
+from prefetchd.wire.byte_sizes import format_bytes
+
+GIB = 1 << 30
+DOCKERS_OWN_BYTES = 64 << 20
+SMALL_BYTES = GIB
+SHARED_MEMORY = "/dev/shm"
+
+
+def findings() -> Iterator[Finding]:
+    yield shared_memory(SHARED_MEMORY)
+    yield cgroup_memory(cgroup_headroom_bytes())
+    yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])
+    yield ram_disks(Path("/proc/self/mounts"))
+
+
+def shared_memory(directory: str) -> Finding:
+    """Rings are made there."""
+    check, why = "shared memory", "rings are in /dev/shm: a loader without buffer= takes a quarter of what is free"
+    try:
+        found = os.statvfs(directory)
+    except OSError as error:
+        fix = "mount -t tmpfs -o size=50% tmpfs /dev/shm"
+        return Finding(check, FAILED, f"{directory} cannot be used: {error.strerror}", why, fix)
+    size_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    text = f"{format_bytes(free_bytes)} free of {format_bytes(size_bytes)}"
+    if not os.access(directory, os.W_OK):
+        return Finding(check, FAILED, f"{directory} may not be written to", why, f"chmod 1777 {directory}")
+    if size_bytes <= DOCKERS_OWN_BYTES:
+        fix = "docker run --shm-size=16g ... (Kubernetes: an emptyDir with medium: Memory at /dev/shm)"
+        return Finding(check, FAILED, text, why, fix)
+    if size_bytes < SMALL_BYTES:
+        return Finding(check, ADVICE, text, why, "mount -o remount,size=50% /dev/shm, or docker run --shm-size=16g")
+    if free_bytes < size_bytes // 10:
+        return Finding(check, ADVICE, text, why, "ls -lS /dev/shm shows what fills it; `prefetchd evict` frees a ring")
+    return Finding(check, OK, text)
+
+
+def cgroup_memory(headroom_bytes: int | None) -> Finding:
+    """Rings, workers and their page cache count there."""
+    check = "cgroup memory"
+    if headroom_bytes is None:
+        return Finding(check, OK, "no limit")
+    text = f"{format_bytes(headroom_bytes)} left"
+    if headroom_bytes < 2 * GIB:
+        why = "rings and workers count in it; beyond it workers are killed, and a ring that finds no room is refused"
+        return Finding(check, ADVICE, text, why, "raise the limit (docker run --memory, MemoryMax=), or lower buffer=")
+    return Finding(check, OK, text)
+
+
+def locked_memory(limit_bytes: int) -> Finding:
+    """What may be locked is what can be pinned without privileges on some drivers."""
+    if limit_bytes == resource.RLIM_INFINITY:
+        return Finding("locked memory", OK, "no limit")
+    text = f"limit {format_bytes(limit_bytes)}"
+    if not Path("/dev/nvidiactl").exists():
+        return Finding("locked memory", OK, f"{text}; no GPU here that a ring would be pinned for")
+    why = "some drivers and RDMA stacks refuse to pin more than that"
+    return Finding("locked memory", ADVICE, text, why, "ulimit -l unlimited (docker: --ulimit memlock=-1)")
+
+
+def ram_disks(mounts: Path) -> Finding:
+    """Where else a ring, or data, could be in memory."""
+    try:
+        lines = [line.split(" ") for line in mounts.read_text("utf-8").splitlines()]
+    except OSError as error:
+        return Finding("RAM disks", UNKNOWN, f"{mounts}: {error.strerror}")
+    found = []
+    for _, place, kind, *_ in lines:
+        if kind not in ("tmpfs", "ramfs") or place == SHARED_MEMORY:
+            continue
+        try:
+            stat = os.statvfs(place)
+        except OSError:
+            continue
+        if kind == "ramfs" or stat.f_blocks * stat.f_frsize >= GIB:
+            size = "no limit" if kind == "ramfs" else format_bytes(stat.f_bavail * stat.f_frsize) + " free"
+            found.append(f"{place} ({kind}, {size})")
+    return Finding("RAM disks", OK, ", ".join(found) or "none of 1 GiB or more besides /dev/shm")

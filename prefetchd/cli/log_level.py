@@ -1,0 +1,25 @@
+"""prefetchd log-level: what the daemon logs from now on."""
+
+from __future__ import annotations
+
+import click
+
+from prefetchd.cli.control_client import ControlClient
+from prefetchd.cli.options import socket_option
+from prefetchd.wire.messages import Done, SetLogLevel
+from prefetchd.wire.runtime_paths import runtime_paths
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command("log-level")
+@socket_option
+@click.argument("level", type=click.Choice(LEVELS))
+def command(socket: str | None, level: str) -> None:
+    """Change what the running daemon logs, until it ends: debug, info, warning or error.
+
+    Exit code: 0 done, 1 no daemon.
+    """
+    with ControlClient(runtime_paths(socket)) as client:
+        client.ask(SetLogLevel(level), Done)
+    click.echo(f"log level {level}")

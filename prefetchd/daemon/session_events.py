@@ -1,0 +1,107 @@
+"""What trainers tell: the engine hears it, together with what their records in the ring say."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+from prefetchd import __version__
+from prefetchd.daemon.control import Control
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.publishing import Publishing
+from prefetchd.daemon.recovery import empty_programs, reclaim_programs
+from prefetchd.daemon.sessions import Session
+from prefetchd.daemon.stream_rings import StreamRings
+from prefetchd.daemon.tracing import Tracing
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.kill_points import kill_point
+from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Message, Program
+from prefetchd.wire.runtime_paths import RuntimePaths
+
+LOOK_AGAIN_S = 0.02
+RECLAIM_AFTER_S = 2.0
+
+
+class TrainerEvents:
+    """Implements SessionEvents; what commands ask goes on to `control`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        engine: Engine,
+        publishing: Publishing,
+        rings: StreamRings,
+        control: Control,
+        tracing: Tracing,
+        paths: RuntimePaths,
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._publishing = publishing
+        self._rings = rings
+        self._control = control
+        self._tracing = tracing
+        self._paths = paths
+
+    def trainer_hello(self, session: Session, hello: Hello) -> None:
+        if hello.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"this daemon (prefetchd {__version__}) speaks protocol {PROTOCOL_VERSION}, the client "
+                f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
+            )
+        kill_point("daemon.hello.heard")
+        # Whoever is started again at once must not meet its own dead predecessor.
+        if self._publishing.listener is not None:
+            self._publishing.listener.end_dead()
+        self._rings.look_for_the_dead()
+        marks = self._rings.marks_of(hello.ring, hello.consumer)
+        self._engine.hello(session.number, hello, time.monotonic(), marks)
+        kill_point("daemon.hello.decided")
+
+    def trainer_program(self, session: Session, program: Program, fd: int) -> None:
+        stream = self._engine.stream_of(session.number)
+        if stream is None:
+            # Dropped meanwhile: the trainer is about to hear of that.
+            os.close(fd)
+            return
+        self._rings.take_program(stream, program, fd)
+        self._engine.program_arrived(session.number)
+        kill_point("daemon.program.arrived")
+
+    def trainer_message(self, session: Session, message: Message) -> None:
+        kill_point("daemon.message.heard")
+        self._tracing.trainer_tells(session.number, message)
+        self._engine.message(session.number, message, time.monotonic())
+
+    def control_message(self, session: Session, message: Message) -> None:
+        self._control.message(session, message)
+
+    def session_ready(self, session: Session) -> None:
+        self._publishing.ready(session)
+
+    def session_ended(self, session: Session) -> None:
+        self._publishing.forget(session.number)
+        self._tracing.ended(session)
+        stream = self._engine.stream_of(session.number)
+        marks: tuple[int, ...] = ()
+        stood: tuple[int, int, int] | None = None
+        alive = False
+        if stream is not None and session.number in stream.consumers:
+            ring = self._rings.ring(stream.number)
+            if ring is not None:
+                record = stream.consumers[session.number].record
+                marks = ring.marks(record)
+                about = ring.consumer_record(record)
+                stood = (about.cursor, about.epoch, about.step)
+                alive = ring.has_living_consumer(record) and not session.peer_is_dead
+        owes_program = stream is not None and stream.program_from == session.number
+        self._engine.session_closed(session.number, marks, time.monotonic(), alive=alive, stood=stood)
+        if owes_program:
+            empty = empty_programs(self._paths)
+            self._loop.call_later(RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty=empty))
+        kill_point("daemon.session.ended")
+        if alive:
+            # Or it is about to die: its connection may just have been the first thing to go.
+            self._loop.call_later(LOOK_AGAIN_S, self._rings.look_for_the_dead)

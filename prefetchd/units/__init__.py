@@ -1,0 +1,1 @@
+"""Units for systemd, as data; `prefetchd systemd install` writes them."""

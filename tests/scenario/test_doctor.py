@@ -1,0 +1,96 @@
+"""The doctor finds what killed daemons left, removes what nobody uses, and touches nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from prefetchd_client import PrefetchLoader
+
+from tests.scenario.datasets import Numbers
+from tests.scenario.watching import is_gone, stream_when, until
+
+
+def leftovers(daemon, *arguments):
+    """(exit code, the finding); other daemons of this user may be on the machine, so what matters is what of ours is
+    in it."""
+    done = daemon.command("doctor", "--json", *arguments, check=False)
+    found = json.loads(done.stdout)
+    assert found["doctor_version"] == 1
+    return done.returncode, next(each for each in found["checks"] if each["check"] == "leftovers")
+
+
+def killed_with_a_ring(daemon):
+    """A daemon that was killed, and the ring of a trainer that is gone."""
+    daemon.start("--workers", "1")
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=6, stream="left") as loader:
+        next(iter(loader))
+        stream_when(daemon, "left", lambda stream: stream["consumers"][0].get("yielded") == 1)
+    stream_when(daemon, "left", lambda stream: stream["lingering"])
+    kill(daemon)
+
+
+def kill(daemon):
+    processes = [each.pid for each in daemon.processes()]
+    os.kill(daemon.pid, signal.SIGKILL)
+    until(lambda: all(map(is_gone, processes)), "the daemon and its workers are gone")
+
+
+def test_what_a_killed_daemon_left_is_found_and_removed(daemon):
+    killed_with_a_ring(daemon)
+    left = daemon.segments()
+    assert len(left) == 3
+    code, finding = leftovers(daemon)
+    assert (code, finding["state"]) == (3, "failed")
+    assert all(name in finding["found"] for name in [*left, str(daemon.socket)])
+    assert finding["fix"] == "prefetchd doctor --fix"
+    assert daemon.segments() == left
+    code, finding = leftovers(daemon, "--fix")
+    assert all(name in finding["found"] for name in [*left, str(daemon.socket)])
+    assert daemon.segments() == []
+    assert not daemon.socket.exists()
+    assert not daemon.paths.lock.exists()
+    assert "none" in leftovers(daemon)[1]["found"] or daemon.paths.instance not in leftovers(daemon)[1]["found"]
+
+
+def test_what_a_look_finds_the_next_daemon_adopts(daemon):
+    killed_with_a_ring(daemon)
+    leftovers(daemon)
+    daemon.start()
+    stream_when(daemon, "left", lambda stream: stream["ring"])
+    assert daemon.paths.instance not in leftovers(daemon)[1]["found"]
+
+
+def test_a_daemon_that_runs_and_its_rings_are_left_alone(daemon):
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=6, stream="used") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        before = daemon.segments()
+        _, finding = leftovers(daemon, "--fix")
+        assert daemon.paths.instance not in finding["found"]
+        assert daemon.segments() == before
+        daemon.paths.lock.unlink()
+        leftovers(daemon, "--fix")
+        assert daemon.segments() == before
+        assert daemon.socket.exists()
+        for _ in range(20):
+            next(iterator)
+
+
+def test_a_ring_that_a_living_trainer_holds_outlives_the_doctor(daemon):
+    """Its daemon was killed; the next one adopts the ring, and the number of daemons goes on."""
+    daemon.start("--workers", "1")
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=6, stream="held") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        (ring,) = [name for name in daemon.segments() if "-ring-" in name]
+        kill(daemon)
+        leftovers(daemon, "--fix")
+        assert ring in daemon.segments()
+        daemon.start("--workers", "1")
+        for _ in range(20):
+            next(iterator)
+        found = json.loads(daemon.command("status", "--json").stdout)
+        assert found["daemon"]["generation"] == 2
+        assert found["streams"][0]["ring"]["segment"] == "/" + ring

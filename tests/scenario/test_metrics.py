@@ -1,0 +1,152 @@
+"""A running daemon is scraped, and what it says is read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from prefetchd_client import PrefetchLoader
+from prometheus_client.parser import text_string_to_metric_families
+
+from prefetchd.daemon.engine.durations import BOUNDS_S
+from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
+from tests.scenario.datasets import Numbers
+from tests.scenario.watching import stream_when, until
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=30)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(self.path)
+
+
+def ask(connection, method="GET", path="/metrics"):
+    connection.request(method, path)
+    answer = connection.getresponse()
+    return answer.status, answer.headers, answer.read().decode()
+
+
+def scrape(path):
+    status, headers, text = ask(UnixConnection(path))
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert all(name.startswith("prefetchd") for name in families)
+    assert all(family.documentation for family in families.values())
+    return families
+
+
+def value(families, family, sample, **labels):
+    (found,) = [
+        each.value for each in families[family].samples if each.name == sample and labels.items() <= each.labels.items()
+    ]
+    return found
+
+
+@pytest.fixture
+def address(daemon):
+    return daemon.socket.with_name("metrics.sock")
+
+
+def test_counters_gauges_and_histograms_are_those_of_the_stream(daemon, address):
+    daemon.start("--workers", "2", "--metrics", f"unix:{address}")
+    assert address.stat().st_mode & 0o777 == 0o600
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=6, stream='na"m\\e') as loader:
+        iterator = iter(loader)
+        for _ in range(30):
+            next(iterator)
+        found = stream_when(daemon, 'na"m\\e', lambda stream: stream["consumed_batches"] == 30)
+        until(lambda: scrape_count(address) == 30, "the daemon has looked at the waits")
+        families = scrape(address)
+        labels = {"stream": 'na"m\\e'}
+        assert value(families, "prefetchd_batches_consumed", "prefetchd_batches_consumed_total", **labels) == 30
+        made = value(families, "prefetchd_batches_produced", "prefetchd_batches_produced_total", **labels)
+        assert 30 <= made <= 36
+        slots = [each for each in families["prefetchd_ring_slots"].samples if each.labels["stream"] == 'na"m\\e']
+        assert sum(each.value for each in slots) == found["ring"]["slots"] == 6
+        assert value(families, "prefetchd_workers_limit", "prefetchd_workers_limit") == 2
+        assert value(families, "prefetchd_consumers", "prefetchd_consumers", **labels) == 1
+        for name, bounds in (
+            ("next_wait", len(WAIT_BOUNDS_US)),
+            ("fill_task", len(BOUNDS_S)),
+            ("sample", len(BOUNDS_S)),
+        ):
+            family = families[f"prefetchd_{name}_seconds"]
+            assert family.type == "histogram"
+            counts = [each.value for each in family.samples if each.name.endswith("_bucket")]
+            assert len(counts) == bounds + 1
+            assert counts == sorted(counts)
+            total = value(families, family.name, f"{family.name}_count", **labels)
+            assert counts[-1] == total > 0
+        assert value(families, "prefetchd_sample_seconds", "prefetchd_sample_seconds_count", **labels) >= 120
+        # The first batch took as long as it takes to start a zygote.
+        assert value(families, "prefetchd_next_wait_seconds", "prefetchd_next_wait_seconds_sum", **labels) > 0.1
+    daemon.command("stop")
+    assert not address.exists()
+
+
+def test_the_names_are_those_that_are_documented(daemon, address):
+    text = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    documented = dict(re.findall(r"^\| `(prefetchd_\w+)` \| (\w+) \|", text, re.M))
+    daemon.start("--metrics", f"unix:{address}")
+    found = {family.name: family.type for family in scrape(address).values()}
+    assert {name.removesuffix("_info") if kind == "info" else name for name, kind in documented.items()} == {
+        name.removesuffix("_info") for name in found
+    }
+    assert all(found[name] == kind for name, kind in documented.items() if name in found and kind != "info")
+
+
+def scrape_count(address):
+    families = scrape(address)
+    return value(families, "prefetchd_next_wait_seconds", "prefetchd_next_wait_seconds_count")
+
+
+def test_a_port_of_the_loopback(daemon):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    daemon.start("--metrics", f"127.0.0.1:{port}")
+    status, _, text = ask(http.client.HTTPConnection("127.0.0.1", port, timeout=30))
+    assert status == 200
+    assert "prefetchd_workers_busy 0.0" in text
+
+
+def test_what_is_no_scrape_is_answered_so_and_disturbs_nobody(daemon, address):
+    daemon.start("--metrics", f"unix:{address}")
+    assert ask(UnixConnection(address), path="/")[0] == 404
+    assert ask(UnixConnection(address), "POST")[0] == 405
+    assert ask(UnixConnection(address), "HEAD")[2] == ""
+    for said in (b"", b"\0" * 100_000, b"GET /metrics HTTP/1.1\r\n"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.connect(str(address))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                peer.sendall(said)
+    idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(15)]
+    for peer in idle:
+        peer.connect(str(address))
+    assert scrape(address)
+    for peer in idle:
+        peer.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9400", "192.0.2.1:1", "9400x", "127.0.0.1:99999", "unix:/nowhere/at/all"])
+def test_an_address_that_may_not_be_or_cannot_be_is_an_error(daemon, address):
+    done = daemon.command("run", "--metrics", address, check=False)
+    assert done.returncode == 1
+    assert address in done.stderr
+    assert "allowed: 127.0.0.1:PORT" in done.stderr
+
+
+def test_a_socket_that_a_killed_daemon_left_is_taken_over(daemon, address):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(address))
+    daemon.start("--metrics", f"unix:{address}")
+    assert scrape(address)

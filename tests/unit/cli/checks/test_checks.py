@@ -1,0 +1,143 @@
+"""Each check of the doctor, on machines that are made up."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import namedtuple
+
+import pytest
+
+from prefetchd.cli.checks import login, memory, processes, versions
+from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
+from prefetchd.cli.snapshot import Report
+from prefetchd.wire.messages import PROTOCOL_VERSION
+from prefetchd.wire.runtime_paths import runtime_paths
+
+GIB = 1 << 30
+Stat = namedtuple("Stat", "f_blocks f_bavail f_frsize")
+
+
+def complete(finding: Finding) -> Finding:
+    """Who is told that something is wrong is told why, and what to do."""
+    assert (finding.state in (ADVICE, FAILED)) == bool(finding.why and finding.fix), finding
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "state"),
+    [(64 << 20, 64 << 20, FAILED), (512 << 20, 512 << 20, ADVICE), (16 * GIB, GIB, ADVICE), (16 * GIB, 8 * GIB, OK)],
+)
+def test_shared_memory(monkeypatch, tmp_path, size, free, state):
+    monkeypatch.setattr(os, "statvfs", lambda _: Stat(size // 4096, free // 4096, 4096))
+    assert complete(memory.shared_memory(str(tmp_path))).state == state
+
+
+def test_no_shared_memory(tmp_path):
+    assert complete(memory.shared_memory(str(tmp_path / "none"))).state == FAILED
+
+
+@pytest.mark.parametrize(("headroom", "state"), [(None, OK), (GIB, ADVICE), (64 * GIB, OK)])
+def test_cgroup_memory(headroom, state):
+    assert complete(memory.cgroup_memory(headroom)).state == state
+
+
+def test_locked_memory_without_a_limit():
+    assert complete(memory.locked_memory(resource.RLIM_INFINITY)).state == OK
+
+
+def test_ram_disks(tmp_path, monkeypatch):
+    mounts = tmp_path / "mounts"
+    mounts.write_text("tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /mnt/ram tmpfs rw 0 0\n/dev/sda / ext4 rw 0 0\n")
+    monkeypatch.setattr(os, "statvfs", lambda _: Stat(2 * GIB // 4096, GIB // 4096, 4096))
+    assert memory.ram_disks(mounts).found == "/mnt/ram (tmpfs, 1.0 GiB free)"
+    assert memory.ram_disks(tmp_path / "none").state == UNKNOWN
+
+
+# --- RemoveIPC ---
+
+
+def system(tmp_path, *, conf="", drop_in="", lingers=False, runs=True):
+    if runs:
+        (tmp_path / "run/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf").write_text(f"[Login]\n{conf}\n")
+    (tmp_path / "etc/systemd/logind.conf.d/10-own.conf").write_text(f"[Login]\n{drop_in}\n")
+    if lingers:
+        (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
+        (tmp_path / "var/lib/systemd/linger/ada").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("made", "uid", "state"),
+    [
+        ({}, 1000, ADVICE),
+        ({"conf": "#RemoveIPC=no"}, 1000, ADVICE),
+        ({"conf": "RemoveIPC=no"}, 1000, OK),
+        ({"conf": "RemoveIPC=no", "drop_in": "RemoveIPC=yes"}, 1000, ADVICE),
+        ({"lingers": True}, 1000, OK),
+        ({}, 0, OK),
+        ({"runs": False}, 1000, OK),
+    ],
+)
+def test_what_a_logout_removes(tmp_path, made, uid, state):
+    finding = complete(login.removal_at_logout(system(tmp_path, **made), uid, "ada"))
+    assert finding.state == state
+    assert state == OK or finding.fix == "loginctl enable-linger ada"
+
+
+# --- processes ---
+
+
+@pytest.mark.parametrize(
+    ("finding", "state"),
+    [
+        (processes.descriptors(1024), ADVICE),
+        (processes.descriptors(1 << 20), OK),
+        (processes.descriptors(resource.RLIM_INFINITY), OK),
+        (processes.affinity(2, 16), ADVICE),
+        (processes.affinity(16, 16), OK),
+        (processes.quota(2, 16), ADVICE),
+        (processes.quota(16, 16), OK),
+        (processes.niceness(10), ADVICE),
+        (processes.niceness(0), OK),
+    ],
+)
+def test_what_workers_need(finding, state):
+    assert complete(finding).state == state
+
+
+# --- versions ---
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        ({"software": "0.0.1", "protocol": PROTOCOL_VERSION}, ADVICE),
+        ({"software": "9", "protocol": PROTOCOL_VERSION + 1}, FAILED),
+        ({"software": versions.__version__, "protocol": PROTOCOL_VERSION}, OK),
+    ],
+)
+def test_the_daemon_s_version(monkeypatch, tmp_path, told, state):
+    monkeypatch.setattr(versions, "read_report", lambda _: Report("running", 0.0, {"daemon": told}))
+    assert complete(versions.daemon_version(runtime_paths(tmp_path / "d.sock"))).state == state
+
+
+def test_no_daemon_has_no_version(tmp_path):
+    assert versions.daemon_version(runtime_paths(tmp_path / "d.sock")).state == OK
+
+
+@pytest.mark.parametrize(
+    ("said", "states"),
+    [
+        ('{"torch": "2.9", "gpus": 0}', [OK, OK]),
+        ('{"torch": "2.9", "gpus": 1, "code": 0, "pinned": true}', [OK, OK]),
+        ('{"torch": "2.9", "gpus": 1, "code": 801}', [OK, FAILED]),
+        ('{"torch": "2.9", "gpus": 1, "error": "RuntimeError: x"}', [OK, UNKNOWN]),
+        ("", [FAILED]),
+    ],
+)
+def test_torch_and_the_gpu(monkeypatch, said, states):
+    monkeypatch.setattr(versions, "_output_of", lambda _: said)
+    assert [each.state for each in versions.torch_and_gpu()] == states

@@ -1,0 +1,128 @@
+"""Reports to render: a snapshot with streams in every state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefetchd.cli.snapshot import Report
+
+GIB = 1 << 30
+
+
+def ring(**changes: Any) -> dict[str, Any]:
+    found = {"segment": "/prefetchd-1-ring-2", "name_removed": False, "segment_bytes": GIB, "slots": 20}
+    found |= {"slot_bytes": 1 << 22, "slots_a_batch": 1.0}
+    found |= {"free": 4, "filling": 2, "ready": 10, "leased": 4, "behind": 0, "quarantined": 0}
+    return found | changes
+
+
+def consumer(**changes: Any) -> dict[str, Any]:
+    found = {"pid": 4711, "departed": False, "epoch": 1, "step": 408, "yielded": 1190, "waited_s": 2.345}
+    found |= {"longest_wait_s": 0.5432, "waiting_s": 0.0, "private_copies": 0, "held": 4}
+    return found | changes
+
+
+def worker(number: int, **changes: Any) -> dict[str, Any]:
+    found = {"number": number, "pid": 5000 + number, "stage": "ready", "busy": True, "busy_share": 0.97}
+    found |= {"phase": "loading", "index": 31_000 + number, "phase_s": 0.02, "pss_bytes": 320 << 20}
+    return found | changes
+
+
+def recent(**changes: Any) -> dict[str, Any]:
+    found = {
+        "over_s": 60.0,
+        "produced_batches_per_s": 12.4,
+        "produced_samples_per_s": 793.6,
+        "consumed_batches_per_s": 12.3,
+        "consumer_s": 60.0,
+        "stalled_s": 22.8,
+        "fill_s": 115.0,
+        "cpu_s": 40.0,
+        "cpu_wait_s": 1.0,
+        "full_share": 0.0,
+        "empty_share": 0.41,
+        "longest_task_s": 0.3,
+    }
+    return found | changes
+
+
+def stream(**changes: Any) -> dict[str, Any]:
+    found = {
+        "name": "train.py:0",
+        "stage": "running",
+        "failure": None,
+        "fingerprint": "0" * 32,
+        "seed": 7,
+        "seed_source": "argument",
+        "samples": 50_000,
+        "batch_size": 64,
+        "steps": 782,
+        "order": "shuffle",
+        "rank": 0,
+        "world_size": 1,
+        "by_rows": True,
+        "lingering": False,
+        "paused": False,
+        "ring": ring(),
+        "consumers": [consumer()],
+        "workers_limit": 2,
+        "workers": [worker(1), worker(2, phase="collating", index=-1, phase_s=3.4)],
+        "recent": recent(),
+        "ready_percents": [0, 5, 20, 45, 60, 80, 100, 50, 10, 0],
+        "produced_batches": 1200,
+        "produced_samples": 76_800,
+        "produced_bytes": 3 * GIB,
+        "consumed_batches": 1190,
+        "stalled_s": 102.3,
+        "tasks": 2400,
+        "fill_s": 60.0,
+        "failed_batches": 0,
+        "deviating_batches": 0,
+        "worker_deaths": 1,
+        "zygote_deaths": 0,
+        "retries": 1,
+        "bad_samples": 3,
+    }
+    return found | changes
+
+
+def report(*streams: dict[str, Any], state: str = "running", age_s: float = 0.1, up_s: float = 12.34) -> Report:
+    return Report(
+        state,
+        age_s,
+        {
+            "snapshot_version": 1,
+            "taken_unix_s": 1.0,
+            "daemon": {"pid": 99, "software": "0.1.0", "started_unix_s": 1.0, "up_s": up_s},
+            "workers": {"limit": 8, "asked": 8, "cpus": 8, "running": 4, "busy": 3},
+            "streams": list(streams),
+        },
+    )
+
+
+def every_state() -> Report:
+    """One of each kind."""
+    untroubled = dict.fromkeys(("worker_deaths", "retries", "bad_samples"), 0)
+    return report(
+        stream(),
+        stream(
+            name="examples/imagenet/validate.py:1",
+            ring=ring(ready=14, leased=4, filling=2, free=0),
+            recent=recent(full_share=0.97, empty_share=0.0, stalled_s=0.2, fill_s=30.0, consumed_batches_per_s=3.1),
+            consumers=[consumer(), consumer(pid=4712, step=409, waiting_s=4.2, private_copies=12)],
+            world_size=8,
+            rank=3,
+            **untroubled,
+        ),
+        stream(
+            name="removed",
+            ring=ring(name_removed=True, behind=3, quarantined=1, free=0),
+            lingering=True,
+            consumers=[],
+            workers=[],
+            recent=None,
+        ),
+        stream(name="broken", stage="failed", failure="cannot be loaded: " + "No module named 'nowhere' " * 5),
+        stream(name="new", stage="loading", ring=None, recent=None, workers=[]),
+        up_s=4000.0,
+    )
