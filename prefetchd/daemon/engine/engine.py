@@ -18,8 +18,8 @@ from prefetchd.daemon.engine.commands import (
     StartStream,
     Wake,
 )
-from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.operating import Operating
+from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.rings import Rings

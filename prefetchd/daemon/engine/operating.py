@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prefetchd.daemon.engine.commands import Command, Log, ParkStream
+from prefetchd.daemon.engine.commands import Command, Log
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream import Stage, StreamState
@@ -76,9 +76,7 @@ class Operating:
             for number in stream.workers:
                 # What one keeps until there is room goes with it.
                 stream.filling.release_retainer(number)
-            stream.stage = Stage.PARKED
-            self._pool.forget_stream(stream)
-            self._commands.append(ParkStream(stream.number))
+            self._registry.end_processes(stream)
 
     def _hold(self, stream: StreamState, event: str) -> str:
         if not stream.paused:

@@ -35,7 +35,7 @@ class Planners:
         """Asks what is to be asked; starts planners that are not there."""
         for stream in self._streams.values():
             plans, planner = stream.plans, stream.planner
-            if plans is None or stream.stage is not Stage.RUNNING or not plans.has_question:
+            if plans is None or stream.stage is not Stage.RUNNING or stream.paused or not plans.has_question:
                 continue
             if planner is None:
                 stream.planner = Planner(self._new_number(), now_s)

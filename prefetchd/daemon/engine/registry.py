@@ -171,9 +171,13 @@ class Registry:
             and not any(worker.busy for worker in stream.workers.values())
         ]
         for stream in idle[:-1]:
-            stream.stage = Stage.PARKED
-            self._forget_processes(stream)
-            self._commands.append(ParkStream(stream.number))
+            self.end_processes(stream)
+
+    def end_processes(self, stream: StreamState) -> None:
+        """The stream, of which nothing is under way, gets others when it has something to fill."""
+        stream.stage = Stage.PARKED
+        self._forget_processes(stream)
+        self._commands.append(ParkStream(stream.number))
 
     def unpark(self) -> None:
         """Parked streams that have something to fill get processes again."""

@@ -82,6 +82,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "zygote_deaths": 0,
         "retries": 1,
         "bad_samples": 3,
+        "replanned_batches": 0,
     }
     return found | changes
 
