@@ -21,6 +21,9 @@ class EpochLengths:
     def __init__(self, steps: int | None) -> None:
         self._steps = steps
         self._learnt: dict[int, int] = {}
+        # Of the epochs from `_first` on that were learnt without a gap: the steps before each, and before the next.
+        self._first = 0
+        self._before = [0]
 
     def steps(self, epoch: int) -> int | None:
         """The epoch's steps, or None when nobody knows yet."""
@@ -28,12 +31,23 @@ class EpochLengths:
 
     def learn(self, epoch: int, steps: int) -> None:
         """An epoch of unknown length has ended."""
+        if self._learnt.get(epoch) == steps:
+            return
+        if epoch in self._learnt:
+            self.forget_from(epoch)
         self._learnt[epoch] = steps
+        if epoch != self._first + len(self._before) - 1:
+            self._first, self._before = epoch, [0]
+        self._before.append(self._before[-1] + steps)
 
     def forget_from(self, epoch: int) -> None:
         """What was learnt of `epoch` and of those after it holds no longer."""
         for known in [each for each in self._learnt if each >= epoch]:
             del self._learnt[known]
+        if epoch <= self._first:
+            self._first, self._before = epoch, [0]
+        else:
+            del self._before[epoch - self._first + 1 :]
 
     def after(self, position: Position) -> Position:
         """The position that follows; while the epoch's end is unknown, its next step."""
@@ -47,7 +61,11 @@ class EpochLengths:
             return end[1] - start[1]
         if self._steps is not None:
             return (end[0] - start[0]) * self._steps + end[1] - start[1]
-        between = sum(self._learnt.get(epoch, 0) for epoch in range(start[0], end[0]))
+        first, last = start[0] - self._first, end[0] - self._first
+        if first >= 0 and last < len(self._before):
+            between = self._before[last] - self._before[first]
+        else:
+            between = sum(self._learnt.get(epoch, 0) for epoch in range(start[0], end[0]))
         return between - start[1] + end[1]
 
     def is_end(self, position: Position) -> bool:

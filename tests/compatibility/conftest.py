@@ -13,5 +13,5 @@ from tests.conftest import Daemon, running_daemon
 def compatibility_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Its rings go with their loaders, and its workers are not nicer than DataLoader's."""
     with running_daemon(tmp_path_factory.mktemp("daemon")) as daemon:
-        daemon.start("--linger-clean", "0", "--nice", "0")
+        daemon.start("--linger", "0", "--linger-clean", "0", "--nice", "0")
         yield daemon

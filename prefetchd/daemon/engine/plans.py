@@ -36,6 +36,7 @@ class Plans:
         self._told_planner = 0
         self._states: dict[tuple[int, int], Begun] = {}
         self._told: dict[Hashable, tuple[int, int]] = {}
+        self._trim_at = KEPT_BEYOND_NEED
 
     # --- towards the filling ---
 
@@ -172,8 +173,10 @@ class Plans:
 
     def trim(self, cursors: Iterable[Cursor], is_needed: Callable[[Position], bool]) -> None:
         """Forgets what nobody needs, now and then."""
-        if len(self._known) > KEPT_BEYOND_NEED:
+        if len(self._known) > self._trim_at:
             self._known = {each: found for each, found in self._known.items() if is_needed(each)}
+            # So that each plan is looked at a few times at most, however many are needed.
+            self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
         living = {cursor.key for cursor in cursors}
         if len(self._told) > 2 * len(living) + KEPT_STATES:
             self._told = {key: told for key, told in self._told.items() if key in living}

@@ -338,3 +338,28 @@ def test_of_several_that_are_gone_the_earliest_comes_first_whatever_their_order(
             claimed.add(position)
             again.append(position)
         assert again == [(0, 1), (0, 3), (0, 4)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.just("learn"), st.integers(0, 8), st.integers(0, 5))
+        | st.tuples(st.just("forget"), st.integers(0, 8)),
+        max_size=25,
+    ),
+    st.tuples(st.integers(0, 8), st.integers(0, 5)),
+    st.tuples(st.integers(0, 8), st.integers(0, 5)),
+)
+@settings(deadline=None)
+def test_distances_over_learnt_epochs_are_their_sums(events, one, other):
+    lengths = EpochLengths(None)
+    known: dict[int, int] = {}
+    for kind, epoch, *steps in events:
+        if kind == "forget":
+            lengths.forget_from(epoch)
+            known = {each: steps for each, steps in known.items() if each < epoch}
+        elif known.setdefault(epoch, steps[0]) == steps[0]:
+            lengths.learn(epoch, steps[0])
+    start, end = sorted((one, other))
+    between = sum(known.get(epoch, 0) for epoch in range(start[0], end[0]))
+    assert lengths.distance(start, end) == between - start[1] + end[1]
+    assert [lengths.steps(epoch) for epoch in range(9)] == [known.get(epoch) for epoch in range(9)]
