@@ -101,7 +101,7 @@ def test_shared_memory_fills_up_while_training(daemon):
     assert said["seen"] == "True"
     assert said["errors"].count("epoch 0, step 10") == 1
     assert "Raise buffer=" in said["errors"]
-    assert said["status"] == "0 running"
+    assert said["status"] == "0 healthy"
     assert "the dataset takes" in said["other"]
     assert said["end"] == "reached"
 
