@@ -41,6 +41,8 @@ def differences(theirs: Any, ours: Any) -> list[str]:
 class _Comparison:
     def __init__(self) -> None:
         self._found: list[str] = []
+        # Temporary ones too must not give their ids to others.
+        self._kept: list[Any] = []
         self._twins: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._storages: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
@@ -62,6 +64,7 @@ class _Comparison:
                     self._found.append(f"{where}: another name for the same object with one loader only")
                 return
             self._twins[0][id(theirs)], self._twins[1][id(ours)] = id(ours), id(theirs)
+            self._kept += (theirs, ours)
         self._contents(theirs, ours, where)
 
     def _contents(self, theirs: Any, ours: Any, where: str) -> None:

@@ -119,3 +119,15 @@ def test_the_traceback_must_show_the_user_s_functions():
     bare = ValueError(*theirs.args)
     assert differences(Raised(theirs), Raised(theirs)) == []
     assert "__getitem__" in differences(Raised(theirs), Raised(bare))[0]
+
+
+def test_lists_that_are_made_for_the_comparison_alone_are_nobody_s_twins():
+    """Else the id of one that is gone would be given to another, with one loader only."""
+
+    def arrays() -> list[np.ndarray]:
+        return [np.array([str(index), [index]], dtype=object) for index in range(200)]
+
+    ours = arrays()
+    for index in range(0, 200, 3):
+        ours[index] = ours[index].copy()
+    assert differences(arrays(), ours) == []

@@ -85,6 +85,7 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
         with PrefetchLoader(Unloadable(), batch_size=2, buffer=6, stream="bad"):
             stream_when(daemon, "good", lambda stream: stream["consumers"][0].get("held"), "its batch is held")
             stream_when(daemon, "bad", lambda stream: stream["stage"] == "failed", "it has failed")
+            stream_when(daemon, "good", lambda stream: stream["recent"] and stream["workers"], "it has a past")
             found = status(daemon)
         del kept
     seen = [*nodes(absent), *nodes(found)]
