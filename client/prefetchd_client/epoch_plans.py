@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import Assume, CloseCursor, Message, PlaceCursor
+from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE, Assume, CloseCursor, Message, PlaceCursor
 from prefetchd_client.assumptions import Assumptions, as_assumed
 from prefetchd_client.cursors import ClientCursor, Cursors
-
-# messages.EpochStates.stage
-BEFORE, AFTER_FIRST, AT_END = range(3)
 
 
 class EpochPlans:

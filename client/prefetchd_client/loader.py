@@ -49,6 +49,8 @@ class PrefetchLoader(DataLoader[Any]):
       fresh     True drops batches that an earlier run left
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
 
+    pin_memory is accepted and has no effect so far: batches are in ordinary memory.
+
     num_workers 0 lets the daemon decide; another number bounds this stream's workers. prefetch_factor,
     persistent_workers, multiprocessing_context and in_order are accepted and have no meaning: batches are prefetched up
     to `buffer`, workers outlive the trainer, and the order is always kept.

@@ -294,6 +294,9 @@ class EpochStates(Message):
     states: Blobs = ()
 
 
+BEFORE, AFTER_FIRST, AT_END = range(3)
+
+
 @_numbered(25)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Farewell(Message):

@@ -16,13 +16,24 @@ import socket
 
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import AskPlan, Begun, Message, PlanFailed, Planned, Ready, Rebase
+from prefetchd.wire.messages import (
+    AFTER_FIRST,
+    AT_END,
+    BEFORE,
+    AskPlan,
+    Begun,
+    Message,
+    PlanFailed,
+    Planned,
+    Ready,
+    Rebase,
+)
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import UserCodeError, remote_exception
 from prefetchd.workers.note import IDLE, SAMPLING, NoteWriter
 from prefetchd.workers.program import Program
-from prefetchd.workers.sampling import AFTER_FIRST, AT_END, BEFORE, OutOfReach, PlannedEpoch, Sampling
+from prefetchd.workers.sampling import OutOfReach, PlannedEpoch, Sampling
 
 KEYS_A_MESSAGE_BYTES = 48 * 1024
 

@@ -29,6 +29,7 @@ from torch.utils.data import (
 
 from prefetchd.plan.keys import pack_batch, pack_one
 from prefetchd.plan.seeds import sampler_seed
+from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
 from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, parts_of
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.program import Program
@@ -38,9 +39,6 @@ KEPT_EPOCHS = 3
 
 ENDLESS_AFTER = 1 << 24
 """Samples of one epoch after which its sampler is taken for one that never ends: another epoch may begin then."""
-
-BEFORE, AFTER_FIRST, AT_END = range(3)
-"""When states are taken (messages.EpochStates.stage)."""
 
 # The same in every epoch that is told apart by its seed or by set_epoch() alone.
 _STATELESS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)

@@ -12,7 +12,19 @@ from prefetchd.daemon.engine.batches import Contents
 from prefetchd.plan.keys import digest
 from prefetchd.ring.cursors import Cursor, EpochLengths
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import AskPlan, Assume, Begun, EpochStates, Message, PlanFailed, Planned, Rebase
+from prefetchd.wire.messages import (
+    AFTER_FIRST,
+    AT_END,
+    BEFORE,
+    AskPlan,
+    Assume,
+    Begun,
+    EpochStates,
+    Message,
+    PlanFailed,
+    Planned,
+    Rebase,
+)
 from prefetchd.wire.stream_spec import Position
 
 AHEAD = 32
@@ -20,7 +32,6 @@ STEPS_AN_ASK = 64
 KEPT_BEYOND_NEED = 4096
 KEPT_ASSUMPTIONS = 8
 KEPT_STATES = 8
-STAGES = (0, 1, 2)
 
 
 class Plans:
@@ -114,7 +125,7 @@ class Plans:
     def _begun(self, message: Begun) -> None:
         self._states[message.epoch, message.stage] = message
         for old in sorted({epoch for epoch, _ in self._states})[:-KEPT_STATES]:
-            for stage in STAGES:
+            for stage in (BEFORE, AFTER_FIRST, AT_END):
                 self._states.pop((old, stage), None)
 
     def _planned(self, message: Planned, asked: AskPlan) -> None:
