@@ -13,6 +13,7 @@ from prefetchd.wire.errors import PrefetchdError
 VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
+    "config": "Check a configuration file.",
     "stop": "Stop the daemon.",
     "logs": "Show the daemon's log.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",

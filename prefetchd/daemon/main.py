@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prefetchd import __version__
+from prefetchd.daemon.config import NO_CONFIG, Config
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.logs import log_to
 from prefetchd.daemon.loop import Loop
@@ -31,7 +32,7 @@ log = logging.getLogger("prefetchd")
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
-    who started it may start it again when it dies."""
+    who started it may start it again when it dies. `config` was read from `config_file`, and is again on SIGHUP."""
 
     limits: Limits
     nice: int = 0
@@ -40,6 +41,8 @@ class Options:
     log_file: Path | None = None
     log_level: str = "info"
     supervised: bool = False
+    config: Config = NO_CONFIG
+    config_file: Path | None = None
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
