@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.attaching import DeclaredDataset, attached_client
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.inline import InlineStream
@@ -132,19 +134,23 @@ class PrefetchLoader(DataLoader[Any]):
             fingerprint_extra=fingerprint_extra,
         )
         self.fingerprint_s = time.perf_counter() - began_s
-        self.spec = request.spec
+        client: StreamClient | InlineStream
+        if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
+            client = InlineStream(request.spec, request.parts)
+        else:
+            client = StreamClient(
+                runtime_paths(socket), request.spec, request.parts, shared=request.shared, fresh=fresh
+            )
+        self._begin(request.spec, client)
+
+    def _begin(self, spec: StreamSpec, client: StreamClient | InlineStream) -> None:
+        self.spec = spec
         self._epoch = 0
         self._step = 0
         self._position = (0, 0)
         self._waiting: ClientCursor | None = None
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
-        self._client: StreamClient | InlineStream
-        if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
-            self._client = InlineStream(request.spec, request.parts)
-        else:
-            self._client = StreamClient(
-                runtime_paths(socket), request.spec, request.parts, shared=request.shared, fresh=fresh
-            )
+        self._client = client
         guard_forks(self)
         self._finalizer = weakref.finalize(self, self._client.close)
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
@@ -177,6 +183,28 @@ class PrefetchLoader(DataLoader[Any]):
             elif type(sampler) is not SequentialSampler:
                 arguments["sampler"] = sampler
         return cls(dataloader.dataset, **(arguments | extra))
+
+    @classmethod
+    def attach(cls, stream: str, *, timeout: float = 0, socket: str | None = None) -> PrefetchLoader:
+        """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
+        private copies while others consume the stream too.
+
+        Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
+        when that has failed. Blocks until the daemon has looked at the stream's dataset.
+        """
+        client = attached_client(runtime_paths(socket), stream)
+        spec = client.spec
+        loader = cls.__new__(cls)
+        DataLoader.__init__(
+            loader,
+            DeclaredDataset(spec),  # type: ignore[arg-type]
+            batch_size=spec.batch_size or None,
+            drop_last=spec.drop_last,
+            timeout=timeout,
+        )
+        loader.fingerprint_s = 0.0
+        loader._begin(spec, client)
+        return loader
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator. It takes its epoch at its first next(); until then it consumes nothing."""

@@ -91,6 +91,8 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             memory_bytes=options.memory_bytes,
             idle_exit_s=options.idle_exit_s,
             supervised=options.supervised,
+            config=options.config,
+            config_file=options.config_file,
         )
         ending.callback(service.close)
         _stop_on_signals(loop, service)
@@ -101,6 +103,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
         )
         kill_point("daemon.start.listening")
+        service.declared.begin()
         ready()
         loop.run()
     log.info("stopped", extra={"fields": {"pid": os.getpid()}})
@@ -123,16 +126,20 @@ def _stop_on_signals(loop: Loop, service: Service) -> None:
     def note(number: int, _frame: object) -> None:
         names.append(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, note)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
     def woke() -> None:
         woken.recv(64)
-        if names:
-            service.stop(names[-1])
+        told = names[:]
+        names.clear()
+        ending = [name for name in told if name != "SIGHUP"]
+        if ending:
+            service.stop(ending[-1])
+        elif told:
+            service.declared.reload()
 
     loop.watch(woken.fileno(), woke)
     # The pair lives as long as the loop that watches it.

@@ -6,12 +6,15 @@ import contextlib
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from prefetchd import __version__
 from prefetchd.daemon.backend_events import WorkerEvents
 from prefetchd.daemon.carrying_out import CarryingOut
+from prefetchd.daemon.config import NO_CONFIG, Config
 from prefetchd.daemon.control import Control
+from prefetchd.daemon.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.trainers import Identity
 from prefetchd.daemon.loop import Loop
@@ -45,6 +48,8 @@ class Service:
         memory_bytes: int | None = None,
         idle_exit_s: float | None = None,
         supervised: bool = False,
+        config: Config = NO_CONFIG,
+        config_file: Path | None = None,
     ) -> None:
         self.loop = loop
         self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, supervised))
@@ -68,7 +73,10 @@ class Service:
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )
         control = Control(generation, self.stop)
-        self.session_events = TrainerEvents(loop, self.engine, self._publishing, self._rings, control, paths)
+        self.declared = DeclaredStreams(config, config_file, loop, self.engine, self._rings, paths)
+        self.session_events = TrainerEvents(
+            loop, self.engine, self._publishing, self._rings, control, paths, self.declared
+        )
         self.status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._carrying_out.settle)
         self._rings.adopt()
@@ -99,6 +107,7 @@ class Service:
             for resources in self._rings.resources.values():
                 ending.callback(resources.close)
             ending.callback(self._backend.close)
+            ending.callback(self.declared.close)
             listener = self._publishing.listener
             if listener is not None:
                 for session in list(listener.sessions.values()):
@@ -111,7 +120,9 @@ class Service:
         self.engine.tick(now_s)
         self._workers.tick(now_s)
         self._carrying_out.settle()
-        self.status.write(snapshot(self.engine, self._rings.resources, self._backend, self._about()))
+        found = snapshot(self.engine, self._rings.resources, self._backend, self._about())
+        self.declared.tell(found)
+        self.status.write(found)
         listener = self._publishing.listener
         if listener is not None:
             listener.end_silent(now_s)

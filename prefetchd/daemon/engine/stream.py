@@ -119,6 +119,10 @@ class StreamState:
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
         self.settles_until_s: float | None = None
+        # The daemon's own session on a declared stream, which keeps it while nobody else is there; and whether that
+        # one is told of progress (else the stream waits for trainers).
+        self.keeper: int | None = None
+        self.follows_progress = False
         self.ring_id = 0
         self.former_grants: list[Grant] = []
         self.workers: dict[int, Worker] = {}
