@@ -14,7 +14,9 @@ from prefetchd.daemon.config import StreamConfig
 from prefetchd.daemon.declaring import DeclaringProcess
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.keeping import planned
+from prefetchd.daemon.engine.places import FILES
 from prefetchd.daemon.engine.stream import Stage, StreamState
+from prefetchd.daemon.file_streams import FileStreams
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.progress.file_source import FileSource
@@ -41,6 +43,7 @@ class DeclaredStream:
         loop: Loop,
         engine: Engine,
         rings: StreamRings,
+        files: FileStreams,
         settled: Callable[[DeclaredStream], None],
     ) -> None:
         self.config = config
@@ -52,6 +55,7 @@ class DeclaredStream:
         self._loop = loop
         self._engine = engine
         self._rings = rings
+        self._files = files
         self._settled = settled
         self._source: Source | None = None
         self._process: DeclaringProcess | None = None
@@ -69,7 +73,7 @@ class DeclaredStream:
         return self._engine.stream_of(self.session)
 
     def about(self) -> dict[str, Any]:
-        """For the snapshot: where its consumer stands, if that is told by a file."""
+        """For the snapshot: where its consumer stands, if a file tells that."""
         source = self._source
         return {
             "file": self.config.progress_file or None,
@@ -88,6 +92,8 @@ class DeclaredStream:
         stream = self.stream
         if why and stream is not None:
             self._engine.drop(stream.number, why)
+        if why and self.config.store == FILES:
+            self._files.give_up(self.config.directory, remove=True)
 
     def wait(self) -> None:
         """After close(), when the loop runs no more."""
@@ -115,6 +121,9 @@ class DeclaredStream:
             encode_spec(spec),
             shared=True,
         )
+        found: Position | None = None
+        if spec.store == FILES:
+            found = self._files.find(spec)
         self._engine.hello(session, hello, time.monotonic())
         stream = self.stream
         if stream is None or stream.name != spec.name:
@@ -131,11 +140,12 @@ class DeclaredStream:
             # Adopted from a daemon that died, with its program: the fingerprint says that it is the same.
             os.close(fd)
             unlink(message.name)
-        self._engine.keep(session, follows_progress=bool(self.config.progress_file))
         if self.config.progress_file:
             self._source = FileSource(
                 self.config.progress_file, self.config.poll_s, self._loop, self._moved, self._in_plan
             )
+            found = self._source.position
+        self._engine.keep(session, found or (0, 0), follows_progress=bool(self.config.progress_file))
         log.info("stream declared", extra={"fields": {"stream": spec.name, "fingerprint": spec.fingerprint}})
 
     def _moved(self, position: Position) -> None:

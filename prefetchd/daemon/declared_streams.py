@@ -12,10 +12,12 @@ from prefetchd.daemon.config import Config, ConfigError, StreamConfig
 from prefetchd.daemon.config_file import read_config
 from prefetchd.daemon.declared_stream import DeclaredStream
 from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.places import FILES
+from prefetchd.daemon.file_streams import FileStreams
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.sessions import Session
 from prefetchd.daemon.stream_rings import StreamRings
-from prefetchd.wire.errors import PrefetchdError, StreamFailedError
+from prefetchd.wire.errors import CallerError, PrefetchdError, StreamFailedError
 from prefetchd.wire.messages import Hello
 from prefetchd.wire.runtime_paths import RuntimePaths
 
@@ -39,6 +41,7 @@ class DeclaredStreams:
         rings: StreamRings,
         paths: RuntimePaths,
     ) -> None:
+        """Raises CallerError when a stream's directory cannot be used."""
         self._config = config
         self._config_file = config_file
         self._loop = loop
@@ -47,6 +50,8 @@ class DeclaredStreams:
         self._paths = paths
         self._next_session = FIRST_SESSION
         self._streams: dict[str, DeclaredStream] = {}
+        self.files = FileStreams(engine, rings)
+        self.files.claim(_directories(config))
         self._attaching: list[tuple[Session, Hello, GoOn]] = []
 
     def begin(self) -> None:
@@ -71,7 +76,9 @@ class DeclaredStreams:
         before, self._config = self._config, config
         changed = []
         for stream in before.streams:
-            declared = self._streams[stream.name]
+            declared = self._streams.get(stream.name)
+            if declared is None:  # its directory could not be used
+                continue
             if config.stream(stream.name) != stream or declared.failure:
                 why = "its declaration has changed" if config.stream(stream.name) else "it is not declared any more"
                 declared.close(why)
@@ -79,7 +86,12 @@ class DeclaredStreams:
                 changed.append(stream.name)
         for stream in config.streams:
             if stream.name not in self._streams:
-                self._begin(stream)
+                try:
+                    self.files.claim(_directories(Config(streams=(stream,))))
+                except CallerError as error:
+                    log.error("configuration not taken", extra={"fields": {"problem": str(error)}})
+                else:
+                    self._begin(stream)
         log.info("configuration read again", extra={"fields": {"streams": len(config.streams), "ended": changed}})
 
     def attach(self, session: Session, hello: Hello, go_on: GoOn) -> None:
@@ -100,6 +112,9 @@ class DeclaredStreams:
             declared = self._streams.get(stream["name"])
             stream["declared"] = declared is not None
             stream["progress"] = declared.about() if declared is not None else None
+            found_stream = declared.stream if declared is not None else None
+            fault = self.files.fault_of(found_stream.spec) or found_stream.store_fault if found_stream else ""
+            stream["store_fault"] = fault or None
         found["declared"] = [
             {"name": name, "failure": each.failure or None, "settled": each.is_settled}
             for name, each in self._streams.items()
@@ -110,6 +125,7 @@ class DeclaredStreams:
         for declared in self._streams.values():
             declared.close()
             declared.wait()
+        self.files.close()
 
     def _begin(self, stream: StreamConfig) -> None:
         directory = os.path.dirname(self._config_file) if self._config_file is not None else ""
@@ -121,6 +137,7 @@ class DeclaredStreams:
             self._loop,
             self._engine,
             self._rings,
+            self.files,
             self._settled,
         )
         self._next_session -= 1
@@ -136,3 +153,7 @@ class DeclaredStreams:
                     self.attach(session, hello, go_on)
                 except PrefetchdError as error:
                     session.refuse(error)
+
+
+def _directories(config: Config) -> list[str]:
+    return [stream.directory for stream in config.streams if stream.store == FILES]

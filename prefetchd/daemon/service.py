@@ -79,7 +79,7 @@ class Service:
         )
         self.status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._carrying_out.settle)
-        self._rings.adopt()
+        self._rings.adopt(config.ram_disks)
         self._tick()
 
     def listen(self, listener: Listener) -> None:
@@ -119,6 +119,7 @@ class Service:
         self._rings.look_for_the_dead()
         self.engine.tick(now_s)
         self._workers.tick(now_s)
+        self.declared.files.look(now_s)
         self._carrying_out.settle()
         found = snapshot(self.engine, self._rings.resources, self._backend, self._about())
         self.declared.tell(found)

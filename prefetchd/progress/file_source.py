@@ -26,7 +26,8 @@ class FileSource:
         moved: Moved,
         in_plan: Callable[[Position], Position | str] = lambda position: position,
     ) -> None:
-        """`moved` is called from the loop of `timers`, never from here. `in_plan` as in Settling."""
+        """`moved` is called from the loop of `timers`, never from here: what can be told at once is `position` by now.
+        `in_plan` as in Settling."""
         self.path = path
         self._name = os.path.basename(path)
         self._poll_s = poll_s
@@ -37,6 +38,7 @@ class FileSource:
         self._why = ""
         self._open = True
         self._looks_again = False
+        self._settling.read(self._content(), time.monotonic())
         timers.call_later(0.0, self._poll)
 
     @property

@@ -19,6 +19,7 @@ from prefetchd.daemon.engine.commands import (
     Wake,
 )
 from prefetchd.daemon.engine.keeping import follow, keep
+from prefetchd.daemon.engine.places import lose
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.rings import Rings
@@ -141,10 +142,10 @@ class Engine:
             stream.former_grants = []
             self._moved = True
 
-    def keep(self, session: int, *, follows_progress: bool) -> None:
-        """The daemon's own session, whose hello() was answered, keeps its stream: it is filled from now on, also while
-        nobody else is there."""
-        keep(self._sessions[session], session, follows_progress=follows_progress)
+    def keep(self, session: int, position: Position, *, follows_progress: bool) -> None:
+        """The daemon's own session, whose hello() was answered, keeps its stream: it is filled from `position` on, also
+        while nobody else is there."""
+        keep(self._sessions[session], session, position, follows_progress=follows_progress)
         self._moved = True
 
     def progress(self, session: int, position: Position) -> None:
@@ -152,6 +153,13 @@ class Engine:
         stream = self._sessions.get(session)
         if stream is not None:
             follow(stream, position)
+            self._moved = True
+
+    def batch_missing(self, number: int, slot: int, generation: int) -> None:
+        """Somebody else has removed the file of a ready batch: it is made again if it is wanted."""
+        stream = self.streams.get(number)
+        if stream is not None and lose(stream, slot, generation):
+            self._log("warning", "batch removed by somebody else", stream=stream.name, slot=slot)
             self._moved = True
 
     def drop(self, number: int, why: str) -> None:

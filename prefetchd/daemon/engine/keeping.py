@@ -29,16 +29,19 @@ class FiniteEpochs(EpochLengths):
         return super().steps(epoch) if epoch < self._epochs else 0
 
 
-def keep(stream: StreamState, session: int, *, follows_progress: bool) -> None:
-    """The daemon's own `session`, which is a consumer of the stream by now, keeps it from here on."""
+def keep(stream: StreamState, session: int, position: Position, *, follows_progress: bool) -> None:
+    """The daemon's own `session`, which is a consumer of the stream by now, keeps it from here on. Nobody is known to
+    stand elsewhere than at `position`."""
     stream.keeper = session
+    # Also one that was adopted from a daemon that died.
+    stream.offering.shareable = True
     stream.follows_progress = follows_progress
     if stream.spec.epochs:
         stream.window.lengths = FiniteEpochs(stream.schedule.steps, stream.spec.epochs)
     if follows_progress:
-        stream.offering.place_cursor((session, FOLLOWER), (0, 0), waiting=True)
+        stream.offering.place_cursor((session, FOLLOWER), position, waiting=True)
     elif waits_for_trainers(stream) and not stream.window.cursors:
-        stream.offering.place_cursor((GHOST, 0), (0, 0), waiting=True)
+        stream.offering.place_cursor((GHOST, 0), position, waiting=True)
 
 
 def follow(stream: StreamState, position: Position) -> None:

@@ -14,9 +14,10 @@ from prefetchd.daemon.engine.adoption import FoundRing, found_batches, last_gene
 from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, Log, ParkStream, Send, StartStream
 from prefetchd.daemon.engine.keeping import GHOST, waits_for_trainers
+from prefetchd.daemon.engine.places import ring_of
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.stream import AbsentConsumer, Stage, StreamState
-from prefetchd.ring.policy import Ring, SlotState
+from prefetchd.ring.policy import SlotState
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Hello, Refused
 from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
@@ -89,7 +90,9 @@ class Registry:
         stream.batch_bytes = max((record.payload_bytes for record in found.records), default=0)
         stream.wanted_slots, stream.most_slots = found.wanted_slots, found.slots
         stream.filling.whole_only = not found.layout
-        ring = stream.window.ring = Ring(found.slots, first_generation=last_generation(found) + 1)
+        first_generation = last_generation(found) + 1
+        ring = ring_of(stream, found.slots, self._commands, first_generation=first_generation)
+        stream.window.ring = ring
         ring.reserve(len(found.records))
         living = [each.record for each in found.consumers if each.alive and not each.departed]
         holding = {each.record for each in found.consumers if each.alive and each.departed}

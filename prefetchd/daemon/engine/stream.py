@@ -123,6 +123,8 @@ class StreamState:
         # one is told of progress (else the stream waits for trainers).
         self.keeper: int | None = None
         self.follows_progress = False
+        # Why the last batch could not be written where batches go; empty when it could.
+        self.store_fault = ""
         self.ring_id = 0
         self.former_grants: list[Grant] = []
         self.workers: dict[int, Worker] = {}
