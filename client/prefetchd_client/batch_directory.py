@@ -113,8 +113,8 @@ class BatchDirectory:
         waited_s = time.monotonic() - began_s
         if self._timeout_s and waited_s >= self._timeout_s:
             raise RemoteError(
-                f"{os.path.join(self.directory, name)} has not come within {self._timeout_s} s: `prefetchd status` tells "
-                "what its daemon is doing"
+                f"{os.path.join(self.directory, name)} has not come within {self._timeout_s} s: `prefetchd status` "
+                "tells what its daemon is doing"
             )
         time.sleep(pause_s)
         self.waited_s += time.monotonic() - began_s - waited_s

@@ -14,6 +14,7 @@ VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
     "config": "Check a configuration file.",
+    "warm": "Return when the streams of a configuration are filled.",
     "stop": "Stop the daemon.",
     "logs": "Show the daemon's log.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",

@@ -158,7 +158,7 @@ STREAM_KEYS = {
     "timeout": as_number(0),
     "epochs": as_whole(0, 1 << 31),
 }
-_OTHER_STREAM_KEYS = ("buffer", "store", "progress")
+OTHER_STREAM_KEYS = ("buffer", "store", "progress")
 
 
 def parse_config(text: str, file: str = "<config>", directory: str = "") -> Config:
@@ -194,7 +194,7 @@ def _stream(checked: Checked, name: str, raw: Any) -> StreamConfig:
         return StreamConfig(name, "")
     if not 0 < len(name) <= 200 or not name.isprintable():
         checked.wrong(path, name, "a name of 1 to 200 printable characters")
-    checked.only(raw, path, (*STREAM_KEYS, *_OTHER_STREAM_KEYS))
+    checked.only(raw, path, (*STREAM_KEYS, *OTHER_STREAM_KEYS))
     if "dataset" not in raw:
         checked.wrong((*path, "dataset"), None, 'a factory, as in "my_module:make_dataset"')
     found = {key: checked.value(raw, path, key, check) for key, check in STREAM_KEYS.items()}
@@ -207,6 +207,8 @@ def _stream(checked: Checked, name: str, raw: Any) -> StreamConfig:
     stream = StreamConfig(name, **{"dataset": "", **{key: each for key, each in found.items() if each is not UNSET}})
     if stream.rank >= stream.world_size:
         checked.wrong((*path, "rank"), stream.rank, f"0 to world_size - 1, which is {stream.world_size - 1}")
+    if stream.lookback and stream.store == "files":
+        checked.wrong((*path, "lookback"), stream.lookback, "0: files are made again for who goes back")
     _check_watermarks(checked, stream, path)
     return stream
 

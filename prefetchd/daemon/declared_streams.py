@@ -12,6 +12,7 @@ from prefetchd.daemon.config import Config, ConfigError, StreamConfig
 from prefetchd.daemon.config_file import read_config
 from prefetchd.daemon.declared_stream import DeclaredStream
 from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.keeping import is_warm
 from prefetchd.daemon.engine.places import FILES
 from prefetchd.daemon.file_streams import FileStreams
 from prefetchd.daemon.loop import Loop
@@ -115,6 +116,8 @@ class DeclaredStreams:
             found_stream = declared.stream if declared is not None else None
             fault = self.files.fault_of(found_stream.spec) or found_stream.store_fault if found_stream else ""
             stream["store_fault"] = fault or None
+            stream["warm"] = found_stream is not None and is_warm(found_stream)
+            stream["batches_ready"] = found_stream.window.ready_ahead() if found_stream is not None else 0
         found["declared"] = [
             {"name": name, "failure": each.failure or None, "settled": each.is_settled}
             for name, each in self._streams.items()

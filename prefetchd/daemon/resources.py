@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
-from prefetchd.ring.capacity import Room, aligned_slot_bytes, check_growth, check_step, most_slots, slots_for
+from prefetchd.ring.capacity import (
+    Room,
+    aligned_slot_bytes,
+    check_growth,
+    check_step,
+    most_slots,
+    ring_bytes,
+    slots_for,
+)
 from prefetchd.ring.file_ring import FileRing, file_bytes
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.ring.segment import SHARED_MEMORY, RingSegment, new_header, unlink
@@ -133,7 +141,7 @@ class StreamResources:
             free = free_bytes(directory)
             if files is not None:
                 free += file_bytes(directory)
-                spec = dataclasses.replace(spec, buffer_bytes=_less(spec.buffer_bytes, RESERVE_BYTES))
+                spec = _with_files(spec, slot_bytes)
         except OSError as error:
             raise NoSpaceError(f"{directory}: {error.strerror}. Is the RAM disk mounted?") from None
         room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
@@ -148,9 +156,9 @@ class StreamResources:
             ring = FileRing.create(name, header, encoded, layout, slots)
             ring.files = files
             self.ring = ring
-            bound_bytes = spec.buffer_bytes or most * slot_bytes
+            bound_bytes = self.spec.buffer_bytes or most * slot_bytes + RESERVE_BYTES
             with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told
-                files.describe(describe_stream(spec, steps, bound_bytes + RESERVE_BYTES, slot_bytes))
+                files.describe(describe_stream(spec, steps, bound_bytes, slot_bytes))
         kill_point("daemon.ring.created")
         return self.ring
 
@@ -191,9 +199,13 @@ class StreamResources:
             self.program_fd = -1
 
 
-def _less(buffer_bytes: int, taken_bytes: int) -> int:
-    """What is left of it; 0 would mean that nothing was asked for."""
-    return max(1, buffer_bytes - taken_bytes) if buffer_bytes else 0
+def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
+    """The spec whose buffer is a ring of as many slots as there may be files: the ring itself takes nothing of what
+    files may have."""
+    if not spec.buffer_bytes:
+        return spec
+    slots = max(0, spec.buffer_bytes - RESERVE_BYTES) // slot_bytes
+    return dataclasses.replace(spec, buffer_bytes=ring_bytes(slots, slot_bytes))
 
 
 class SegmentNames:

@@ -114,9 +114,9 @@ class StreamSpec:
             raise CallerError(
                 f"low_watermark is {self.low_watermark}; allowed: up to high_watermark, {self.high_watermark}"
             )
-        if (self.store == "shm") != (not self.directory) or len(self.directory) > 2000:
+        if (self.store == "shm") != (not self.directory) or len(self.directory) > 600:
             raise CallerError(
-                f"store {self.store!r} in directory {self.directory[:40]!r}; allowed: one unless it is 'shm'"
+                f"store {self.store!r} in directory {self.directory[:30]!r}; allowed: 1 to 600 letters; none for shm"
             )
         if len(self.name) > 200 or not self.name.isprintable():
             raise CallerError(f"stream name {self.name[:40]!r}...: allowed: up to 200 printable characters")

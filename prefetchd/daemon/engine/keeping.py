@@ -73,6 +73,19 @@ def planned(stream: StreamState, position: Position) -> Position | str:
     return epoch, step
 
 
+def is_warm(stream: StreamState) -> bool:
+    """True when a kept stream has as many batches ready as its low watermark, or as it will ever have."""
+    ring = stream.window.ring
+    if ring is None:
+        return False
+    most = max(1, int(stream.wanted_slots / ring.mean_span))
+    if stream.window.ready_ahead() >= min(stream.spec.low_watermark or most, most):
+        return True
+    busy = any(worker.busy for worker in stream.workers.values())
+    # A plan may end, and a ring that could not grow stays small.
+    return not busy and ring.reserved >= stream.wanted_slots and stream.filling.need() is None
+
+
 def waits_for_trainers(stream: StreamState) -> bool:
     """True while a kept stream has no other consumer, and is not told of progress."""
     if stream.keeper is None or stream.follows_progress or stream.is_awaited:

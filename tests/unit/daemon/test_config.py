@@ -52,7 +52,7 @@ def test_all_that_can_be_said():
         buffer = "30GB"
         low_watermark = 800
         high_watermark = 1000
-        lookback = 4
+        lookback = 0
         workers = 6
         timeout = 90
         epochs = 120
@@ -85,7 +85,7 @@ def test_all_that_can_be_said():
         0,
         800,
         1000,
-        4,
+        0,
         6,
         90.0,
         120,
@@ -125,6 +125,7 @@ def test_a_ring_on_a_ram_disk():
         ('progress = {file = "p", poll = 0}', "progress.poll is 0; allowed: seconds, 0.01 or more"),
         ("rank = 2", "rank is 2; allowed: 0 to world_size - 1, which is 0"),
         ("low_watermark = 5", "high_watermark is nothing; allowed: low_watermark and high_watermark, or neither"),
+        ('lookback = 2\nstore = {files = "x"}', "lookback is 2; allowed: 0: files are made again for who goes back"),
         ("timeout = inf", "timeout is inf; allowed: seconds, 0 or more"),
         ("env = {TOKEN = 5}", "env is ['TOKEN']; allowed: values in quotes"),
         ("batchsize = 4", "batchsize is unknown; allowed: batch_size? One of dataset, "),

@@ -50,6 +50,8 @@ NUMBERS = {
     63: "FillFailed",
     64: "BadSamples",
     65: "Digested",
+    70: "Declared",
+    71: "StoreFailed",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)
