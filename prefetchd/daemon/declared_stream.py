@@ -76,9 +76,9 @@ class DeclaredStream:
         """For the snapshot: where its consumer stands, if a file tells that."""
         source = self._source
         return {
-            "file": self.config.progress_file or None,
-            "epoch": source.position[0] if source is not None and source.position is not None else None,
-            "step": source.position[1] if source is not None and source.position is not None else None,
+            "file": self.config.progress_file,
+            "epoch": source.position[0] if source is not None and source.position is not None else -1,
+            "step": source.position[1] if source is not None and source.position is not None else -1,
             "unreadable": source.unreadable if source is not None else 0,
             "complaint": source.complaint if source is not None else "",
         }

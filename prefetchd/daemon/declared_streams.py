@@ -25,6 +25,8 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 FIRST_SESSION = -2
 """Of the daemon's own sessions, which count down: connections count up, and -1 is the engine's ghost."""
 
+NO_PROGRESS = {"file": "", "epoch": -1, "step": -1, "unreadable": 0, "complaint": ""}
+
 GoOn = Callable[[Session, Hello], None]
 
 log = logging.getLogger("prefetchd")
@@ -108,20 +110,16 @@ class DeclaredStreams:
 
     def tell(self, found: dict[str, Any]) -> None:
         """Adds to a snapshot what is declared."""
-        by_name = {stream["name"]: stream for stream in found["streams"]}
-        for stream in by_name.values():
+        for stream in found["streams"]:
             declared = self._streams.get(stream["name"])
+            state = declared.stream if declared is not None else None
             stream["declared"] = declared is not None
-            stream["progress"] = declared.about() if declared is not None else None
-            found_stream = declared.stream if declared is not None else None
-            fault = self.files.fault_of(found_stream.spec) or found_stream.store_fault if found_stream else ""
-            stream["store_fault"] = fault or None
-            stream["warm"] = found_stream is not None and is_warm(found_stream)
-            stream["batches_ready"] = found_stream.window.ready_ahead() if found_stream is not None else 0
-        found["declared"] = [
-            {"name": name, "failure": each.failure or None, "settled": each.is_settled}
-            for name, each in self._streams.items()
-        ]
+            stream["progress"] = declared.about() if declared is not None else NO_PROGRESS
+            stream["store_fault"] = (self.files.fault_of(state.spec) or state.store_fault) if state is not None else ""
+            stream["batches_ready"] = state.window.ready_ahead() if state is not None else 0
+            stream["warm"] = state is not None and is_warm(state)
+        # From the first snapshot on, before any of them is begun.
+        found["declared"] = [self._about(stream.name) for stream in self._config.streams]
 
     def close(self) -> None:
         """When the loop runs no more."""
@@ -129,6 +127,14 @@ class DeclaredStreams:
             declared.close()
             declared.wait()
         self.files.close()
+
+    def _about(self, name: str) -> dict[str, Any]:
+        declared = self._streams.get(name)
+        return {
+            "name": name,
+            "settled": declared is not None and declared.is_settled,
+            "failure": declared.failure if declared is not None else "",
+        }
 
     def _begin(self, stream: StreamConfig) -> None:
         directory = os.path.dirname(self._config_file) if self._config_file is not None else ""

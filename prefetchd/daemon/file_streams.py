@@ -111,6 +111,8 @@ class FileStreams:
         for number, resources in self._rings.resources.items():
             ring = resources.ring
             if isinstance(ring, FileRing) and not self.faults.get(resources.spec.directory):
+                for position in ring.leftover():
+                    ring.files.vanish(position)
                 for slot, generation in ring.missing():
                     self._engine.batch_missing(number, slot, generation)
 

@@ -122,6 +122,8 @@ def _consumers(stream: StreamState, resources: StreamResources | None) -> list[d
     ring = resources.ring if resources is not None else None
     found = []
     for consumer in stream.consumers.values():
+        if consumer.session == stream.keeper:
+            continue
         about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}
         if ring is not None:
             offset = ring.header.consumer_record_offset(consumer.record)

@@ -59,7 +59,12 @@ class BatchFiles:
         except OSError as error:
             return f"{self.directory}: {error.strerror}"
         if found.st_dev != self._device:
-            return f"{self.directory} is not the file system that it was: is the RAM disk unmounted?"
+            # Another RAM disk in its place will do; what lies below when none is mounted will not.
+            if not os.path.ismount(self.directory):
+                return f"{self.directory} is not the file system that it was: is the RAM disk unmounted?"
+            self._device = found.st_dev
+        if not os.access(self.directory, os.W_OK):
+            return f"{self.directory} cannot be written to: is the RAM disk mounted read-only?"
         return ""
 
     def describe(self, description: bytes) -> None:

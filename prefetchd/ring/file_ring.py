@@ -82,6 +82,11 @@ class FileRing(RingSegment):
         there = self.files.sizes()
         return [(slot, record.generation) for slot, record in self._ready() if _position(record) not in there]
 
+    def leftover(self) -> list[Position]:
+        """Batches that are there and should not be: they could not be removed when they were done with."""
+        kept = self.kept()
+        return [position for position in self.files.sizes() if position not in kept]
+
     def kept(self) -> set[Position]:
         """The positions of all batches that are READY."""
         return {_position(record) for _, record in self._ready()}

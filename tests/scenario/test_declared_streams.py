@@ -162,3 +162,29 @@ def test_a_wrong_file_starts_nothing(daemon, tmp_path):
     assert f"{file}:1: streams.train.dataset is nothing" in done.stderr
     assert f"{file}:2: streams.train.buffer is 2" in done.stderr
     assert not daemon.socket.exists()
+
+
+def test_warm_returns_when_the_low_watermark_is_reached(daemon, tmp_path):
+    file = tmp_path / "streams.toml"
+    daemon.environment["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    file.write_text(
+        f"[streams.low]\n{NUMBERS}buffer = 12\nlow_watermark = 5\nhigh_watermark = 10\n"
+        f"[streams.full]\n{NUMBERS}buffer = 6\n[streams.ends]\n{NUMBERS}batch_size = 20\nbuffer = 20\nepochs = 2\n"
+    )
+    assert daemon.command("warm", "--config", str(file), timeout=100).returncode == 0
+    found = {name: stream_when(daemon, name) for name in ("low", "full", "ends")}
+    assert found["low"]["batches_ready"] >= 5
+    assert found["full"]["batches_ready"] == 6
+    assert found["ends"]["batches_ready"] == 6, "two epochs of three"
+
+
+def test_warm_says_when_it_will_never_be(daemon, tmp_path):
+    file = tmp_path / "streams.toml"
+    file.write_text('[streams.train]\ndataset = "tests.no_such_module:make"\n')
+    done = daemon.command("warm", "--config", str(file), check=False)
+    assert done.returncode == 1
+    assert "stream 'train' has failed: making the declared dataset: ModuleNotFoundError" in done.stderr
+    file.write_text('[streams.other]\ndataset = "tests.no_such_module:make"\n')
+    done = daemon.command("warm", "--config", str(file), check=False)
+    assert done.returncode == 1
+    assert "does not declare 'other'" in done.stderr

@@ -33,6 +33,7 @@ TEXT = (ROOT / "docs" / "status.md").read_text("utf-8")
 # What stands before the keys of the table that follows this line.
 PREFIXES = {
     "One element of `streams`:": "streams[].",
+    "One element of `declared`:": "declared[].",
     "`ring`:": "streams[].",
     "One element of `consumers`.": "streams[].consumers[].",
     "One element of a stream's `workers`:": "streams[].workers[].",
@@ -94,7 +95,10 @@ class Unloadable:
 
 def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
     documented = documented_keys()
+    config = daemon.socket.with_name("streams.toml")
+    config.write_text('[streams.declared]\ndataset = "tests.scenario.declared_datasets:failing"\n')
     absent = status(daemon)
+    daemon.start("--config", str(config))
     assert absent == {"state": "absent", "heartbeat_age_s": None}
     with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="good") as good:
         kept = next(iter(good))
@@ -137,6 +141,9 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("stop") == 0
     assert code("logs") == 1
     assert code("run", "--workers", "0") == 2
+    assert code("config", "check", "/dev/null") == 0
+    assert code("config", "check", "/no/such/file") == 1
+    assert code("warm", "--config", "/no/such/file") == 1
     assert code("run", "--detach") == 0
     assert code("run", "--detach") == 0
     assert code("run") == 1

@@ -8,7 +8,7 @@ next trainer is expected, until one comes.
 from __future__ import annotations
 
 from prefetchd.daemon.engine.stream import StreamState
-from prefetchd.ring.cursors import EpochLengths
+from prefetchd.ring.cursors import EpochLengths, advance_fill
 from prefetchd.wire.stream_spec import Position
 
 GHOST = -1
@@ -58,6 +58,10 @@ def follow(stream: StreamState, position: Position) -> None:
     for batch in list(window.batches.values()):
         if not window.is_wanted(batch.position):
             window.drop(batch)
+    cursor = window.cursors[key]
+    if advance_fill(cursor, window.lengths, max(1, stream.spec.low_watermark), window.batches.__contains__):
+        # A jump has left a gap: what is ready behind that is of no use yet.
+        window.resume()
 
 
 def planned(stream: StreamState, position: Position) -> Position | str:

@@ -26,5 +26,6 @@ def lose(stream: StreamState, slot: int, generation: int) -> bool:
     grant = ring.grant_of(slot, generation) if ring is not None else None
     for batch in list(stream.window.batches.values()):
         if batch.grant is not None and batch.grant is grant and batch.filled:
+            stream.window.resume()
             return stream.window.drop(batch)
     return False
