@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prefetchd.wire.batch_file import STREAM_FILE, file_name, read_description
+from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name, read_description
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
 from prefetchd.wire.stream_spec import Position
 from prefetchd_client.batch_files import read_batch
@@ -25,7 +25,8 @@ class BatchDirectory:
             for images, labels in batches:
                 ...
 
-    next() waits for the next file. `progress` is the file that the stream's declaration names: it is told of each batch
+    next() waits for the next file; for a batch that cannot be made it raises RemoteError, and the next iterator goes on
+    after that. `progress` is the file that the stream's declaration names: it is told of each batch
     when that is handed out, so that what lies before may go. Batches stay valid, and the holder's own, as long as they
     are held. Nobody is told of two consumers of one progress file: there must be one.
     """
@@ -104,6 +105,11 @@ class BatchDirectory:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return read_batch(self.directory, position)
+            with contextlib.suppress(FileNotFoundError):
+                why = Path(self.directory, error_name(position)).read_text("utf-8", "replace")
+                # The next iterator goes on after it.
+                self._position = (position[0], position[1] + 1)
+                raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
             try:
                 pause_s = self._pause(pause_s, began_s, file_name(position))
             finally:

@@ -14,6 +14,7 @@ from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
 from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position, StreamSpec
 
@@ -113,8 +114,15 @@ class FileStreams:
             if isinstance(ring, FileRing) and not self.faults.get(resources.spec.directory):
                 for position in ring.leftover():
                     ring.files.vanish(position)
+                self._tell_errors(number, ring)
                 for slot, generation in ring.missing():
                     self._engine.batch_missing(number, slot, generation)
+
+    def _tell_errors(self, number: int, ring: FileRing) -> None:
+        stream = self._engine.streams.get(number)
+        if stream is not None:
+            failed = [(batch.position, batch.error) for batch in stream.window.batches.values() if batch.error]
+            ring.files.tell_errors({position: _told(error) for position, error in failed})
 
     def fault_of(self, spec: StreamSpec) -> str:
         return self.faults.get(spec.directory, "") if spec.store == FILES else ""
@@ -123,6 +131,11 @@ class FileStreams:
         """Files stay for the next daemon, and for whoever reads them."""
         for directory in list(self._rings.files):
             self.give_up(directory, remove=False)
+
+
+def _told(error: bytes) -> str:
+    remote = decode_exception(error)
+    return f"{remote.place}: {remote.type_name}: {remote.message}\n"
 
 
 def _fill_records(ring: FileRing, kept: dict[Position, int]) -> set[Position]:

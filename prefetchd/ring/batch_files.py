@@ -14,6 +14,8 @@ from prefetchd.wire.batch_file import (
     STREAM_FILE,
     TEMPORARY_SUFFIX,
     decode_header,
+    error_name,
+    failed_position_of,
     file_name,
     is_temporary,
     position_of,
@@ -27,7 +29,9 @@ from prefetchd.wire.stream_spec import Position
 
 HEAD_BYTES = 1 << 20
 RESERVE_BYTES = 3 * 4096
-"""What the directory holds beside batches: STREAM_FILE, the next one while it is written, the lock."""
+"""What the directory holds beside batches: STREAM_FILE, the next one while it is written, the lock. An error's file
+takes less than the batch that is not made."""
+ERROR_LIMIT_CHARACTERS = 1000
 
 
 class BatchFiles:
@@ -119,6 +123,19 @@ class BatchFiles:
         with open(path, "rb") as file:
             return file.read(min(size, HEAD_BYTES)).ljust(size, b"\0")
 
+    def tell_errors(self, errors: dict[Position, str]) -> None:
+        """These batches cannot be made, and no others: whoever waits for one finds why in its place."""
+        with contextlib.suppress(OSError):
+            names = os.listdir(self.directory)
+            told = {position for name in names if (position := failed_position_of(name)) is not None}
+            for position in told - errors.keys():
+                os.unlink(self._path(error_name(position)))
+            for position in errors.keys() - told:
+                temporary = self._path(temporary_name(position))
+                with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+                    file.write(errors[position][:ERROR_LIMIT_CHARACTERS])
+                os.rename(temporary, self._path(error_name(position)))
+
     def appear(self, position: Position) -> None:
         """What a worker has written is the batch from now on. Raises OSError."""
         os.rename(self._path(temporary_name(position)), self._path(file_name(position)))
@@ -135,7 +152,11 @@ class BatchFiles:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.directory):
                 position = position_of(name)
-                if is_temporary(name) or (position is not None and position not in kept):
+                if (
+                    is_temporary(name)
+                    or failed_position_of(name) is not None
+                    or (position is not None and position not in kept)
+                ):
                     with contextlib.suppress(OSError):
                         os.unlink(self._path(name))
                         removed += 1

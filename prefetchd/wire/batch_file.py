@@ -33,6 +33,7 @@ LOCK_FILE = ".prefetchd.lock"
 SUFFIX = ".safetensors"
 NAME = "epoch{epoch:06}-batch{batch:08}" + SUFFIX
 TEMPORARY_SUFFIX = ".tmp"
+ERROR_SUFFIX = ".error"
 ALIGNMENT = 64
 HEADER_LENGTH = struct.Struct("<Q")
 HEADER_LIMIT_BYTES = 100_000_000
@@ -67,6 +68,11 @@ def file_name(position: Position) -> str:
     return NAME.format(epoch=position[0], batch=position[1])
 
 
+def error_name(position: Position) -> str:
+    """In the place of a batch that cannot be made: its error, as text."""
+    return file_name(position).removesuffix(SUFFIX) + ERROR_SUFFIX
+
+
 def temporary_name(position: Position) -> str:
     """What the file is called while it is written: nobody's pattern for batches finds it."""
     return f".{file_name(position)}{TEMPORARY_SUFFIX}"
@@ -77,6 +83,11 @@ def position_of(name: str) -> Position | None:
     found = _NAME.fullmatch(name)
     position = (int(found[1]), int(found[2])) if found is not None else None
     return position if position is not None and file_name(position) == name else None
+
+
+def failed_position_of(name: str) -> Position | None:
+    """The position in the name of an error's file, or None when it is none."""
+    return position_of(name.removesuffix(ERROR_SUFFIX) + SUFFIX) if name.endswith(ERROR_SUFFIX) else None
 
 
 def is_temporary(name: str) -> bool:

@@ -49,3 +49,22 @@ def labelled(length=24, width=6):
         {"image": torch.full((3, width), float(index)), "label": index, "path": f"image{index}.jpg"}
         for index in range(length)
     ]
+
+
+class BadAtNine:
+    """Samples as labelled() has them, but for one."""
+
+    def __init__(self, length):
+        self.samples = labelled(length)
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        if index == 9:
+            raise ValueError("nine is bad")
+        return self.samples[index]
+
+
+def bad_at_nine(length=24):
+    return BadAtNine(length)

@@ -210,6 +210,19 @@ def test_the_trainers_of_the_docs_run_without_our_client(declared, tmp_path, kin
 # --- faults ---
 
 
+def test_a_batch_that_cannot_be_made_has_its_error_in_its_place(declared):
+    declared.declare(LINES.replace(":labelled", ":bad_at_nine"))
+    declared.start()
+    batches = declared.directory()
+    iterator = iter(batches)
+    assert [next(iterator)["label"].tolist()[0] for _ in range(2)] == [0, 4]
+    with pytest.raises(RemoteError, match=r"epoch 0, batch 2 cannot be made: .*ValueError: nine is bad"):
+        next(iterator)
+    assert next(iter(batches))["label"].tolist() == [12, 13, 14, 15]
+    declared.at(0, 4)
+    until(lambda: not list(declared.ram_disk.glob("*.error")), "what was passed is gone")
+
+
 def test_files_that_somebody_removes_are_made_again(declared):
     declared.start()
     files_become(declared, run(0, 0, 10))

@@ -108,15 +108,14 @@ def main() -> None:
     arguments = parser.parse_args()
     # Not the fastest moment: what is made must keep up with what is taken at any.
     step_s = SPARE * max(batch_s() for _ in range(3))
-    print(
-        f"{describe_machine()}\na batch of {BATCH_SIZE} every {step_s * 1e3:.1f} ms, {arguments.epochs} epochs of {BATCHES}"
-    )
+    print(describe_machine())
+    print(f"a batch of {BATCH_SIZE} every {step_s * 1e3:.1f} ms, {arguments.epochs} epochs of {BATCHES}")
     for number in range(arguments.rounds):
         for name, run in (("R1's script", with_script), ("prefetchd", with_daemon)):
             first_s, others_s, total_s = run(step_s, arguments.epochs)
             print(
-                f"  round {number + 1}  {name:12} waited {first_s:6.2f} s for the first batch, {others_s:7.3f} s for all "
-                f"others ({others_s / total_s:.2%} of the run of {total_s:.1f} s)",
+                f"  round {number + 1}  {name:12} waited {first_s:6.2f} s for the first batch, {others_s:7.3f} s for "
+                f"all others ({others_s / total_s:.2%} of the run of {total_s:.1f} s)",
                 flush=True,
             )
 
