@@ -27,6 +27,11 @@ def render(report: Report, socket: Path) -> list[str]:
         lines.append("no streams")
     for stream in found["streams"]:
         lines += ["", *_stream(stream)]
+    begun = {stream["name"] for stream in found["streams"]}
+    for declared in found.get("declared", []):
+        if declared["name"] not in begun:
+            state = f"failed: {declared['failure']}" if declared["failure"] else "its dataset is being looked at"
+            lines += ["", f"{declared['name']}  declared", f"  {state}"]
     if found.get("streams_left_out"):
         lines += ["", f"and {found['streams_left_out']} more streams, for which there is no room here"]
     return lines
@@ -58,9 +63,22 @@ def _stream(stream: dict[str, Any]) -> list[str]:
         f"{format_bytes(stream['produced_bytes'])}), consumed {stream['consumed_batches']}, "
         f"failed {stream['failed_batches']}, worker deaths {stream['worker_deaths']}"
     )
+    if stream.get("store_fault"):
+        lines.append(f"  batches cannot be stored: {stream['store_fault']}")
+    progress = stream.get("progress") or {}
+    if progress.get("file"):
+        lines.append(f"  {_progress(progress)}")
     for consumer in stream["consumers"]:
         lines.append(f"  consumer {_consumer(consumer)}")
     return lines
+
+
+def _progress(progress: dict[str, Any]) -> str:
+    said = f"epoch {progress['epoch']} batch {progress['step']}" if progress["epoch"] >= 0 else "nothing yet"
+    text = f"progress {progress['file']}: {said}"
+    if progress["unreadable"]:
+        text += f", unreadable {progress['unreadable']} times"
+    return f"{text}; {progress['complaint']}" if progress["complaint"] else text
 
 
 def _consumer(consumer: dict[str, Any]) -> str:

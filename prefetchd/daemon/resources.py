@@ -155,6 +155,7 @@ class StreamResources:
         else:
             ring = FileRing.create(name, header, encoded, layout, slots)
             ring.files = files
+            files.ring = header.created_ns
             self.ring = ring
             bound_bytes = self.spec.buffer_bytes or most * slot_bytes + RESERVE_BYTES
             with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told

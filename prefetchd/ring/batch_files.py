@@ -35,10 +35,12 @@ ERROR_LIMIT_CHARACTERS = 1000
 
 
 class BatchFiles:
-    """Owned by one daemon from open() to close(). No call blocks but for the file system."""
+    """Owned by one daemon from open() to close(). No call blocks but for the file system. `ring` is the created_ns of
+    the ring that has the records, once there is one."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
+        self.ring = 0
         self._lock = LockFile(Path(directory) / LOCK_FILE)
         self._device = -1
         self._description = b""
@@ -131,18 +133,18 @@ class BatchFiles:
             for position in told - errors.keys():
                 os.unlink(self._path(error_name(position)))
             for position in errors.keys() - told:
-                temporary = self._path(temporary_name(position))
+                temporary = self._path(temporary_name(position, self.ring))
                 with open(temporary, "w", encoding="utf-8", errors="replace") as file:
                     file.write(errors[position][:ERROR_LIMIT_CHARACTERS])
                 os.rename(temporary, self._path(error_name(position)))
 
     def appear(self, position: Position) -> None:
         """What a worker has written is the batch from now on. Raises OSError."""
-        os.rename(self._path(temporary_name(position)), self._path(file_name(position)))
+        os.rename(self._path(temporary_name(position, self.ring)), self._path(file_name(position)))
 
     def vanish(self, position: Position) -> None:
         """There is no batch at `position`, whole or half. Who has it mapped keeps it."""
-        for name in (file_name(position), temporary_name(position)):
+        for name in (file_name(position), temporary_name(position, self.ring)):
             with contextlib.suppress(OSError):
                 os.unlink(self._path(name))
 

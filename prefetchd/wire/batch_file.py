@@ -60,6 +60,7 @@ CODES = {
 assert set(CODES) <= set(DTYPES)
 NAMES_BY_CODE = {code: name for name, code in CODES.items()}
 
+_TEMPORARY = re.compile(r"\.(epoch.*\.safetensors)\.[0-9a-f]+\.tmp")
 _NAME = re.compile(r"epoch(\d{6,})-batch(\d{8,})\.safetensors")
 
 
@@ -73,9 +74,10 @@ def error_name(position: Position) -> str:
     return file_name(position).removesuffix(SUFFIX) + ERROR_SUFFIX
 
 
-def temporary_name(position: Position) -> str:
-    """What the file is called while it is written: nobody's pattern for batches finds it."""
-    return f".{file_name(position)}{TEMPORARY_SUFFIX}"
+def temporary_name(position: Position, ring: int) -> str:
+    """What the file is called while it is written: nobody's pattern for batches finds it. `ring` is the header's
+    created_ns: a dead daemon's worker that still writes does so under another name."""
+    return f".{file_name(position)}.{ring:x}{TEMPORARY_SUFFIX}"
 
 
 def position_of(name: str) -> Position | None:
@@ -91,7 +93,8 @@ def failed_position_of(name: str) -> Position | None:
 
 
 def is_temporary(name: str) -> bool:
-    return name.startswith(".") and position_of(name[1:].removesuffix(TEMPORARY_SUFFIX)) is not None
+    found = _TEMPORARY.fullmatch(name)
+    return found is not None and position_of(found[1]) is not None
 
 
 def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:

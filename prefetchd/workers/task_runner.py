@@ -119,7 +119,10 @@ class TaskRunner:
         """Where the whole batch goes: a file, or its slots."""
         directory = self._filler.directory
         if directory:
-            return FilePlace(os.path.join(directory, temporary_name(position)), os.path.join(directory, STREAM_FILE))
+            return FilePlace(
+                os.path.join(directory, temporary_name(position, ring.header.created_ns)),
+                os.path.join(directory, STREAM_FILE),
+            )
         return ring.batch(slot, span)
 
     def _digest(self, task: int, slot: int, payload_bytes: int) -> Digested:

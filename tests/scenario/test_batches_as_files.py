@@ -14,7 +14,7 @@ import pytest
 import torch
 from prefetchd_client import BatchDirectory, PrefetchLoader
 
-from prefetchd.wire.batch_file import file_name
+from prefetchd.wire.batch_file import file_name, temporary_name
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
 from tests.contract.declaring import Declared, ram_disk
 from tests.scenario.datasets import equal
@@ -234,7 +234,7 @@ def test_files_that_somebody_removes_are_made_again(declared):
 
 def test_what_is_not_ours_stays_and_what_is_another_streams_goes(declared):
     notes, stale = declared.ram_disk / "notes.txt", declared.ram_disk / file_name((0, 50))
-    half = declared.ram_disk / f".{file_name((0, 51))}.tmp"
+    half = declared.ram_disk / temporary_name((0, 51), 77)
     for path in (notes, stale, half):
         path.write_text("somebody's")
     declared.start()

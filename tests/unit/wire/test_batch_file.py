@@ -37,8 +37,8 @@ def test_sorted_by_name_they_are_in_order(positions):
 def test_a_name_tells_the_position(position):
     assert position_of(file_name(position)) == position
     assert failed_position_of(error_name(position)) == position
-    assert is_temporary(temporary_name(position))
-    assert position_of(temporary_name(position)) is position_of(error_name(position)) is None
+    assert is_temporary(temporary_name(position, 1 << 60))
+    assert position_of(temporary_name(position, 0)) is position_of(error_name(position)) is None
 
 
 @pytest.mark.parametrize(
