@@ -65,6 +65,8 @@ class DeclaredStreams:
     def reload(self) -> None:
         """Reads the configuration again. Streams that it declares as before are left as they are; one that cannot be
         read changes nothing."""
+        if self._engine.stopping:
+            return
         if self._config_file is None:
             log.info("no configuration to read again")
             return
