@@ -50,7 +50,7 @@ _MADV_POPULATE_WRITE = 23
 
 class RingSegment:
     """One stream's ring: made by create(), or taken over from a dead daemon by adopt(). A file `name` in `directory`,
-    which is that of POSIX shared memory or a RAM disk: a tmpfs, or a hugetlbfs, whose pages are larger.
+    which is that of POSIX shared memory or a RAM disk: a tmpfs, or another whose pages are larger.
 
     Then call reserve_step() until it is done: each makes more slots usable. Then prefault_step() until it is done; it
     is only for speed. Both take a few milliseconds a call.
