@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 
 @contextlib.contextmanager
-def own_daemon(*, workers: int | None = None) -> Iterator[Path]:
+def own_daemon(*, workers: int | None = None, config: Path | None = None) -> Iterator[Path]:
     """A daemon of the benchmark's own, gone afterwards. Yields the directory of its socket and log."""
     import subprocess
     import sys
@@ -26,6 +26,7 @@ def own_daemon(*, workers: int | None = None) -> Iterator[Path]:
         os.environ["XDG_STATE_HOME"] = directory
         command = [sys.executable, "-m", "prefetchd"]
         start = [*command, "run", "--detach", *(["--workers", str(workers)] if workers else [])]
+        start += ["--config", str(config)] if config is not None else []
         subprocess.run(start, check=True, stdin=subprocess.DEVNULL)
         try:
             yield Path(directory)

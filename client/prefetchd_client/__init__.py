@@ -4,6 +4,7 @@ from prefetchd_client import PrefetchLoader
 loader = PrefetchLoader(dataset, batch_size=64, shuffle=True)      # or PrefetchLoader.wrap(dataloader)
 """
 
+from prefetchd_client.batch_directory import BatchDirectory
 from prefetchd_client.loader import PrefetchLoader
 
-__all__ = ["PrefetchLoader"]
+__all__ = ["BatchDirectory", "PrefetchLoader"]

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from prefetchd.wire.errors import RemoteError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory
@@ -27,10 +28,14 @@ from prefetchd.wire.segment_layout import (
     RESERVED_SLOTS_OFFSET,
     SLOT_SPAN,
     SLOT_SPAN_OFFSET,
+    SPEC_OFFSET,
     WAIT_BOUNDS_US,
     WAIT_COUNTS,
     WAIT_COUNTS_OFFSET,
+    decode_slot_record,
 )
+from prefetchd.wire.stream_spec import decode_spec
+from prefetchd_client.batch_files import read_batch
 from prefetchd_client.tensors import BatchReader, private_copy
 
 SHARED_MEMORY = "/dev/shm"
@@ -67,6 +72,8 @@ class Attachment:
         try_lock(own, CONSUMER_LOCK_OFFSET + consumer)
         kill_point("client.ring.attached")
         self._reader = BatchReader()
+        spec = decode_spec(self.ring.memory[SPEC_OFFSET : SPEC_OFFSET + self.ring.header.spec_bytes])
+        self._files = spec.directory if spec.store == "files" else ""
         self._record_offset = self.ring.header.consumer_record_offset(consumer)
         self._held: dict[tuple[int, int], tuple[weakref.ref[Any], int, int]] = {}
         self._dropped: deque[Release] = deque()
@@ -107,6 +114,8 @@ class Attachment:
         """The batch in `slot`, and whether it holds a lease. It does not when it must be private, or when it would
         leave fewer than half of the ring's slots unleased: then it is a copy, and the slot can be released at once."""
         ring = self.ring
+        if self._files:
+            return self._take_file(slot), False
         (span,) = SLOT_SPAN.unpack_from(ring.memory, ring.header.slot_record_offset(slot) + SLOT_SPAN_OFFSET)
         payload = ring.batch(slot, span)
         offset = ring.header.slot_payload_offset(slot)
@@ -121,6 +130,18 @@ class Attachment:
         self._held[slot, generation] = (weakref.ref(payload, lambda _: self._drop(key)), span, cursor)
         self._held_slots += span
         return self._reader.read(payload, ring.memory, offset), True
+
+    def _take_file(self, slot: int) -> Any:
+        """The batch of `slot`, whose file is this process's own once it is mapped."""
+        ring = self.ring
+        record = decode_slot_record(memoryview(ring.memory), ring.header.slot_record_offset(slot))
+        try:
+            return read_batch(self._files, (record.epoch, record.step))
+        except OSError as error:
+            raise RemoteError(
+                f"{self._files}: the batch at epoch {record.epoch}, step {record.step} was removed by somebody else "
+                f"({error.strerror})"
+            ) from None
 
     def take_released(self) -> tuple[int, ...]:
         """Flat (cursor, slot, generation) triples of the batches that nobody holds any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 from prefetchd import __version__
@@ -11,6 +12,7 @@ from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Program
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd_client.attachment import Attachment
+from prefetchd_client.autostart import connect_or_start
 from prefetchd_client.connection import Connection
 from prefetchd_client.cursors import Cursors
 from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
@@ -34,6 +36,10 @@ class Introduction:
         self._parts = parts
         self._shared = shared
         self._prepared = prepared
+
+    def reach(self) -> socket.socket:
+        """A connection to a daemon. Raises DaemonUnavailableError."""
+        return connect_or_start(self._paths)
 
     def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
         """Says what is wanted and, to a daemon that does not know us any more, where we stand."""

@@ -12,6 +12,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd_client.attaching import DeclaredDataset, attached_client
 from prefetchd_client.changes import ChangeWatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
@@ -129,6 +131,9 @@ class PrefetchLoader(DataLoader[Any]):
         }
         request = self._request()
         self._took_over(request)
+        self._begin(Sessions.opened(socket, request, fresh=fresh))
+
+    def _begin(self, sessions: Sessions) -> None:
         self._epoch = 0
         self._step = 0
         self._position = (0, 0)
@@ -136,7 +141,7 @@ class PrefetchLoader(DataLoader[Any]):
         self._began_with: tuple[int, tuple[bytes, ...]] | None = None
         self._waiting: ClientCursor | None = None
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
-        self._sessions = Sessions(socket, request, fresh=fresh)
+        self._sessions = sessions
         guard_forks(self)
         self._finalizer = weakref.finalize(self, self._sessions.close)
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
@@ -169,6 +174,31 @@ class PrefetchLoader(DataLoader[Any]):
             elif type(sampler) is not SequentialSampler:
                 arguments["sampler"] = sampler
         return cls(dataloader.dataset, **(arguments | extra))
+
+    @classmethod
+    def attach(cls, stream: str, *, timeout: float = 0, socket: str | None = None) -> PrefetchLoader:
+        """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
+        private copies while others consume the stream too.
+
+        Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
+        when that has failed. Blocks until the daemon has looked at the stream's dataset.
+        """
+        session = attached_client(runtime_paths(socket), stream)
+        spec = session.spec
+        loader = cls.__new__(cls)
+        DataLoader.__init__(
+            loader,
+            DeclaredDataset(spec),  # type: ignore[arg-type]
+            batch_size=spec.batch_size or None,
+            drop_last=spec.drop_last,
+            timeout=timeout,
+        )
+        loader.fingerprint_s = 0.0
+        loader.spec = spec
+        loader._assumptions = None
+        loader._watch = ChangeWatch({})
+        loader._begin(Sessions(session, socket))
+        return loader
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator. It takes its epoch at its first next(); until then it consumes nothing."""
@@ -237,7 +267,10 @@ class PrefetchLoader(DataLoader[Any]):
     def refresh(self) -> None:
         """Looks at dataset, sampler and collate_fn again, writes into arrays included, which are not noticed otherwise:
         if they are not what they were, iterators that begin from now on get batches of what they are now. Those that
-        have begun go on. Raises UnpicklableError, NoSpaceError and what the constructor raises."""
+        have begun go on. Does nothing to an attached loader, whose dataset is not here. Raises UnpicklableError,
+        NoSpaceError and what the constructor raises."""
+        if isinstance(self.dataset, DeclaredDataset):
+            return
         request = self._request(self.spec.name)
         if request.spec.fingerprint == self.spec.fingerprint:
             return

@@ -22,11 +22,15 @@ class Sessions:
 
     current: Session
 
-    def __init__(self, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> None:
-        """Raises what StreamClient raises."""
+    def __init__(self, current: Session, socket: str | Path | None) -> None:
+        self.current = current
         self._socket = socket
         self._former: list[Session] = []
-        self.current = self._open(request, fresh=fresh)
+
+    @classmethod
+    def opened(cls, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> Sessions:
+        """With a session on what `request` tells. Raises what StreamClient raises."""
+        return cls(_open(socket, request, fresh=fresh), socket)
 
     def replace(self, request: StreamRequest, waiting: ClientCursor | None) -> None:
         """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
@@ -42,7 +46,7 @@ class Sessions:
         else:
             # First: its name is free then.
             former.close()
-        self.current = self._open(request, prepared, fresh=False)
+        self.current = _open(self._socket, request, prepared, fresh=False)
 
     def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
         """An iterator of `session` is gone. Idempotent."""
@@ -61,17 +65,22 @@ class Sessions:
         for session in (*self._former, self.current):
             session.abandon()
 
-    def _open(
-        self, request: StreamRequest, prepared: tuple[bytes, list[memoryview]] | None = None, *, fresh: bool
-    ) -> Session:
-        if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
-            return InlineStream(request.spec, request.parts)
-        return StreamClient(
-            runtime_paths(self._socket),
-            request.spec,
-            request.parts,
-            request.assumptions,
-            prepared,
-            shared=request.shared,
-            fresh=fresh,
-        )
+
+def _open(
+    socket: str | Path | None,
+    request: StreamRequest,
+    prepared: tuple[bytes, list[memoryview]] | None = None,
+    *,
+    fresh: bool,
+) -> Session:
+    if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
+        return InlineStream(request.spec, request.parts)
+    return StreamClient(
+        runtime_paths(socket),
+        request.spec,
+        request.parts,
+        request.assumptions,
+        prepared,
+        shared=request.shared,
+        fresh=fresh,
+    )

@@ -42,10 +42,10 @@ from prefetchd.wire.messages import (
     Welcome,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.stream_spec import StreamSpec, decode_spec
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attachment import Attachment
-from prefetchd_client.autostart import connect_or_start, what_it_says
+from prefetchd_client.autostart import what_it_says
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
 from prefetchd_client.epoch_plans import EpochPlans
@@ -82,15 +82,18 @@ class StreamClient:
         *,
         shared: bool,
         fresh: bool,
+        introduction: Introduction | None = None,
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
-        `prepared` is its pickle, if it was made already.
+        `prepared` is its pickle, if it was made already. With another `introduction` the daemon is reached, and the
+        stream asked for, as that does it.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
         self.name = spec.name
         self._paths = paths
-        self._introduction = Introduction(paths, spec, parts, prepared, shared=shared)
+        self.spec = spec
+        self._introduction = introduction or Introduction(paths, spec, parts, prepared, shared=shared)
         self._cursors = Cursors()
         self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
         self._attachment: Attachment | None = None
@@ -104,7 +107,7 @@ class StreamClient:
         self._progress = Progress()
         self._undrained = 0
         for attempts_left in reversed(range(ATTEMPTS)):
-            self._connection = Connection(connect_or_start(paths))
+            self._connection = Connection(self._introduction.reach())
             try:
                 self._open(fresh)
                 break
@@ -134,6 +137,8 @@ class StreamClient:
         self.name = message.stream
         self._consumer = message.consumer
         self._supervised = message.supervised
+        if message.spec:
+            self.spec = decode_spec(message.spec)
         if message.program_wanted:
             self._introduction.hand_over(self._connection)
 

@@ -13,6 +13,8 @@ from prefetchd.wire.errors import PrefetchdError
 VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
+    "config": "Check a configuration file.",
+    "warm": "Return when the streams of a configuration are filled.",
     "stop": "Stop the daemon.",
     "pause": "Stop filling streams.",
     "resume": "Fill them again.",

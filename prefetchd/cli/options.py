@@ -35,3 +35,12 @@ socket_option: Callable[[Any], Any] = click.option(
     envvar=SOCKET_VARIABLE,
     help=f"The daemon's socket. Default: ${SOCKET_VARIABLE}, else the user's own daemon.",
 )
+
+
+def config_option(*, required: bool = False) -> Callable[[Any], Any]:
+    return click.option(
+        "--config",
+        metavar="FILE",
+        required=required,
+        help="Declares streams and settings (docs/configuration.md).",
+    )

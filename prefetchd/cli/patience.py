@@ -28,8 +28,9 @@ class Patience:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def go_on(self) -> None:
-        """It still takes time."""
+    def go_on(self, what: str | None = None) -> None:
+        """It still takes time, perhaps with something else now."""
+        self._what = what or self._what
         now_s = time.monotonic()
         if now_s - self._began_s < SHOWN_AFTER_S or now_s - self._shown_s < EVERY_S or not sys.stderr.isatty():
             return

@@ -39,6 +39,11 @@ def render(found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: 
         lines.append("no streams")
     for stream in found["streams"]:
         lines += ["", *_stream(stream, width, history)]
+    begun = {stream["name"] for stream in found["streams"]}
+    for declared in found.get("declared", []):
+        if declared["name"] not in begun:
+            state = f"failed: {declared['failure']}" if declared["failure"] else "its dataset is being looked at"
+            lines += ["", f"{declared['name']}  declared", *_flow(state.split(" "), width, gap=" ")]
     if found.get("streams_left_out"):
         lines += ["", f"and {found['streams_left_out']} more streams, for which there is no room here"]
     return lines
@@ -54,6 +59,10 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[str]:
     if history and stream["ready_percents"]:
         lines.append("  " + _sparkline(stream["ready_percents"], min(60, width - 18)) + " ready, 1 s each")
     lines += _rates(stream, width)
+    if stream["store_fault"]:
+        lines += _flow(f"batches cannot be stored: {stream['store_fault']}".split(" "), width, gap=" ")
+    if stream["progress"]["file"]:
+        lines += _flow(_progress(stream["progress"]).split(" "), width, gap=" ")
     for consumer in stream["consumers"]:
         lines += _flow(_consumer(consumer), width, begin="  consumer ")
     lines += _workers(stream, width)
@@ -159,6 +168,14 @@ def _workers(stream: dict[str, Any], width: int) -> list[str]:
     if len(workers) > len(shown):
         lines.append(f"    and {len(workers) - len(shown)} more")
     return lines
+
+
+def _progress(progress: dict[str, Any]) -> str:
+    said = f"epoch {progress['epoch']} batch {progress['step']}" if progress["epoch"] >= 0 else "nothing yet"
+    text = f"progress {progress['file']}: {said}"
+    if progress["unreadable"]:
+        text += f", unreadable {progress['unreadable']} times"
+    return f"{text}; {progress['complaint']}" if progress["complaint"] else text
 
 
 def _worker(worker: dict[str, Any]) -> str:

@@ -101,6 +101,8 @@ class CarryingOut:
                 self._wait_names.name(command)
             case c.Tell(stream, worker, text):
                 self._printed.tell(stream, worker, text)
+            case c.FreeSlot(stream, slot, generation):
+                self._rings.free_slot(stream, slot, generation)
             case c.ParkStream(stream):
                 self._backend.drop_stream(stream)
             case c.DropStream(stream):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from prefetchd import __version__
+from prefetchd.daemon.config import NO_CONFIG, Config
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.logs import log_to
 from prefetchd.daemon.loop import Loop
@@ -36,7 +37,8 @@ log = logging.getLogger("prefetchd")
 class Options:
     """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
     who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`:
-    who is told how it is; `listening`: the socket that the service manager listens on for it."""
+    who is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read
+    from `config_file`, and is again on SIGHUP."""
 
     limits: Limits
     nice: int = 0
@@ -48,6 +50,8 @@ class Options:
     metrics: str | None = None
     notifier: Notifier | None = None
     listening: socket.socket | None = None
+    config: Config = NO_CONFIG
+    config_file: Path | None = None
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
@@ -97,6 +101,8 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             memory_bytes=options.memory_bytes,
             idle_exit_s=options.idle_exit_s,
             supervised=options.supervised,
+            config=options.config,
+            config_file=options.config_file,
         )
         ending.callback(service.close)
         if options.metrics is not None:
@@ -109,6 +115,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
         )
         kill_point("daemon.start.listening")
+        service.declared.begin()
         ready()
         if options.notifier is not None:
             options.notifier.ready()
@@ -142,16 +149,20 @@ def _stop_on_signals(loop: Loop, service: Service) -> None:
     def note(number: int, _frame: object) -> None:
         names.append(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, note)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
     def woke() -> None:
         woken.recv(64)
-        if names:
-            service.stop(names[-1])
+        told = names[:]
+        names.clear()
+        ending = [name for name in told if name != "SIGHUP"]
+        if ending:
+            service.stop(ending[-1])
+        elif told:
+            service.declared.reload()
 
     loop.watch(woken.fileno(), woke)
     # The pair lives as long as the loop that watches it.

@@ -144,6 +144,8 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
 def _consumers(stream: StreamState, watching: Watching) -> list[dict[str, Any]]:
     found = []
     for consumer in stream.consumers.values():
+        if consumer.session == stream.keeper:
+            continue
         about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}
         record = watching.record(stream, consumer.record)
         if record is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.segment import SHARED_MEMORY, unlink
@@ -18,22 +18,29 @@ from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 log = logging.getLogger("prefetchd")
 
 
-def find_streams(paths: RuntimePaths, generation: int) -> list[StreamResources]:
-    """Takes over the rings of dead daemons of this socket, with their programs. What cannot be taken over, and programs
+def find_streams(paths: RuntimePaths, generation: int, ram_disks: Iterable[str] = ()) -> list[StreamResources]:
+    """Takes over the rings of dead daemons of this socket, with their programs, also those on `ram_disks`. A stream
+    whose batches are files is found by these: its ring is unlinked. What cannot be taken over, and programs
     that no living process has locked, are unlinked: a client holds the lock on a program that it is about to hand
     over."""
     found, reclaimed = [], []
-    for name in _segments(paths, "ring"):
-        fd = _lock(name)
-        if fd < 0:
-            continue
-        kill_point("daemon.adopt.locked")
-        try:
-            found.append(StreamResources.of_dead_daemon(name, fd, generation))
-        except (PrefetchdError, OSError) as error:
-            log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
-            unlink(name)
-            reclaimed.append(name)
+    for directory in (SHARED_MEMORY, *ram_disks):
+        for name in _segments(paths, "ring", directory):
+            fd = _lock(name, directory)
+            if fd < 0:
+                continue
+            kill_point("daemon.adopt.locked")
+            try:
+                resources = StreamResources.of_dead_daemon(name, fd, generation, directory)
+            except (PrefetchdError, OSError) as error:
+                log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
+                unlink(name, directory)
+                reclaimed.append(name)
+                continue
+            if resources.spec.store == "files":
+                resources.close()
+            else:
+                found.append(resources)
     _log_reclaimed(reclaimed)
     reclaim_programs(paths)
     return found
@@ -65,9 +72,13 @@ def _log_reclaimed(names: list[str]) -> None:
         log.info("reclaimed", extra={"fields": {"segments": names}})
 
 
-def _segments(paths: RuntimePaths, kind: str) -> list[str]:
+def _segments(paths: RuntimePaths, kind: str, directory: str = SHARED_MEMORY) -> list[str]:
     prefix = f"{SEGMENT_PREFIX}{paths.instance}-{kind}-"
-    return sorted("/" + entry.name for entry in os.scandir(SHARED_MEMORY) if entry.name.startswith(prefix))
+    try:
+        return sorted("/" + name for name in os.listdir(directory) if name.startswith(prefix))
+    except OSError as error:
+        log.warning("not looked at", extra={"fields": {"directory": directory, "why": error.strerror}})
+        return []
 
 
 def _size(name: str) -> int:
@@ -76,10 +87,10 @@ def _size(name: str) -> int:
     return -1
 
 
-def _lock(name: str) -> int:
+def _lock(name: str, directory: str = SHARED_MEMORY) -> int:
     """A descriptor of our own segment `name`, with the daemon's lock on it; -1 when somebody else has that."""
     try:
-        fd = os.open(SHARED_MEMORY + name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(directory + name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return -1
     if os.fstat(fd).st_uid == os.geteuid() and try_lock(fd, DAEMON_LOCK_OFFSET):

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterator
 
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.plan.schedule import schedule_of
-from prefetchd.ring.capacity import Room, aligned_slot_bytes, check_growth, check_step, most_slots, slots_for
+from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
+from prefetchd.ring.capacity import (
+    Room,
+    aligned_slot_bytes,
+    check_growth,
+    check_step,
+    most_slots,
+    ring_bytes,
+    slots_for,
+)
+from prefetchd.ring.file_ring import FileRing, file_bytes
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.ring.segment import SHARED_MEMORY, RingSegment, new_header, unlink
-from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.batch_file import describe_stream
+from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.runtime_paths import RuntimePaths
@@ -64,10 +76,10 @@ class StreamResources:
         return True
 
     @classmethod
-    def of_dead_daemon(cls, name: str, fd: int, generation: int) -> StreamResources:
+    def of_dead_daemon(cls, name: str, fd: int, generation: int, directory: str = SHARED_MEMORY) -> StreamResources:
         """Takes over the ring `name` of a dead daemon behind `fd`, which is locked by now, and its program if that is
         still there. `fd` is taken over whatever happens. Raises ProtocolError, CallerError and OSError."""
-        ring = RingSegment.adopt(name, fd, generation)
+        ring = RingSegment.adopt(name, fd, generation, directory)
         try:
             resources = cls(decode_spec(ring.spec))
         except BaseException:
@@ -113,24 +125,59 @@ class StreamResources:
                 yield FoundConsumer(number, record.pid, alive, position, ring.marks(number), departed)
 
     def create_ring(
-        self, name: str, batch_bytes: int, slot_bytes: int, layout: bytes, generation: int, budget_bytes: int | None
+        self,
+        name: str,
+        batch_bytes: int,
+        slot_bytes: int,
+        layout: bytes,
+        generation: int,
+        budget_bytes: int | None,
+        files: BatchFiles | None = None,
     ) -> RingSegment:
-        """Makes the ring. Raises BufferTooSmallError or NoSpaceError."""
-        slot_bytes = aligned_slot_bytes(slot_bytes)
-        room = Room(free_bytes(SHARED_MEMORY), SHARED_MEMORY, cgroup_headroom_bytes(), budget_bytes)
-        slots = slots_for(self.spec, batch_bytes, slot_bytes, room, _epoch_steps(self.spec))
-        spec = encode_spec(self.spec)
-        most = most_slots(self.spec, slots, varying=not layout)
-        header = new_header(most, slot_bytes, self.spec.fingerprint, generation, spec, layout, self.program_name)
-        self.ring = RingSegment.create(name, header, spec, layout, slots)
+        """Makes the ring; its batches are `files` if those are given. Raises BufferTooSmallError or NoSpaceError."""
+        directory = self.spec.directory or SHARED_MEMORY
+        spec, slot_bytes = self.spec, self._aligned(slot_bytes)
+        try:
+            free = free_bytes(directory)
+            if files is not None:
+                free += file_bytes(directory)
+                spec = _with_files(spec, slot_bytes)
+        except OSError as error:
+            raise NoSpaceError(f"{directory}: {error.strerror}. Is the RAM disk mounted?") from None
+        room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
+        steps = _epoch_steps(spec)
+        slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+        encoded = encode_spec(self.spec)
+        most = most_slots(spec, slots, varying=not layout)
+        header = new_header(most, slot_bytes, spec.fingerprint, generation, encoded, layout, self.program_name)
+        if files is None:
+            self.ring = RingSegment.create(name, header, encoded, layout, slots, directory)
+        else:
+            ring = FileRing.create(name, header, encoded, layout, slots)
+            ring.files = files
+            files.ring = header.created_ns
+            self.ring = ring
+            bound_bytes = self.spec.buffer_bytes or most * slot_bytes + RESERVE_BYTES
+            with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told
+                files.describe(describe_stream(spec, steps, bound_bytes, slot_bytes))
         kill_point("daemon.ring.created")
         return self.ring
+
+    def _aligned(self, slot_bytes: int) -> int:
+        """Whole pages, also where these are large."""
+        slot_bytes = aligned_slot_bytes(slot_bytes)
+        if self.spec.store == "ram_disk":
+            with contextlib.suppress(OSError):
+                page_bytes = os.statvfs(self.spec.directory).f_bsize
+                slot_bytes = -(-slot_bytes // page_bytes) * page_bytes
+        return slot_bytes
 
     def grow_ring(self, slots: int, budget_bytes: int | None) -> None:
         """The ring's reserve_step() goes on up to `slots`. Raises NoSpaceError."""
         ring = self.ring
         assert ring is not None
-        room = Room(free_bytes(SHARED_MEMORY), SHARED_MEMORY, cgroup_headroom_bytes(), budget_bytes)
+        directory = self.spec.directory or SHARED_MEMORY
+        room = Room(free_bytes(directory), directory, cgroup_headroom_bytes(), budget_bytes)
         check_growth(ring.wanted_bytes, (slots - ring.wanted_slots) * ring.header.slot_bytes, room)
         ring.grow(slots)
 
@@ -141,7 +188,7 @@ class StreamResources:
         return self.ring.reserve_step()
 
     def close(self) -> None:
-        """Unlinks and closes everything. Idempotent."""
+        """Unlinks and closes everything; files of batches stay. Idempotent."""
         if self.ring is not None:
             self.ring.close()
             self.ring = None
@@ -157,6 +204,15 @@ def _epoch_steps(spec: StreamSpec) -> int | None:
     if spec.order in ("sequential", "shuffle"):
         return schedule_of(spec).steps
     return spec.epoch_steps or None
+
+
+def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
+    """The spec whose buffer is a ring of as many slots as there may be files: the ring itself takes nothing of what
+    files may have."""
+    if not spec.buffer_bytes:
+        return spec
+    slots = max(0, spec.buffer_bytes - RESERVE_BYTES) // slot_bytes
+    return dataclasses.replace(spec, buffer_bytes=ring_bytes(slots, slot_bytes))
 
 
 class SegmentNames:

@@ -7,12 +7,15 @@ import logging
 import os
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prefetchd import __version__
 from prefetchd.daemon.backend_events import WorkerEvents
 from prefetchd.daemon.carrying_out import CarryingOut
+from prefetchd.daemon.config import NO_CONFIG, Config
 from prefetchd.daemon.control import Control
+from prefetchd.daemon.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.trainers import Identity
 from prefetchd.daemon.loop import Loop
@@ -54,6 +57,8 @@ class Service:
         memory_bytes: int | None = None,
         idle_exit_s: float | None = None,
         supervised: bool = False,
+        config: Config = NO_CONFIG,
+        config_file: Path | None = None,
     ) -> None:
         self.loop = loop
         self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, supervised))
@@ -79,13 +84,16 @@ class Service:
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )
         control = Control(self.engine, tracing, generation, self._asked_to_stop)
-        self.session_events = TrainerEvents(loop, self.engine, self._publishing, self._rings, control, tracing, paths)
+        self.declared = DeclaredStreams(config, config_file, loop, self.engine, self._rings, paths)
+        self.session_events = TrainerEvents(
+            loop, self.engine, self._publishing, self._rings, control, tracing, paths, self.declared
+        )
         self._watching = Watching(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
         self._beat = 0.0
         self.status = StatusSegment(paths.status_segment, generation)
         loop.after_each(self._carrying_out.settle)
-        self._rings.adopt()
+        self._rings.adopt(config.ram_disks)
         self._tick()
 
     def answer_scrapes(self, address: str) -> Scrapes:
@@ -146,6 +154,7 @@ class Service:
             for resources in self._rings.resources.values():
                 ending.callback(resources.close)
             ending.callback(self._backend.close)
+            ending.callback(self.declared.close)
             listener = self._publishing.listener
             if listener is not None:
                 for session in list(listener.sessions.values()):
@@ -157,9 +166,12 @@ class Service:
         self._rings.look_for_the_dead()
         self.engine.tick(now_s)
         self._workers.tick(now_s)
+        self.declared.files.look(now_s)
         self._carrying_out.settle()
         self._watching.observe(now_s)
-        self.status.write(self._snapshot())
+        found = self._snapshot()
+        self.declared.tell(found)
+        self.status.write(found)
         listener = self._publishing.listener
         if listener is not None:
             listener.end_silent(now_s)

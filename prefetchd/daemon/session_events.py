@@ -8,6 +8,7 @@ from functools import partial
 
 from prefetchd import __version__
 from prefetchd.daemon.control import Control
+from prefetchd.daemon.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.publishing import Publishing
@@ -36,6 +37,7 @@ class TrainerEvents:
         control: Control,
         tracing: Tracing,
         paths: RuntimePaths,
+        declared: DeclaredStreams,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -44,6 +46,7 @@ class TrainerEvents:
         self._control = control
         self._tracing = tracing
         self._paths = paths
+        self._declared = declared
 
     def trainer_hello(self, session: Session, hello: Hello) -> None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -56,6 +59,12 @@ class TrainerEvents:
         if self._publishing.listener is not None:
             self._publishing.listener.end_dead()
         self._rings.look_for_the_dead()
+        if hello.spec:
+            self._hello(session, hello)
+        else:
+            self._declared.attach(session, hello, self._hello)
+
+    def _hello(self, session: Session, hello: Hello) -> None:
         marks = self._rings.marks_of(hello.ring, hello.consumer)
         self._engine.hello(session.number, hello, time.monotonic(), marks)
         kill_point("daemon.hello.decided")

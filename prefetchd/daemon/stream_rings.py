@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from prefetchd.daemon.engine.commands import CreateRing
 from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.places import FILES
 from prefetchd.daemon.engine.stream import StreamState
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.recovery import find_streams
 from prefetchd.daemon.resources import SegmentNames, StreamResources
+from prefetchd.ring.batch_files import BatchFiles
+from prefetchd.ring.file_ring import FileRing
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
 from prefetchd.wire.kill_points import kill_point
@@ -38,6 +41,8 @@ class StreamRings:
     ) -> None:
         """`is_burying` tells whether somebody of a dropped stream still lives."""
         self.resources: dict[int, StreamResources] = {}
+        # The directories of batch files, by name; of FileStreams.
+        self.files: dict[str, BatchFiles] = {}
         self._loop = loop
         self._engine = engine
         self._paths = paths
@@ -72,17 +77,32 @@ class StreamRings:
             resources.ring, former.ring = former.ring, None
         self.resources[stream.number] = resources
 
+    def free_slot(self, stream: int, slot: int, generation: int) -> None:
+        """The batch's file goes, if batches are files."""
+        ring = self.ring(stream)
+        if isinstance(ring, FileRing):
+            ring.free_slot(slot, generation)
+
+    def create_file_ring(self, resources: StreamResources, batch_bytes: int, slot_bytes: int) -> FileRing:
+        """A ring for batches that are files already. Raises PrefetchdError."""
+        files = self.files[resources.spec.directory]
+        name = self._names.next_ring()
+        ring = resources.create_ring(name, batch_bytes, slot_bytes, b"", self._generation, self._budget_bytes(), files)
+        assert isinstance(ring, FileRing)
+        return ring
+
     def drop(self, stream: int) -> None:
-        """Unlinks what the stream has."""
+        """Unlinks what the stream has; files of batches stay."""
         dropped = self.resources.pop(stream, None)
         if dropped is not None:
             dropped.close()
 
     # --- from a dead daemon ---
 
-    def adopt(self) -> None:
-        """Goes on with the streams of a daemon that died on the same socket."""
-        for resources in find_streams(self._paths, self._generation):
+    def adopt(self, ram_disks: Iterable[str] = ()) -> None:
+        """Goes on with the streams of a daemon that died on the same socket; their rings are in shared memory, or on
+        `ram_disks`."""
+        for resources in find_streams(self._paths, self._generation, ram_disks):
             stream = self._engine.adopt(resources.spec, resources.found(), time.monotonic())
             ring = resources.ring
             if stream is None or ring is None:
@@ -136,6 +156,7 @@ class StreamRings:
                 command.layout,
                 self._generation,
                 self._budget_bytes(),
+                self.files.get(resources.spec.directory) if resources.spec.store == FILES else None,
             )
         except PrefetchdError as error:
             self._engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))

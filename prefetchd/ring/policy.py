@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from prefetchd.wire.errors import InvariantError
 
@@ -77,11 +77,15 @@ class Grant:
 class Ring:
     """Who uses which slot. `slots` is the full size; slots become usable as `reserve` says, first ones first.
 
-    `first_generation` must exceed every generation that was ever given out on the same memory.
+    `first_generation` must exceed every generation that was ever given out on the same memory. `on_free` is told of
+    each grant that is over, before its slots can be claimed.
     """
 
-    def __init__(self, slots: int, *, first_generation: int = 1) -> None:
+    def __init__(
+        self, slots: int, *, first_generation: int = 1, on_free: Callable[[Grant], None] | None = None
+    ) -> None:
         self.slots = slots
+        self._on_free = on_free
         self.reserved = 0
         self._claims = 0
         self._claimed_slots = 0
@@ -223,3 +227,5 @@ class Ring:
         del self._grants[grant.slot]
         self._leases.pop(grant.slot, None)
         self._free += reversed(grant.slots)
+        if self._on_free is not None:
+            self._on_free(grant)

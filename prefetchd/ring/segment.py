@@ -13,8 +13,7 @@ import dataclasses
 import mmap
 import os
 import time
-
-import posix_ipc
+from typing import TYPE_CHECKING
 
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
@@ -40,6 +39,9 @@ from prefetchd.wire.segment_layout import (
     encode_slot_record,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 SHARED_MEMORY = "/dev/shm"
 RESERVE_STEP_BYTES = 8 << 20
 PREFAULT_STEP_BYTES = 4 << 20
@@ -47,15 +49,17 @@ _MADV_POPULATE_WRITE = 23
 
 
 class RingSegment:
-    """One stream's ring in POSIX shared memory: made by create(), or taken over from a dead daemon by adopt().
+    """One stream's ring: made by create(), or taken over from a dead daemon by adopt(). A file `name` in `directory`,
+    which is that of POSIX shared memory or a RAM disk: a tmpfs, or another whose pages are larger.
 
     Then call reserve_step() until it is done: each makes more slots usable. Then prefault_step() until it is done; it
     is only for speed. Both take a few milliseconds a call.
     """
 
-    def __init__(self, name: str, fd: int, header: SegmentHeader, wanted_slots: int) -> None:
+    def __init__(self, name: str, fd: int, header: SegmentHeader, wanted_slots: int, directory: str) -> None:
         """For create() and adopt(). Takes `fd` over, which has the daemon's lock; on an error it stays theirs."""
         self.name = name
+        self.directory = directory
         self.wanted_slots = wanted_slots
         self.header = header
         self._fd = fd
@@ -71,28 +75,37 @@ class RingSegment:
             undo.pop_all()
 
     @classmethod
-    def create(cls, name: str, header: SegmentHeader, spec: bytes, row_layout: bytes, wanted_slots: int) -> RingSegment:
+    def create(
+        cls,
+        name: str,
+        header: SegmentHeader,
+        spec: bytes,
+        row_layout: bytes,
+        wanted_slots: int,
+        directory: str = SHARED_MEMORY,
+    ) -> Self:
         """A new segment, mode 0600, with header, spec and layout in it and no slot reserved. Of the header's slots,
         `wanted_slots` will be reserved at first. Raises NoSpaceError, and FileExistsError when the name is taken."""
+        fd = _make(name, directory)
         try:
-            shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
-        except posix_ipc.ExistentialError:
-            raise FileExistsError(name) from None
-        fd = shared.fd
-        try:
-            os.ftruncate(fd, header.segment_bytes)
-            _reserve(fd, header, 0, header.payload_offset)
+            page_bytes = os.fstatvfs(fd).f_bsize
+            # Large pages are had whole or not at all.
+            os.ftruncate(fd, -(-header.segment_bytes // page_bytes) * page_bytes)
+            _reserve(fd, header, 0, header.payload_offset, directory)
             if not try_lock(fd, DAEMON_LOCK_OFFSET):
                 raise InvariantError(f"the new segment {name} is locked by somebody")
-            os.pwrite(fd, spec, SPEC_OFFSET)
-            os.pwrite(fd, row_layout, ROW_LAYOUT_OFFSET)
-            kill_point("daemon.ring.headless")
-            # The header last: without it nobody takes this for a ring.
-            os.pwrite(fd, encode_header(header), 0)
-            return cls(name, fd, header, wanted_slots)
+            # Mapped, as a hugetlbfs has no write(2).
+            with mmap.mmap(fd, os.fstat(fd).st_size) as memory:
+                memory[SPEC_OFFSET : SPEC_OFFSET + len(spec)] = spec
+                memory[ROW_LAYOUT_OFFSET : ROW_LAYOUT_OFFSET + len(row_layout)] = row_layout
+                kill_point("daemon.ring.headless")
+                # The header last: without it nobody takes this for a ring.
+                encoded = encode_header(header)
+                memory[: len(encoded)] = encoded
+            return cls(name, fd, header, wanted_slots, directory)
         except BaseException as error:
             os.close(fd)
-            unlink(name)
+            unlink(name, directory)
             if isinstance(error, OSError):
                 raise NoSpaceError(
                     f"a ring of {header.segment_bytes >> 20} MiB cannot be made ({error.strerror}). Lower buffer=, or "
@@ -101,7 +114,7 @@ class RingSegment:
             raise
 
     @classmethod
-    def adopt(cls, name: str, fd: int, daemon_generation: int) -> RingSegment:
+    def adopt(cls, name: str, fd: int, daemon_generation: int, directory: str = SHARED_MEMORY) -> Self:
         """The segment `name` of a dead daemon behind `fd`, which has the lock by now and is taken over, whatever
         happens. Raises ProtocolError when it is no whole ring of this version, and OSError."""
         try:
@@ -111,11 +124,12 @@ class RingSegment:
             if reserved > header.slots:
                 raise ProtocolError(f"a ring of {header.slots} slots tells of {reserved} reserved ones")
             header = dataclasses.replace(header, daemon_generation=daemon_generation)
-            ring = cls(name, fd, header, reserved)
+            ring = cls(name, fd, header, reserved, directory)
         except BaseException:
             os.close(fd)
             raise
-        os.pwrite(fd, encode_header(header), 0)
+        encoded = encode_header(header)
+        ring.memory.memory[: len(encoded)] = encoded
         kill_point("daemon.adopt.headed")
         ring._reserved_bytes = ring._prefaulted_bytes = header.slot_payload_offset(reserved)
         return ring
@@ -160,7 +174,7 @@ class RingSegment:
     def reserve_step(self) -> int:
         """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
         end = self._reserved_bytes + self.next_step_bytes
-        _reserve(self._fd, self.header, self._reserved_bytes, end)
+        _reserve(self._fd, self.header, self._reserved_bytes, end, self.directory)
         self._reserved_bytes = max(self._reserved_bytes, end)
         slots = self.reserved_slots
         kill_point("daemon.ring.uncounted")
@@ -170,7 +184,7 @@ class RingSegment:
     @property
     def is_named(self) -> bool:
         """False when somebody has removed its name: whoever has it mapped keeps it, and nobody else finds it."""
-        return is_named(self.name, self._fd)
+        return is_named(self.name, self._fd, self.directory)
 
     def stay(self) -> None:
         """reserve_step() has nothing more to do."""
@@ -221,7 +235,7 @@ class RingSegment:
         if self._fd < 0:
             return
         if unlink_name:
-            unlink(self.name)
+            unlink(self.name, self.directory)
         self.memory.close()
         os.close(self.shared_fd)
         os.close(self.writers_fd)
@@ -229,16 +243,31 @@ class RingSegment:
         self._fd = -1
 
 
-def _reserve(fd: int, header: SegmentHeader, begin: int, end: int) -> None:
+def _make(name: str, directory: str) -> int:
+    """A descriptor of a new, empty file. Raises FileExistsError, and NoSpaceError when there can be none."""
+    try:
+        fd = os.open(directory + name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise FileExistsError(name) from None
+    except OSError as error:
+        raise NoSpaceError(f"no ring can be made in {directory} ({error.strerror}): is the RAM disk mounted?") from None
+    # Whatever the umask.
+    os.fchmod(fd, 0o600)
+    return fd
+
+
+def _reserve(fd: int, header: SegmentHeader, begin: int, end: int, directory: str) -> None:
     """Puts memory behind the bytes from `begin` to `end`. Raises NoSpaceError."""
     if end <= begin:
         return
     try:
         os.posix_fallocate(fd, begin, end - begin)
     except OSError as error:
+        what = "shared memory" if directory == SHARED_MEMORY else directory
+        where = "/dev/shm (docker: --shm-size)" if directory == SHARED_MEMORY else "it"
         raise NoSpaceError(
-            f"shared memory is full: {begin >> 20} of {header.segment_bytes >> 20} MiB could be reserved "
-            f"({error.strerror}). Lower buffer=, or enlarge /dev/shm (docker: --shm-size)",
+            f"{what} is full: {begin >> 20} of {header.segment_bytes >> 20} MiB could be reserved "
+            f"({error.strerror}). Lower buffer=, or enlarge {where}",
             end - begin,
         ) from None
 
@@ -265,16 +294,16 @@ def new_header(
     )
 
 
-def is_named(name: str, fd: int) -> bool:
+def is_named(name: str, fd: int, directory: str = SHARED_MEMORY) -> bool:
     """True while the shared memory behind `fd` is found under `name`."""
     try:
-        named, mine = os.stat(SHARED_MEMORY + name), os.fstat(fd)
+        named, mine = os.stat(directory + name), os.fstat(fd)
     except FileNotFoundError:
         return False
     return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
 
-def unlink(name: str) -> None:
-    """Removes a shared memory name; no matter if it is gone."""
-    with contextlib.suppress(posix_ipc.ExistentialError):
-        posix_ipc.unlink_shared_memory(name)
+def unlink(name: str, directory: str = SHARED_MEMORY) -> None:
+    """Removes the name of a segment; no matter if it, or the RAM disk with it, is gone."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(directory + name)

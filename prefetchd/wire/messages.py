@@ -94,7 +94,7 @@ class Welcome(Message):
 
     `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the
     daemon does not have the stream and waits for Program. `supervised`: somebody else than a client started the
-    daemon, and may start it again.
+    daemon, and may start it again. Who asked by name alone is told the `spec` of what it has got.
     """
 
     protocol: int
@@ -105,6 +105,7 @@ class Welcome(Message):
     consumer: int = 0
     program_wanted: bool = False
     supervised: bool = False
+    spec: bytes = b""
 
 
 @_numbered(3)
@@ -605,3 +606,27 @@ class Digested(Message):
     task: int
     digest: int
     duration_us: int
+
+
+@_numbered(71)
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreFailed(Message):
+    """The batch is made and cannot be written where batches go; the worker keeps it. `reason` is for people: full,
+    read-only, gone. The task is to be given out again, and may come out well then."""
+
+    task: int
+    reason: str
+
+
+# --- declaring process -> daemon ------------------------------------------------------------------------------
+
+
+@_numbered(70)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared(Message):
+    """What a stream that the configuration declares turned out to be: its `spec`, and its program as in Program, whose
+    descriptor comes with this message. In its place may come LoadFailed."""
+
+    spec: bytes
+    name: str
+    program_bytes: int

@@ -18,7 +18,7 @@ ORDERS = ("sequential", "shuffle", "sampler", "iterable")
 ORDER_VERSION = 1
 SEED_SOURCES = ("argument", "torch", "default")
 ON_ERROR = ("raise", "skip", "substitute")
-STORES = ("shm",)
+STORES = ("shm", "ram_disk", "files")
 
 Position: TypeAlias = tuple[int, int]
 """(epoch, step): a batch's identity within its stream."""
@@ -58,7 +58,10 @@ class StreamSpec:
       lookback        batches kept behind the consumer
       workers         most workers at once on this stream; 0 means that the daemon decides
       timeout_s       a fill task that runs longer is killed; 0 means never
-      store           where the ring lives: "shm"
+      store           where batches live: "shm"; "ram_disk", the ring as a file in `directory`; "files", a file for each
+                      batch there
+      directory       absolute; empty for "shm"
+      epochs          so many are made, and none after; 0 means no end
     """
 
     fingerprint: str
@@ -85,6 +88,8 @@ class StreamSpec:
     workers: int = 0
     timeout_s: float = 0.0
     store: str = "shm"
+    directory: str = ""
+    epochs: int = 0
 
     def __post_init__(self) -> None:
         """Raises CallerError, naming the field, when a value is outside its range."""
@@ -97,7 +102,7 @@ class StreamSpec:
         _within("batch_size", self.batch_size, -1 if self.order == "sampler" else 0, LENGTH_LIMIT)
         _within("world_size", self.world_size, 1, 1 << 31)
         _within("rank", self.rank, 0, self.world_size - 1)
-        for field in ("logical_shards", "low_watermark", "high_watermark", "lookback", "workers"):
+        for field in ("logical_shards", "low_watermark", "high_watermark", "lookback", "workers", "epochs"):
             _within(field, getattr(self, field), 0, 1 << 31)
         for field in ("buffer_bytes", "buffer_batches", "epoch_steps"):
             _within(field, getattr(self, field), 0, 1 << 62)
@@ -111,6 +116,10 @@ class StreamSpec:
         if self.high_watermark and self.low_watermark > self.high_watermark:
             raise CallerError(
                 f"low_watermark is {self.low_watermark}; allowed: up to high_watermark, {self.high_watermark}"
+            )
+        if (self.store == "shm") != (not self.directory) or len(self.directory) > 600:
+            raise CallerError(
+                f"store {self.store!r} in directory {self.directory[:30]!r}; allowed: 1 to 600 letters; none for shm"
             )
         if len(self.name) > 200 or not self.name.isprintable():
             raise CallerError(f"stream name {self.name[:40]!r}...: allowed: up to 200 printable characters")

@@ -25,6 +25,7 @@ from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.batch_codec import EncodedBatch, MainAwarePickler, encode_batch
+from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.note import COLLATING, WRITING, NoteWriter
 from prefetchd.workers.program import Program, load_program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
@@ -59,6 +60,7 @@ class Filler:
     ) -> None:
         self.plan: BatchPlan | KeyedPlan = KeyedPlan(spec) if spec.order == "sampler" else BatchPlan(spec)
         self.note = note or NoteWriter()
+        self.directory = spec.directory if spec.store == "files" else ""
         self._spec = spec
         self._worker_init_fn = program.worker_init_fn
         self._collate: Callable[[Any], Any] = program.collate_fn or (
@@ -66,6 +68,8 @@ class Filler:
         )
         self._default_collation = program.collate_fn is None or program.collate_fn is default_collate
         self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size != 0
+        # Where a batch sampler decides, no batch tells how many rows the next may have; a file is written in one go.
+        self._by_rows = self._default_collation and not self._gathers and spec.batch_size > 0 and spec.store != "files"
         self._seeder = seeder or SampleSeeder()
         self.samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
         self._layout: RowLayout | None = None
@@ -91,8 +95,7 @@ class Filler:
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
         kept for the task that writes it. Raises UserCodeError."""
-        # Where a batch sampler decides, no batch tells how many rows the next may have.
-        if self._default_collation and not self._gathers and self._spec.batch_size > 0:
+        if self._by_rows:
             for row, sample in enumerate(self.samples.rows(position, 0, rows, deadly)):
                 if type(sample) is LeftOut:
                     continue
@@ -144,13 +147,19 @@ class Filler:
         self, position: Position, rows: int, room: int, target: Callable[[], Any], deadly: Deadly = NOT_DEADLY
     ) -> int:
         """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that
-        exceeds `room`, nothing was written and the batch is kept for the next try. Raises UserCodeError."""
-        encoded = self._kept.take(self._place(position)) or self._encode(position, rows, deadly)
+        exceeds `room`, nothing was written and the batch is kept for the next try; and so it is when StoreError is
+        raised. Raises UserCodeError too."""
+        place = self._place(position)
+        encoded = self._kept.take(place) or self._encode(position, rows, deadly)
         self.note.phase(WRITING)
         if encoded.payload_bytes > room:
-            self._kept.keep(self._place(position), encoded)
-        else:
+            self._kept.keep(place, encoded)
+            return encoded.payload_bytes
+        try:
             encoded.write(target())
+        except StoreError:
+            self._kept.keep(place, encoded)
+            raise
         return encoded.payload_bytes
 
     def batch(self, position: Position) -> Any:
@@ -196,10 +205,12 @@ class Filler:
         with user_code(f"collate_fn, epoch {epoch}, step {step}"):
             return self._collate(samples if self._spec.batch_size else samples[0])
 
-    def _encode(self, position: Position, rows: int, deadly: Deadly) -> EncodedBatch:
+    def _encode(self, position: Position, rows: int, deadly: Deadly) -> EncodedBatch | EncodedFile:
         batch = self._collated(position, rows, deadly)
         self.note.phase(WRITING)
         with user_code(f"pickling the batch, epoch {position[0]}, step {position[1]}"):
+            if self._spec.store == "files":
+                return encode_file(batch, self._spec, position)
             return encode_batch(batch)
 
 
@@ -207,13 +218,13 @@ class _KeptBatches:
     """Whole batches that wait for room. What nobody asks for any more is let go: memory is bounded."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Place, tuple[int, EncodedBatch]] = {}
+        self._kept: dict[_Place, tuple[int, EncodedBatch | EncodedFile]] = {}
         self._asked = 0
 
-    def keep(self, place: _Place, encoded: EncodedBatch) -> None:
+    def keep(self, place: _Place, encoded: EncodedBatch | EncodedFile) -> None:
         self._kept[place] = (self._asked, encoded)
 
-    def take(self, place: _Place) -> EncodedBatch | None:
+    def take(self, place: _Place) -> EncodedBatch | EncodedFile | None:
         """The batch at `place`, kept no longer."""
         self._asked += 1
         _, found = self._kept.pop(place, (0, None))

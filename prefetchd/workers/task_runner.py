@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
     DIGEST,
@@ -15,11 +17,14 @@ from prefetchd.wire.messages import (
     FillFailed,
     Measured,
     Message,
+    StoreFailed,
     Unfit,
 )
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import decode_slot_record, payload_digest
+from prefetchd.wire.stream_spec import Position
+from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler, UserCodeError, remote_exception
 from prefetchd.workers.note import DIGESTING, IDLE
 from prefetchd.workers.row_collate import Deviation
@@ -27,6 +32,7 @@ from prefetchd.workers.samples import NOT_DEADLY
 
 # So that a message of the longest texts fits into a packet.
 BAD_SAMPLES_A_MESSAGE = 32
+STORE_AGAIN_S = 0.25
 
 Task: TypeAlias = tuple[int, ...]
 """A row of messages.Fill."""
@@ -96,14 +102,30 @@ class TaskRunner:
                 return self._digest(task, slot, end)
             span = self._span(slot)
             room = span * ring.header.slot_bytes
-            payload_bytes = self._filler.fill_whole(position, end, room, lambda: ring.batch(slot, span), deadly)
+            payload_bytes = self._filler.fill_whole(
+                position, end, room, lambda: self._target(ring, slot, span, position), deadly
+            )
             return payload_bytes if payload_bytes <= room else Unfit(task, payload_bytes, "larger than its slots")
         except Deviation as deviation:
             # The batch is made whole: then they are told.
             self._filler.samples.take_bad()
             return Unfit(task, 0, str(deviation)[:500])
+        except StoreError as error:
+            # Or the same task would go to and fro as fast as it can.
+            time.sleep(STORE_AGAIN_S)
+            return StoreFailed(task, str(error)[:500])
         except UserCodeError as error:
             return FillFailed(task, encode_exception(remote_exception(error)))
+
+    def _target(self, ring: RingMemory, slot: int, span: int, position: Position) -> Any:
+        """Where the whole batch goes: a file, or its slots."""
+        directory = self._filler.directory
+        if directory:
+            return FilePlace(
+                os.path.join(directory, temporary_name(position, ring.header.created_ns)),
+                os.path.join(directory, STREAM_FILE),
+            )
+        return ring.batch(slot, span)
 
     def _digest(self, task: int, slot: int, payload_bytes: int) -> Digested:
         begin_us = _now_us()

@@ -34,6 +34,15 @@ TEXT = (ROOT / "docs" / "status.md").read_text("utf-8")
 
 # Null at first, or on a machine that is slow just now.
 DEPENDS_ON_TIME = re.compile(r"verdict|recent|runway_s|busy_share|pss_bytes")
+
+# What stands before the keys of the table that follows this line.
+PREFIXES = {
+    "One element of `streams`:": "streams[].",
+    "One element of `declared`:": "declared[].",
+    "`ring`:": "streams[].",
+    "One element of `consumers`.": "streams[].consumers[].",
+    "One element of a stream's `workers`:": "streams[].workers[].",
+}
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float,),
@@ -78,7 +87,10 @@ class Unloadable:
 
 def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
     documented = documented_keys()
+    config = daemon.socket.with_name("streams.toml")
+    config.write_text('[streams.declared]\ndataset = "tests.scenario.declared_datasets:failing"\n')
     absent = status(daemon)
+    daemon.start("--config", str(config))
     assert absent == {"state": "absent", "health": "absent", "heartbeat_age_s": None, "problems": []}
     with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="good") as good:
         kept = next(iter(good))
@@ -127,6 +139,9 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("pause") == code("resume") == code("drain") == code("evict", "x") == code("log-level", "info") == 1
     assert code("trace") == 1
     assert code("run", "--workers", "0") == 2
+    assert code("config", "check", "/dev/null") == 0
+    assert code("config", "check", "/no/such/file") == 1
+    assert code("warm", "--config", "/no/such/file") == 1
     assert code("run", "--detach") == 0
     assert code("run", "--detach") == 0
     assert code("run") == 1

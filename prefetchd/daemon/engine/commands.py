@@ -117,6 +117,15 @@ class WriteSlot(Command):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class FreeSlot(Command):
+    """The batch that had `slot` with `generation` is done with: its file goes."""
+
+    stream: int
+    slot: int
+    generation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ParkStream(Command):
     """End the stream's zygote and workers, none of which is at a task; ring and program stay."""
 

@@ -18,7 +18,9 @@ from prefetchd.daemon.engine.commands import (
     StartStream,
     Wake,
 )
+from prefetchd.daemon.engine.keeping import follow, keep
 from prefetchd.daemon.engine.operating import Operating
+from prefetchd.daemon.engine.places import lose
 from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
@@ -34,7 +36,7 @@ from prefetchd.wire.messages import (
     StreamFailed,
     check_rows,
 )
-from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.note import NO_NOTE, Note
 
 
@@ -143,6 +145,33 @@ class Engine:
             for grant in stream.former_grants:
                 stream.window.ring.clear(grant)
             stream.former_grants = []
+            self._moved = True
+
+    def keep(self, session: int, position: Position, *, follows_progress: bool) -> None:
+        """The daemon's own session, whose hello() was answered, keeps its stream: it is filled from `position` on, also
+        while nobody else is there."""
+        keep(self._sessions[session], session, position, follows_progress=follows_progress)
+        self._moved = True
+
+    def progress(self, session: int, position: Position) -> None:
+        """The consumer that the daemon's own `session` follows stands at `position`."""
+        stream = self._sessions.get(session)
+        if stream is not None:
+            follow(stream, position)
+            self._moved = True
+
+    def batch_missing(self, number: int, slot: int, generation: int) -> None:
+        """Somebody else has removed the file of a ready batch: it is made again if it is wanted."""
+        stream = self.streams.get(number)
+        if stream is not None and lose(stream, slot, generation):
+            self._log("warning", "batch removed by somebody else", stream=stream.name, slot=slot)
+            self._moved = True
+
+    def drop(self, number: int, why: str) -> None:
+        """The stream is not wanted any more; its trainers are told `why`."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            self.registry.drop(stream, why)
             self._moved = True
 
     def publications(self, session: int) -> list[Message]:

@@ -16,7 +16,17 @@ from prefetchd.daemon.engine.commands import Assign, Command, GrowRing, LendRing
 from prefetchd.daemon.engine.deaths import Deaths, FailStream
 from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import BadSamples, Digested, Fill, Filled, FillFailed, Measured, Message, Unfit
+from prefetchd.wire.messages import (
+    BadSamples,
+    Digested,
+    Fill,
+    Filled,
+    FillFailed,
+    Measured,
+    Message,
+    StoreFailed,
+    Unfit,
+)
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.workers.note import Note
 
@@ -197,6 +207,8 @@ class Pool:
         elif isinstance(message, FillFailed):
             if worker.stream.filling.failed(self._take(worker, message.task), message.error):
                 worker.stream.counters.failed += 1
+        elif isinstance(message, StoreFailed):
+            self._store_failed(worker, self._take(worker, message.task), message.reason)
         elif isinstance(message, BadSamples):
             piece = worker.tasks.get(message.task)
             if piece is None:
@@ -261,6 +273,9 @@ class Pool:
         stream.counters.task_took(duration_us, samples)
         worker.fill_us += duration_us
         stream.host_deaths = 0
+        if stream.store_fault:
+            self._log("info", "batches can be stored again", stream=stream.name)
+            stream.store_fault = ""
         if stream.filling.filled(piece, payload_bytes):
             self._is_ready(stream, piece.batch)
 
@@ -269,6 +284,15 @@ class Pool:
         stream.counters.fill_us += message.duration_us
         if stream.filling.digested(piece, message.digest):
             self._is_ready(stream, piece.batch)
+
+    def _store_failed(self, worker: Worker, piece: Piece, reason: str) -> None:
+        """The worker keeps the batch, and gets the task again; others have their turn first."""
+        stream = worker.stream
+        if stream.store_fault != reason:
+            self._log("error", "batches cannot be stored", stream=stream.name, why=reason)
+        stream.store_fault = reason
+        stream.filling.lost(piece)
+        piece.batch.retainer = worker.number
 
     @staticmethod
     def _is_ready(stream: StreamState, batch: Batch) -> None:

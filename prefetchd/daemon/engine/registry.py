@@ -8,23 +8,23 @@ memory.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from prefetchd.daemon.engine.adoption import FoundRing, found_batches, last_generation
 from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, Log, ParkStream, Send, StartStream
+from prefetchd.daemon.engine.keeping import GHOST, waits_for_trainers
+from prefetchd.daemon.engine.places import ring_of
 from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.stream import AbsentConsumer, Stage, StreamState
-from prefetchd.ring.policy import Ring, SlotState
+from prefetchd.ring.policy import SlotState
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Hello, Refused
 from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
 
 SETTLE_S = 5.0
 """How long an adopted stream waits for its consumers before it fills anything."""
-
-GHOST = -1
-"""The consumer of a cursor that keeps a ring filling after its trainer has gone."""
 
 
 class Registry:
@@ -48,9 +48,11 @@ class Registry:
     def stream_for(self, hello: Hello) -> StreamState:
         """The stream that a trainer asks for: the one that is there, or a new one in its place or beside it. Raises
         CallerError and ProtocolError."""
+        by_name = {stream.name: stream for stream in self._streams.values()}
+        if not hello.spec:
+            return _attached(by_name, hello)
         spec = decode_spec(hello.spec)
         spec = dataclasses.replace(spec, name=hello.stream, fingerprint=hello.fingerprint)
-        by_name = {stream.name: stream for stream in self._streams.values()}
         found = by_name.get(spec.name)
         if found is not None and found.awaits(hello):
             return found
@@ -91,7 +93,9 @@ class Registry:
         stream.batch_bytes = max((record.payload_bytes for record in found.records), default=0)
         stream.wanted_slots, stream.most_slots = found.wanted_slots, found.slots
         stream.filling.whole_only = not found.layout
-        ring = stream.window.ring = Ring(found.slots, first_generation=last_generation(found) + 1)
+        first_generation = last_generation(found) + 1
+        ring = ring_of(stream, found.slots, self._commands, first_generation=first_generation)
+        stream.window.ring = ring
         ring.reserve(len(found.records))
         living = [each.record for each in found.consumers if each.alive and not each.departed]
         holding = {each.record for each in found.consumers if each.alive and each.departed}
@@ -143,12 +147,15 @@ class Registry:
     def linger(self, stream: StreamState, position: Position | None, until_s: float, *, clean: bool = False) -> None:
         """Without a consumer the ring stays for a while and fills on, from where its trainer stopped. After a `clean`
         end only to the end of the epoch that was broken off: nobody may ever want another."""
+        key = (GHOST, 0)
+        if waits_for_trainers(stream) and position is not None:
+            stream.offering.close_cursor(key)
+            stream.offering.place_cursor(key, position, waiting=True)
         if stream.in_use:
             return
         stream.lingers_until_s = until_s
         if position is None or (clean and position[1] == 0):
             return
-        key = (GHOST, 0)
         stream.offering.place_cursor(key, position, waiting=True)
         if clean:
             stream.offering.place_cursor(key, position, waiting=False)
@@ -232,6 +239,15 @@ class Registry:
         self._commands.append(Log(level, event, tuple(fields.items())))
 
 
+def _attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
+    """The stream that is asked for by its name alone. Raises CallerError."""
+    found = by_name.get(hello.stream)
+    if found is not None and (found.offering.shareable or found.awaits(hello)):
+        return found
+    shared = ", ".join(sorted(repr(name) for name, each in by_name.items() if each.offering.shareable)) or "none"
+    raise CallerError(f"no stream {hello.stream!r} to attach to; there are: {shared}. Declare it in the configuration")
+
+
 def _difference(stream: StreamState, spec: StreamSpec) -> str:
     """Why `stream` cannot serve who asks for `spec`; empty when it can."""
     if stream.failure is not None:
@@ -242,6 +258,7 @@ def _difference(stream: StreamState, spec: StreamSpec) -> str:
         ("buffer_batches", "another buffer="),
         ("minimum_slots", "another device="),
         ("store", "another store"),
+        ("directory", "another directory of its store"),
     ):
         if getattr(stream.spec, name) != getattr(spec, name):
             return told

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, Log, ShareRing
+from prefetchd.daemon.engine.places import FILES, ring_of
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream import StreamState, WorkerStage
-from prefetchd.ring.policy import Ring
 
 FailStream = Callable[[StreamState, str, str], None]
 
@@ -32,7 +32,12 @@ class Rings:
 
     def ask_for(self, stream: StreamState) -> None:
         """The stream has measured its first batch, and has no ring."""
-        stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
+        if stream.spec.store == FILES:
+            # Nothing lies in a place that is larger than its batch, but what is charged for it is not to be had: texts
+            # in a file may be somewhat longer in the next one, and larger batches take two places.
+            stream.slot_bytes = stream.batch_bytes * 17 // 16
+        else:
+            stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
         self._create(stream)
 
     def created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int) -> None:
@@ -45,7 +50,7 @@ class Rings:
         stream.slot_bytes = slot_bytes
         stream.wanted_slots = wanted_slots
         stream.most_slots = slots
-        stream.window.ring = Ring(slots)
+        stream.window.ring = ring_of(stream, slots, self._commands)
         stream.filling.ring_opened()
         for worker in stream.workers.values():
             if worker.stage is WorkerStage.READY:

@@ -159,6 +159,12 @@ class StreamState:
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
         self.settles_until_s: float | None = None
+        # The daemon's own session on a declared stream, which keeps it while nobody else is there; and whether that
+        # one is told of progress (else the stream waits for trainers).
+        self.keeper: int | None = None
+        self.follows_progress = False
+        # Why the last batch could not be written where batches go; empty when it could.
+        self.store_fault = ""
         self.ring_id = 0
         self.former_grants: list[Grant] = []
         self.workers: dict[int, Worker] = {}

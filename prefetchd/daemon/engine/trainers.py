@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from prefetchd.daemon.engine.commands import CloseSession, Command, Send, ShareRing, StartStream
-from prefetchd.daemon.engine.registry import GHOST, Registry
+from prefetchd.daemon.engine.keeping import GHOST
+from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState
 from prefetchd.daemon.engine.waits import Waits
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
@@ -24,6 +25,7 @@ from prefetchd.wire.messages import (
     Welcome,
     check_rows,
 )
+from prefetchd.wire.stream_spec import encode_spec
 
 POSITION_LIMIT = 1 << 60
 
@@ -83,7 +85,7 @@ class Trainers:
         stream.consumers[session] = Consumer(session, hello.pid, record)
         self._sessions[session] = stream
         stream.lingers_until_s = None
-        wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1
+        wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1 and bool(hello.spec)
         if wanted:
             stream.program_from = session
         welcome = Welcome(
@@ -95,6 +97,7 @@ class Trainers:
             record,
             wanted,
             self._identity.supervised,
+            encode_spec(stream.spec) if not hello.spec else b"",
         )
         self._commands.append(Send(session, welcome))
         if stream.failure is not None:

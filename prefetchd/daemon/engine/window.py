@@ -83,6 +83,10 @@ class Window:
                 self._filling = True
         return self._filling or any(each.blocked for each in self.cursors.values())
 
+    def resume(self) -> None:
+        """Filling goes on up to the high watermark, however many batches are ready: some before them are not."""
+        self._filling = True
+
     # --- what is wanted ---
 
     def is_wanted(self, position: Position) -> bool:

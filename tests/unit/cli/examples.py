@@ -46,6 +46,10 @@ def recent(**changes: Any) -> dict[str, Any]:
     return found | changes
 
 
+def progress(**changes: Any) -> dict[str, Any]:
+    return {"file": "", "epoch": -1, "step": -1, "unreadable": 0, "complaint": ""} | changes
+
+
 def stream(**changes: Any) -> dict[str, Any]:
     found = {
         "name": "train.py:0",
@@ -83,6 +87,11 @@ def stream(**changes: Any) -> dict[str, Any]:
         "retries": 1,
         "bad_samples": 3,
         "replanned_batches": 0,
+        "declared": False,
+        "batches_ready": 0,
+        "warm": False,
+        "store_fault": "",
+        "progress": progress(),
     }
     return found | changes
 
@@ -97,6 +106,7 @@ def report(*streams: dict[str, Any], state: str = "running", age_s: float = 0.1,
             "daemon": {"pid": 99, "software": "0.1.0", "started_unix_s": 1.0, "up_s": up_s},
             "workers": {"limit": 8, "asked": 8, "cpus": 8, "running": 4, "busy": 3},
             "streams": list(streams),
+            "declared": [],
         },
     )
 
@@ -104,7 +114,7 @@ def report(*streams: dict[str, Any], state: str = "running", age_s: float = 0.1,
 def every_state() -> Report:
     """One of each kind."""
     untroubled = dict.fromkeys(("worker_deaths", "retries", "bad_samples"), 0)
-    return report(
+    found = report(
         stream(),
         stream(
             name="examples/imagenet/validate.py:1",
@@ -125,5 +135,19 @@ def every_state() -> Report:
         ),
         stream(name="broken", stage="failed", failure="cannot be loaded: " + "No module named 'nowhere' " * 5),
         stream(name="new", stage="loading", ring=None, recent=None, workers=[]),
+        stream(
+            name="jpegs",
+            declared=True,
+            store_fault="/mnt/ram: Read-only file system",
+            progress=progress(file="/mnt/ram/progress", epoch=2, step=17, unreadable=3, complaint="3 lines, not 2"),
+            consumers=[],
+        ),
         up_s=4000.0,
     )
+    assert found.snapshot is not None
+    found.snapshot["declared"] = [
+        {"name": "jpegs", "settled": True, "failure": ""},
+        {"name": "later", "settled": False, "failure": ""},
+        {"name": "never", "settled": True, "failure": "data.py: ModuleNotFoundError: No module named 'nowhere'"},
+    ]
+    return found

@@ -9,12 +9,15 @@ from prefetchd_client.attachment import Attachment
 
 from prefetchd.ring.segment import RingSegment, new_header
 from prefetchd.wire.segment_layout import DEPARTED
+from prefetchd.wire.stream_spec import encode_spec
+from tests.unit.wire.golden.examples import BARE_SPEC
 
 
 @pytest.fixture
 def ring():
-    header = new_header(4, 4096, "0" * 32, 1, b"spec", b"", "")
-    found = RingSegment.create(f"/prefetchd-test-ring-{os.getpid():x}", header, b"spec", b"", 4)
+    spec = encode_spec(BARE_SPEC)
+    header = new_header(4, 4096, "0" * 32, 1, spec, b"", "")
+    found = RingSegment.create(f"/prefetchd-test-ring-{os.getpid():x}", header, spec, b"", 4)
     yield found
     found.close()
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 
 # The order of the map; packages that are not named here come last.
-PACKAGES = ("wire", "plan", "ring", "workers", "daemon", "engine", "cli", "prefetchd_client")
+PACKAGES = ("wire", "plan", "ring", "workers", "progress", "daemon", "engine", "cli", "prefetchd_client")
 
 # Who sends to whom is what the headings of messages.py say; these say it less exactly than one wants to read it.
 DIRECTIONS = {

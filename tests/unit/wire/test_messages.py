@@ -65,6 +65,8 @@ NUMBERS = {
     66: "Begun",
     67: "Planned",
     68: "PlanFailed",
+    70: "Declared",
+    71: "StoreFailed",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

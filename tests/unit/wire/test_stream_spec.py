@@ -36,6 +36,7 @@ def specs(draw: st.DrawFn) -> StreamSpec:
     world_size = draw(st.integers(1, 1 << 31))
     high = draw(COUNT)
     order = draw(st.sampled_from(ORDERS))
+    store = draw(st.sampled_from(STORES))
     return StreamSpec(
         fingerprint=draw(st.text("0123456789abcdef", min_size=32, max_size=32)),
         seed=draw(st.integers(0, SEED_LIMIT - 1)),
@@ -59,7 +60,9 @@ def specs(draw: st.DrawFn) -> StreamSpec:
         lookback=draw(COUNT),
         workers=draw(COUNT),
         timeout_s=draw(st.floats(0, 1e12)),
-        store=draw(st.sampled_from(STORES)),
+        store=store,
+        directory="" if store == "shm" else draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=600)),
+        epochs=draw(COUNT),
     )
 
 
@@ -91,7 +94,9 @@ BAD = {
     "lookback": [-1, (1 << 31) + 1],
     "workers": [-1, (1 << 31) + 1],
     "timeout_s": [-1.0, -1e-9, float("-inf")],
-    "store": ["", "disk"],
+    "store": ["", "disk", "shm"],
+    "directory": ["", "/" * 601],
+    "epochs": [-1, (1 << 31) + 1],
 }
 bad_fields = pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in BAD.items() for value in values], ids=ascii

@@ -47,6 +47,7 @@ MESSAGES: tuple[m.Message, ...] = (
         consumer=3,
         program_wanted=True,
         supervised=True,
+        spec=b"\x80",
     ),
     m.Refused(code="buffer_too_small", message="the ring would hold 2 batches; allowed: 4 or more. Raise buffer="),
     m.Program(name="/prefetchd-0a1b2c3d-program-1", program_bytes=1 << 33),
@@ -96,6 +97,8 @@ MESSAGES: tuple[m.Message, ...] = (
     m.FillFailed(task=2, error=b"\x95"),
     m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
     m.Digested(task=9, digest=0xFEDCBA9876543210, duration_us=20_000),
+    m.StoreFailed(task=9, reason="/mnt/ram: No space left on device"),
+    m.Declared(spec=b"\x80", name="/prefetchd-0a1b2c3d-program-2", program_bytes=4096),
 )
 
 BARE_MESSAGES: tuple[m.Message, ...] = (m.Hello(1, "control", "prefetchd 0.1", 4322), m.Published())
@@ -124,7 +127,9 @@ SPEC = StreamSpec(
     lookback=1,
     workers=7,
     timeout_s=1.5,
-    store="shm",
+    store="files",
+    directory="/mnt/räm",
+    epochs=90,
 )
 BARE_SPEC = StreamSpec(FINGERPRINT, 0, "sequential", 10, 4)
 

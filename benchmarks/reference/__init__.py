@@ -1,0 +1,1 @@
+"""Systems whose users must be able to move over: their way and ours, side by side."""

@@ -1,0 +1,44 @@
+"""A trainer that takes batches from a directory and writes now and then where it is: what its loop waits for files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+LOOK_AGAIN_S = 0.001
+
+
+def train(
+    path_of: Callable[[int, int], str],
+    load: Callable[[str], Any],
+    progress: str,
+    *,
+    epochs: int,
+    batches: int,
+    step_s: float,
+    write_every: int,
+) -> tuple[float, float, float]:
+    """(seconds that it waited for the first batch, for all others, seconds in all). `step_s` is the work of a device on
+    one batch: the CPU has nothing to do meanwhile."""
+    first_s = others_s = 0.0
+    began_s = time.perf_counter()
+    for epoch in range(epochs):
+        for batch in range(batches):
+            if batch % write_every == 0:
+                with open(progress, "w") as file:
+                    file.write(f"{epoch}\n{batch}\n")
+            asked_s = time.perf_counter()
+            path = path_of(epoch, batch)
+            while not os.path.exists(path):
+                time.sleep(LOOK_AGAIN_S)
+            waited_s = time.perf_counter() - asked_s
+            if epoch == batch == 0:
+                first_s = waited_s
+            else:
+                others_s += waited_s
+            content = load(path)
+            time.sleep(step_s)
+            del content
+    return first_s, others_s, time.perf_counter() - began_s

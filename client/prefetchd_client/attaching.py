@@ -1,0 +1,63 @@
+"""PrefetchLoader.attach: a stream that the daemon's configuration declares, by its name, without its dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from typing import Any
+
+from prefetchd.wire.errors import CallerError, DaemonUnavailableError
+from prefetchd.wire.messages import Hello
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.attachment import Attachment
+from prefetchd_client.autostart import connect
+from prefetchd_client.cursors import Cursors
+from prefetchd_client.introduction import Introduction
+from prefetchd_client.stream_client import StreamClient
+from prefetchd_client.stream_request import check_stream_name
+
+_UNKNOWN = StreamSpec("0" * 32, 0, "sequential", 0, 1)
+"""Until the daemon has said what the stream is."""
+
+
+class DeclaredDataset:
+    """In the place of a dataset that only the workers have, and as long."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        self._name = spec.name
+        self._length = spec.length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        """Raises CallerError."""
+        raise CallerError(f"the dataset of the declared stream {self._name!r} is in its workers, not here")
+
+
+def attached_client(paths: RuntimePaths, name: str) -> StreamClient:
+    """A session on the declared stream `name`; its `spec` tells what that is. Blocks until the daemon has looked at the
+    stream's dataset. Raises CallerError, DaemonUnavailableError, DaemonRefusedError."""
+    check_stream_name(name)
+    spec = dataclasses.replace(_UNKNOWN, name=name)
+    return StreamClient(paths, spec, {}, shared=True, fresh=False, introduction=_ByName(paths, spec))
+
+
+class _ByName(Introduction):
+    """Says the name alone. No daemon is started: it would not know the stream."""
+
+    def __init__(self, paths: RuntimePaths, spec: StreamSpec) -> None:
+        super().__init__(paths, spec, {}, shared=True)
+
+    def reach(self) -> socket.socket:
+        sock = connect(self._paths)
+        if sock is None:
+            raise DaemonUnavailableError(
+                f"no daemon serves {self._paths.socket}: start one with `prefetchd run --config FILE`"
+            )
+        return sock
+
+    def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
+        whole = super().hello(stream, cursors, attachment)
+        return dataclasses.replace(whole, fingerprint="", spec=b"")

@@ -1,0 +1,148 @@
+"""BatchDirectory: a stream whose batches are files, consumed without a connection to anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name, read_description
+from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
+from prefetchd.wire.stream_spec import Position
+from prefetchd_client.batch_files import read_batch
+
+FIRST_PAUSE_S = 0.0005
+LONGEST_PAUSE_S = 0.02
+
+
+class BatchDirectory:
+    """The batches in a directory that `store = {files = DIR}` declares, in order, epoch by epoch:
+
+        for epoch in range(90):
+            for images, labels in batches:
+                ...
+
+    next() waits for the next file; for a batch that cannot be made it raises RemoteError, and the next iterator goes on
+    after that. `progress` is the file that the stream's declaration names: it is told of each batch
+    when that is handed out, so that what lies before may go. Batches stay valid, and the holder's own, as long as they
+    are held. Nobody is told of two consumers of one progress file: there must be one.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        progress: str | os.PathLike[str] | None = None,
+        *,
+        epoch: int = 0,
+        step: int = 0,
+        timeout: float = 0,
+    ) -> None:
+        """Begins at (epoch, step). A next() that waits for longer than `timeout` seconds raises RemoteError; 0: none
+        does. Raises CallerError when a position is negative. Opens nothing yet: the stream may be declared later."""
+        if epoch < 0 or step < 0:
+            raise CallerError(f"epoch {epoch}, step {step}; allowed: 0 or more")
+        self.directory = os.fspath(directory)
+        self.waited_s = 0.0
+        self._progress = os.fspath(progress) if progress is not None else None
+        self._timeout_s = timeout
+        self._position = (epoch, step)
+        self._described: dict[str, Any] | None = None
+        # At once: the daemon may be far from there, and must know before the first batch can come.
+        self._tell()
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the daemon says of the stream: see docs/batch-files.md. Waits until it is there."""
+        began_s = time.monotonic()
+        pause_s = FIRST_PAUSE_S
+        while self._described is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._described = read_description(Path(self.directory, STREAM_FILE).read_bytes())
+                break
+            pause_s = self._pause(pause_s, began_s, STREAM_FILE)
+        return self._described
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return int(self.description["batches_an_epoch"])
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of the epoch that it stands in."""
+        epoch = self._position[0]
+        while self._position[0] == epoch:
+            if self._position[1] >= len(self):
+                self._go_to((epoch + 1, 0))
+                return
+            batch = self._wait_for(self._position)
+            # The batch that is handed out now is still the file's own: those before it are not.
+            self._tell()
+            self._position = (epoch, self._position[1] + 1)
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Where it stands, as PrefetchLoader's tells it: the next batch's epoch and step."""
+        return {"epoch": self._position[0], "step": self._position[1]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where state_dict() was taken."""
+        self._go_to((int(state["epoch"]), int(state["step"])))
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iterator begins `epoch`, unless it stands in that."""
+        if epoch != self._position[0]:
+            self._go_to((epoch, 0))
+
+    def _go_to(self, position: Position) -> None:
+        self._position = position
+        self._tell()
+
+    def _wait_for(self, position: Position) -> Any:
+        began_s = time.monotonic()
+        pause_s = FIRST_PAUSE_S
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return read_batch(self.directory, position)
+            with contextlib.suppress(FileNotFoundError):
+                why = Path(self.directory, error_name(position)).read_text("utf-8", "replace")
+                # The next iterator goes on after it.
+                self._position = (position[0], position[1] + 1)
+                raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
+            try:
+                pause_s = self._pause(pause_s, began_s, file_name(position))
+            finally:
+                self._check()
+
+    def _pause(self, pause_s: float, began_s: float, name: str) -> float:
+        waited_s = time.monotonic() - began_s
+        if self._timeout_s and waited_s >= self._timeout_s:
+            raise RemoteError(
+                f"{os.path.join(self.directory, name)} has not come within {self._timeout_s} s: `prefetchd status` "
+                "tells what its daemon is doing"
+            )
+        time.sleep(pause_s)
+        self.waited_s += time.monotonic() - began_s - waited_s
+        return min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _check(self) -> None:
+        """Raises ProtocolError when the directory has become another stream's."""
+        if self._described is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            now = read_description(Path(self.directory, STREAM_FILE).read_bytes())
+            if now["fingerprint"] != self._described["fingerprint"]:
+                raise ProtocolError(
+                    f"{self.directory} has batches of another stream now: {now['stream']!r} with fingerprint "
+                    f"{now['fingerprint']}"
+                )
+
+    def _tell(self) -> None:
+        """Atomically, though the daemon would bear less."""
+        if self._progress is None:
+            return
+        temporary = f"{self._progress}.{os.getpid()}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(b"%d\n%d\n" % self._position)
+        os.replace(temporary, self._progress)

@@ -1,0 +1,114 @@
+"""python -m prefetchd_client.declared: a declared stream's dataset is looked at, where its workers will run.
+
+The daemon starts this with the interpreter, directory and variables that its configuration declares, and gives it what
+else it declares as JSON on stdin. It tells the daemon what a trainer would tell: the spec with length and fingerprint,
+and a program. In that the dataset is no pickle but the call that makes it, for the stream's zygote to do once more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.framing import send
+from prefetchd.wire.messages import Declared, LoadFailed
+from prefetchd.wire.remote_exception import RemoteException, encode_exception
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.stream_spec import encode_spec
+from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.stream_request import StreamRequest, stream_request
+
+_PR_SET_PDEATHSIG = 1
+MESSAGE_LIMIT_CHARACTERS = 2000
+
+
+class Made:
+    """Stands for a dataset in the program: unpickled, it is what the factory returns."""
+
+    def __init__(self, entry_point: str, arguments: dict[str, Any]) -> None:
+        self._call = (entry_point, json.dumps(arguments))
+
+    def __reduce__(self) -> Any:
+        return make, self._call
+
+
+def make(entry_point: str, arguments: str) -> Any:
+    """What "module:name" returns for these keyword arguments, which are JSON."""
+    return named(entry_point)(**json.loads(arguments))
+
+
+def named(entry_point: str) -> Any:
+    """What "module:name" names. Raises what importing it raises, and AttributeError."""
+    module, _, name = entry_point.partition(":")
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+def request_for(declared: dict[str, Any]) -> StreamRequest:
+    """The spec and the program of a declared stream. Raises CallerError and whatever the user's code raises."""
+    dataset = make(declared["dataset"], json.dumps(declared["dataset_args"]))
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        kind = type(dataset).__name__
+        raise CallerError(f"{declared['dataset']} made a {kind}; allowed: a dataset with __len__ and __getitem__")
+    made = {key: named(declared[key]) if declared[key] else None for key in ("collate_fn", "worker_init_fn")}
+    request = stream_request(
+        dataset=dataset,
+        order="shuffle" if declared["shuffle"] else "sequential",
+        batch_size=declared["batch_size"] or None,
+        drop_last=declared["drop_last"],
+        collate_fn=made["collate_fn"],
+        worker_init_fn=made["worker_init_fn"],
+        num_workers=declared["workers"],
+        timeout=declared["timeout_s"],
+        stream=declared["name"],
+        seed=declared["seed"],
+        buffer=None,
+        lookback=declared["lookback"],
+        rank=declared["rank"],
+        world_size=declared["world_size"],
+        on_error=declared["on_error"],
+        fingerprint_extra=declared["fingerprint_extra"] or None,
+    )
+    request.parts["dataset"] = Made(declared["dataset"], declared["dataset_args"])
+    return request
+
+
+def main(parent: str, socket_fd: str, daemon_socket: str) -> None:
+    """Tells the daemon, through the inherited socket, and ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sock = socket.socket(fileno=int(socket_fd))
+    sock.set_inheritable(False)
+    try:
+        request = request_for(json.load(sys.stdin))
+        pickled, buffers = pickle_program(request.parts)
+        name, fd, program_bytes = write_program(runtime_paths(daemon_socket), current_environment(), pickled, buffers)
+        send(sock, Declared(encode_spec(request.spec), name, program_bytes), [fd])
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing the user's modules may even exit
+        send(sock, _failed(error))
+
+
+def _failed(error: BaseException) -> LoadFailed:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    remote = RemoteException(type(error).__qualname__, str(error), text, "making the declared dataset")
+    message = f"{remote.place}: {remote.type_name}: {remote.message}"
+    return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
+
+
+if __name__ == "__main__":
+    # As the module that workers import, not as __main__: what is pickled here is found there by that name.
+    from prefetchd_client import declared
+
+    declared.main(*sys.argv[1:])

@@ -1,0 +1,182 @@
+"""One stream that the configuration declares: from the look at its dataset to its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefetchd import __version__
+from prefetchd.daemon.config import StreamConfig
+from prefetchd.daemon.declaring import DeclaringProcess
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.keeping import planned
+from prefetchd.daemon.engine.places import FILES
+from prefetchd.daemon.engine.stream import Stage, StreamState
+from prefetchd.daemon.file_streams import FileStreams
+from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.stream_rings import StreamRings
+from prefetchd.progress.file_source import FileSource
+from prefetchd.progress.source import Source
+from prefetchd.ring.segment import unlink
+from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.messages import PROTOCOL_VERSION, Declared, Hello, Program
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.stream_spec import MINIMUM_SLOTS, Position, StreamSpec, decode_spec, encode_spec
+
+log = logging.getLogger("prefetchd")
+
+
+class DeclaredStream:
+    """Kept by the daemon's own `session`, a number that no connection has. Started at once; `settled` is called when it
+    is a stream of the engine, or never will be: `failure` says why."""
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        directory: str,
+        session: int,
+        paths: RuntimePaths,
+        loop: Loop,
+        engine: Engine,
+        rings: StreamRings,
+        files: FileStreams,
+        settled: Callable[[DeclaredStream], None],
+    ) -> None:
+        self.config = config
+        self.session = session
+        self.failure = ""
+        self.error = b""
+        self.is_settled = False
+        self._paths = paths
+        self._loop = loop
+        self._engine = engine
+        self._rings = rings
+        self._files = files
+        self._settled = settled
+        self._source: Source | None = None
+        self._process: DeclaringProcess | None = None
+        try:
+            self._process = DeclaringProcess(
+                config, directory, paths, loop, self._declared, self._failed, self._printed
+            )
+        except OSError as error:
+            why = f"{error.filename or config.python}: {error.strerror}"
+            loop.call_later(0.0, lambda: self._failed(f"its process cannot be started: {why}", b""))
+
+    @property
+    def stream(self) -> StreamState | None:
+        """The engine's stream, while it is one."""
+        return self._engine.stream_of(self.session)
+
+    def about(self) -> dict[str, Any]:
+        """For the snapshot: where its consumer stands, if a file tells that."""
+        source = self._source
+        return {
+            "file": self.config.progress_file,
+            "epoch": source.position[0] if source is not None and source.position is not None else -1,
+            "step": source.position[1] if source is not None and source.position is not None else -1,
+            "unreadable": source.unreadable if source is not None else 0,
+            "complaint": source.complaint if source is not None else "",
+        }
+
+    def close(self, why: str = "") -> None:
+        """Ends the stream; its trainers are told `why`. Idempotent."""
+        if self._process is not None:
+            self._process.close()
+        if self._source is not None:
+            self._source.close()
+        stream = self.stream
+        if why and stream is not None:
+            self._engine.drop(stream.number, why)
+        if why and self.config.store == FILES:
+            self._files.give_up(self.config.directory, remove=True)
+
+    def wait(self) -> None:
+        """After close(), when the loop runs no more."""
+        if self._process is not None:
+            self._process.wait()
+
+    def _declared(self, message: Declared, fd: int) -> None:
+        try:
+            self._begin(spec_of(self.config, decode_spec(message.spec)), message, fd)
+        except PrefetchdError as error:
+            self._failed(str(error), b"")
+            return
+        self.is_settled = True
+        self._settled(self)
+
+    def _begin(self, spec: StreamSpec, message: Declared, fd: int) -> None:
+        session = self.session
+        hello = Hello(
+            PROTOCOL_VERSION,
+            "trainer",
+            __version__,
+            os.getpid(),
+            spec.name,
+            spec.fingerprint,
+            encode_spec(spec),
+            shared=True,
+        )
+        found: Position | None = None
+        if spec.store == FILES:
+            found = self._files.find(spec)
+        self._engine.hello(session, hello, time.monotonic())
+        stream = self.stream
+        if stream is None or stream.name != spec.name:
+            os.close(fd)
+            unlink(message.name)
+            if stream is not None:
+                self._engine.session_closed(session, (), time.monotonic())
+            self._failed("its name is in use by a trainer; end that, or give the stream another name", b"")
+            return
+        if stream.stage is Stage.AWAITING_PROGRAM:
+            self._rings.take_program(stream, Program(message.name, message.program_bytes), fd)
+            self._engine.program_arrived(session)
+        else:
+            # Adopted from a daemon that died, with its program: the fingerprint says that it is the same.
+            os.close(fd)
+            unlink(message.name)
+        if self.config.progress_file:
+            self._source = FileSource(
+                self.config.progress_file, self.config.poll_s, self._loop, self._moved, self._in_plan
+            )
+            found = self._source.position
+        self._engine.keep(session, found or (0, 0), follows_progress=bool(self.config.progress_file))
+        log.info("stream declared", extra={"fields": {"stream": spec.name, "fingerprint": spec.fingerprint}})
+
+    def _moved(self, position: Position) -> None:
+        self._engine.progress(self.session, position)
+
+    def _in_plan(self, position: Position) -> Position | str:
+        stream = self.stream
+        return planned(stream, position) if stream is not None else position
+
+    def _failed(self, why: str, error: bytes) -> None:
+        self.failure, self.error = why, error
+        self.is_settled = True
+        log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
+        self._settled(self)
+
+    def _printed(self, text: str) -> None:
+        for line in text.split("\n"):
+            log.info("output", extra={"fields": {"stream": self.config.name, "worker": 0, "line": line}})
+
+
+def spec_of(config: StreamConfig, found: StreamSpec) -> StreamSpec:
+    """What the look at the dataset has `found`, with what the configuration says of how it is kept."""
+    return dataclasses.replace(
+        found,
+        name=config.name,
+        buffer_bytes=config.buffer_bytes,
+        buffer_batches=config.buffer_batches,
+        minimum_slots=MINIMUM_SLOTS,
+        low_watermark=config.low_watermark,
+        high_watermark=config.high_watermark,
+        store=config.store,
+        directory=config.directory,
+        epochs=config.epochs,
+    )

@@ -1,0 +1,112 @@
+"""The process that looks at one declared stream: the daemon itself imports nothing of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from prefetchd.daemon.config import StreamConfig
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import Declared, LoadFailed, Message
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.workers.backend import Watcher
+from prefetchd.workers.child_process import ChildProcess
+from prefetchd.workers.environment import DENIED
+
+MODULE = "prefetchd_client.declared"
+ENDED = "it ended without a word; its output is in the log"
+CLOSE_DEADLINE_S = 5.0
+
+
+class DeclaringProcess:
+    """Runs until it has said what the stream is, or that there is none. One of `declared(message, fd)` and
+    `failed(text, error)` is called, once, unless it was closed; the receiver owns `fd`."""
+
+    def __init__(
+        self,
+        stream: StreamConfig,
+        directory: str,
+        paths: RuntimePaths,
+        watcher: Watcher,
+        declared: Callable[[Declared, int], None],
+        failed: Callable[[str, bytes], None],
+        printed: Callable[[str], None],
+    ) -> None:
+        """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
+        self._declared = declared
+        self._failed = failed
+        self._is_over = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, into = os.pipe()
+        request = os.memfd_create("declared")
+        try:
+            os.write(request, json.dumps(_told(stream)).encode())
+            os.lseek(request, 0, os.SEEK_SET)
+            self._process = subprocess.Popen(
+                [stream.python or sys.executable, "-m", MODULE]
+                + [str(os.getpid()), str(theirs.fileno()), str(paths.socket)],
+                stdin=request,
+                stdout=into,
+                stderr=into,
+                pass_fds=[theirs.fileno()],
+                cwd=stream.cwd or directory or "/",
+                env=_variables(stream),
+            )
+        except OSError:
+            ours.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(into)
+            os.close(request)
+        pid = self._process.pid
+        pidfd = os.pidfd_open(pid)
+        self._child = ChildProcess(watcher, ours, pid, pidfd, output, self._said, self._ended, printed)
+
+    def close(self) -> None:
+        """Ends it, whatever it is at, and does not wait for that. Idempotent."""
+        if not self._is_over:
+            self._is_over = True
+            self._child.kill()
+            self._child.forsake(self._reap)
+
+    def wait(self) -> None:
+        """After close(), when the loop runs no more: until it is dead."""
+        self._child.close()
+        self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_DEADLINE_S)
+
+    def _said(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Declared) and len(fds) == 1:
+            self.close()
+            self._declared(message, fds[0])
+            return
+        close_all(fds)
+        if isinstance(message, LoadFailed):
+            self.close()
+            self._failed(message.message, message.error)
+
+    def _ended(self, how: str) -> None:
+        self._is_over = True
+        self._child.close()
+        self._reap()
+        self._failed(ENDED, b"")
+
+
+def _told(stream: StreamConfig) -> dict[str, object]:
+    return {field.name: getattr(stream, field.name) for field in dataclasses.fields(stream) if field.name != "env"}
+
+
+def _variables(stream: StreamConfig) -> dict[str, str]:
+    denied = {name.decode() for name in DENIED}
+    return {name: value for name, value in os.environ.items() if name not in denied} | dict(stream.env)

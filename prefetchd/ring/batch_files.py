@@ -1,0 +1,179 @@
+"""The directory of one stream's batch files, as the daemon sees it: locked, described, looked at, and cleaned.
+
+Only what is named as batches are, and STREAM_FILE, is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from prefetchd.wire.batch_file import (
+    LOCK_FILE,
+    STREAM_FILE,
+    TEMPORARY_SUFFIX,
+    decode_header,
+    error_name,
+    failed_position_of,
+    file_name,
+    is_temporary,
+    position_of,
+    read_description,
+    temporary_name,
+)
+from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.kill_points import kill_point
+from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.stream_spec import Position
+
+HEAD_BYTES = 1 << 20
+RESERVE_BYTES = 3 * 4096
+"""What the directory holds beside batches: STREAM_FILE, the next one while it is written, the lock. An error's file
+takes less than the batch that is not made."""
+ERROR_LIMIT_CHARACTERS = 1000
+
+
+class BatchFiles:
+    """Owned by one daemon from open() to close(). No call blocks but for the file system. `ring` is the created_ns of
+    the ring that has the records, once there is one."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.ring = 0
+        self._lock = LockFile(Path(directory) / LOCK_FILE)
+        self._device = -1
+        self._description = b""
+
+    def open(self) -> None:
+        """Raises CallerError when there is no such directory, it cannot be written to, or another daemon has it."""
+        try:
+            found = os.stat(self.directory)
+            if not self._lock.acquire():
+                raise CallerError(f"{self.directory} is another daemon's: choose another one, or stop that daemon")
+        except OSError as error:
+            raise CallerError(
+                f"{self.directory} cannot hold batches: {error.strerror}. Make it, mount the RAM disk, or choose "
+                "another directory"
+            ) from None
+        self._device = found.st_dev
+
+    def fault(self) -> str:
+        """What is wrong with the directory now, for people; empty when nothing is."""
+        try:
+            found = os.stat(self.directory)
+        except OSError as error:
+            return f"{self.directory}: {error.strerror}"
+        if found.st_dev != self._device:
+            # Another RAM disk in its place will do; what lies below when none is mounted will not.
+            if not os.path.ismount(self.directory):
+                return f"{self.directory} is not the file system that it was: is the RAM disk unmounted?"
+            self._device = found.st_dev
+        if not os.access(self.directory, os.W_OK):
+            return f"{self.directory} cannot be written to: is the RAM disk mounted read-only?"
+        return ""
+
+    def describe(self, description: bytes) -> None:
+        """Says what the files are. Atomic; raises OSError."""
+        self._description = description
+        path = os.path.join(self.directory, STREAM_FILE)
+        temporary = path + TEMPORARY_SUFFIX
+        with open(temporary, "wb") as file:
+            file.write(description)
+        kill_point("daemon.files.undescribed")
+        os.replace(temporary, path)
+
+    def mend(self) -> None:
+        """Says again what the files are, and takes the lock again, if somebody has removed that."""
+        with contextlib.suppress(OSError):
+            if self._description and not os.path.exists(os.path.join(self.directory, STREAM_FILE)):
+                self.describe(self._description)
+            if not self._lock.is_held:
+                self._lock.restore()
+
+    def described(self) -> dict[str, object] | None:
+        """What a former daemon said that the files are, or None."""
+        try:
+            return read_description(Path(self.directory, STREAM_FILE).read_bytes())
+        except (OSError, ProtocolError):
+            return None
+
+    def sizes(self) -> dict[Position, int]:
+        """All batches that are there, in order, by their bytes."""
+        found: dict[Position, int] = {}
+        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                position = position_of(entry.name)
+                if position is not None:
+                    with contextlib.suppress(OSError):
+                        found[position] = entry.stat(follow_symlinks=False).st_size
+        return dict(sorted(found.items()))
+
+    def is_of(self, position: Position, fingerprint: str) -> bool:
+        """True when the batch at `position` is whole, and of the stream with that fingerprint."""
+        try:
+            data = self._head(position)
+            _, metadata, _ = decode_header(data)
+        except (OSError, ProtocolError):
+            return False
+        return metadata.get("fingerprint") == fingerprint
+
+    def _head(self, position: Position) -> bytes:
+        """The file, its tensors all zeros: their bytes are not looked at."""
+        path = os.path.join(self.directory, file_name(position))
+        size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            return file.read(min(size, HEAD_BYTES)).ljust(size, b"\0")
+
+    def tell_errors(self, errors: dict[Position, str]) -> None:
+        """These batches cannot be made, and no others: whoever waits for one finds why in its place."""
+        with contextlib.suppress(OSError):
+            names = os.listdir(self.directory)
+            told = {position for name in names if (position := failed_position_of(name)) is not None}
+            for position in told - errors.keys():
+                os.unlink(self._path(error_name(position)))
+            for position in errors.keys() - told:
+                temporary = self._path(temporary_name(position, self.ring))
+                with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+                    file.write(errors[position][:ERROR_LIMIT_CHARACTERS])
+                os.rename(temporary, self._path(error_name(position)))
+
+    def appear(self, position: Position) -> None:
+        """What a worker has written is the batch from now on. Raises OSError."""
+        os.rename(self._path(temporary_name(position, self.ring)), self._path(file_name(position)))
+
+    def vanish(self, position: Position) -> None:
+        """There is no batch at `position`, whole or half. Who has it mapped keeps it."""
+        for name in (file_name(position), temporary_name(position, self.ring)):
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(name))
+
+    def sweep(self, kept: set[Position]) -> int:
+        """Removes all batches but the `kept` ones, and what was left half written; how many files that were."""
+        removed = 0
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.directory):
+                position = position_of(name)
+                if (
+                    is_temporary(name)
+                    or failed_position_of(name) is not None
+                    or (position is not None and position not in kept)
+                ):
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._path(name))
+                        removed += 1
+        return removed
+
+    def remove_all(self) -> None:
+        """Leaves nothing of the stream."""
+        self.sweep(set())
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(STREAM_FILE))
+
+    def close(self) -> None:
+        """The directory is anybody's again; files stay. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._lock.release()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)

@@ -1,0 +1,161 @@
+"""A batch as a file that any program can read: safetensors, one batch a file, named by epoch and batch.
+
+    offset 0    +----------------------------------------------------------------+
+                | u64: bytes of the header                                       |
+                | header, JSON: names, dtypes, shapes, offsets; __metadata__     |
+                |   padded with spaces to a multiple of 64                       |
+                +----------------------------------------------------------------+
+                | tensors, one after another, the widest items first             |
+                +----------------------------------------------------------------+
+
+A tensor is named by its place in the batch: "0" and "1" for (images, labels), "image" for {"image": ...}, "0.left" for
+what lies deeper, "batch" when the batch is nothing but a tensor. What is no tensor stands in the metadata, as do the
+stream, the position, and for our own client the batch's structure. Beside the files, STREAM_FILE tells what they are.
+
+Format: https://github.com/huggingface/safetensors#format. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.slot_layout import DTYPES
+from prefetchd.wire.stream_spec import Position, StreamSpec
+
+FORMAT_VERSION = 1
+STREAM_FILE = "stream.json"
+LOCK_FILE = ".prefetchd.lock"
+SUFFIX = ".safetensors"
+NAME = "epoch{epoch:06}-batch{batch:08}" + SUFFIX
+TEMPORARY_SUFFIX = ".tmp"
+ERROR_SUFFIX = ".error"
+ALIGNMENT = 64
+HEADER_LENGTH = struct.Struct("<Q")
+HEADER_LIMIT_BYTES = 100_000_000
+
+# By our own names; complex numbers but complex64 have none.
+CODES = {
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "bool": "BOOL",
+    "complex64": "C64",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+assert set(CODES) <= set(DTYPES)
+NAMES_BY_CODE = {code: name for name, code in CODES.items()}
+
+_TEMPORARY = re.compile(r"\.(epoch.*\.safetensors)\.[0-9a-f]+\.tmp")
+_NAME = re.compile(r"epoch(\d{6,})-batch(\d{8,})\.safetensors")
+
+
+def file_name(position: Position) -> str:
+    """Sorted by name, files are in the order of their positions: up to epoch 999,999 and batch 99,999,999."""
+    return NAME.format(epoch=position[0], batch=position[1])
+
+
+def error_name(position: Position) -> str:
+    """In the place of a batch that cannot be made: its error, as text."""
+    return file_name(position).removesuffix(SUFFIX) + ERROR_SUFFIX
+
+
+def temporary_name(position: Position, ring: int) -> str:
+    """What the file is called while it is written: nobody's pattern for batches finds it. `ring` is the header's
+    created_ns: a dead daemon's worker that still writes does so under another name."""
+    return f".{file_name(position)}.{ring:x}{TEMPORARY_SUFFIX}"
+
+
+def position_of(name: str) -> Position | None:
+    """The position in a file's name, or None when it is not one of ours."""
+    found = _NAME.fullmatch(name)
+    position = (int(found[1]), int(found[2])) if found is not None else None
+    return position if position is not None and file_name(position) == name else None
+
+
+def failed_position_of(name: str) -> Position | None:
+    """The position in the name of an error's file, or None when it is none."""
+    return position_of(name.removesuffix(ERROR_SUFFIX) + SUFFIX) if name.endswith(ERROR_SUFFIX) else None
+
+
+def is_temporary(name: str) -> bool:
+    found = _TEMPORARY.fullmatch(name)
+    return found is not None and position_of(found[1]) is not None
+
+
+def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
+    """All that stands before the tensors: rows of name, code, shape and bytes, in the order of the file."""
+    table: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name, code, shape, size in tensors:
+        table[name] = {"dtype": code, "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    padded = text.ljust(-(-(len(text) + HEADER_LENGTH.size) // ALIGNMENT) * ALIGNMENT - HEADER_LENGTH.size)
+    return HEADER_LENGTH.pack(len(padded)) + padded
+
+
+def decode_header(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, str], int]:
+    """(tensors by name, metadata, where the tensors' bytes begin) of a whole file. Raises ProtocolError."""
+    try:
+        (length,) = HEADER_LENGTH.unpack_from(data)
+        if length > min(HEADER_LIMIT_BYTES, len(data) - HEADER_LENGTH.size):
+            raise ProtocolError(f"a batch file of {len(data)} bytes tells of a header of {length}")
+        begin = HEADER_LENGTH.size + length
+        table = json.loads(bytes(data[HEADER_LENGTH.size : begin]).decode("utf-8", "surrogatepass"))
+        metadata = table.pop("__metadata__", {})
+        for entry in table.values():
+            low, high = entry["data_offsets"]
+            if not 0 <= low <= high <= len(data) - begin:
+                raise ProtocolError("a batch file's tensor ends beyond it")
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"a batch file is damaged: {error}") from None
+    return table, metadata, begin
+
+
+def describe_stream(spec: StreamSpec, batches_an_epoch: int | None, bound_bytes: int, place_bytes: int) -> bytes:
+    """What STREAM_FILE says: `bound_bytes` is never passed by all files together, `place_bytes` is what one is charged
+    at least."""
+    described = {
+        "format": FORMAT_VERSION,
+        "stream": spec.name,
+        "fingerprint": spec.fingerprint,
+        "samples": spec.length,
+        "batch_size": spec.batch_size,
+        "batches_an_epoch": batches_an_epoch,
+        "epochs": spec.epochs or None,
+        "names": NAME,
+        "seed": spec.seed,
+        "order": spec.order,
+        "rank": spec.rank,
+        "world_size": spec.world_size,
+        "bound_bytes": bound_bytes,
+        "place_bytes": place_bytes,
+    }
+    return (json.dumps(described, indent=2) + "\n").encode()
+
+
+def read_description(text: bytes) -> dict[str, Any]:
+    """What STREAM_FILE says. Raises ProtocolError when it is none of this format."""
+    try:
+        found = json.loads(text)
+        version = found["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"{STREAM_FILE} is damaged: {error}") from None
+    if version != FORMAT_VERSION:
+        raise ProtocolError(f"{STREAM_FILE} has format {version}; this prefetchd reads {FORMAT_VERSION}")
+    return dict(found)

@@ -1,0 +1,70 @@
+"""Factories that declared streams name."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from tests.scenario.datasets import Numbers
+
+
+def numbers(length=50, width=4):
+    return Numbers(length, width)
+
+
+class Slow(Numbers):
+    """Samples that take a while."""
+
+    def __init__(self, length, width, sample_s):
+        super().__init__(length, width)
+        self.sample_s = sample_s
+
+    def __getitem__(self, index):
+        time.sleep(self.sample_s)
+        return super().__getitem__(index)
+
+
+def slow(length=50, width=4, sample_s=0.01):
+    return Slow(length, width, sample_s)
+
+
+def environment(name):
+    """One that shows where it was made: a dataset of the variable's letters, and of the directory's."""
+    return [os.environ[name], os.getcwd()]
+
+
+def mapping():
+    return {"no": "dataset"}.keys()
+
+
+def failing():
+    raise ValueError("there is no data here")
+
+
+def labelled(length=24, width=6):
+    """Samples of several kinds of leaves."""
+    return [
+        {"image": torch.full((3, width), float(index)), "label": index, "path": f"image{index}.jpg"}
+        for index in range(length)
+    ]
+
+
+class BadAtNine:
+    """Samples as labelled() has them, but for one."""
+
+    def __init__(self, length):
+        self.samples = labelled(length)
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        if index == 9:
+            raise ValueError("nine is bad")
+        return self.samples[index]
+
+
+def bad_at_nine(length=24):
+    return BadAtNine(length)

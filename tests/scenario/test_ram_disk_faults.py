@@ -1,0 +1,131 @@
+"""The RAM disk fails: full, read-only, unmounted, too small. It is told, nothing is lost, and it goes on afterwards."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.scenario.small_rooms import in_a_small_room
+
+PROLOGUE = """
+import json, signal, time
+disk, progress, config = (os.path.join(os.environ["PLACE"], name) for name in ("disk", "progress", "streams.toml"))
+os.mkdir(disk)
+
+def mount(size):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+
+def declare(store="files", buffer=8):
+    with open(config, "w") as file:
+        file.write(f'[streams.train]\\ndataset = "tests.scenario.declared_datasets:labelled"\\nbatch_size = 4\\n')
+        file.write(f'dataset_args = {{length = 400}}\\nbuffer = {buffer}\\nstore = {{{store} = "{disk}"}}\\n')
+        file.write(f'progress = {{file = "{progress}"}}\\n')
+
+def at(step):
+    with open(progress, "w") as file:
+        file.write(f"0\\n{step}\\n")
+
+def files():
+    return sorted(int(name[17:25]) for name in os.listdir(disk) if name.startswith("epoch"))
+
+def stream():
+    found = json.loads(prefetchd("status", "--json").stdout or "{}")
+    return next(iter(found.get("streams", [])), {})
+
+def until(look):
+    for _ in range(600):
+        if look():
+            return
+        time.sleep(0.05)
+    sys.exit(f"not in time: {files()} {stream()}")
+
+def occupy_disk():
+    with open(os.path.join(disk, "somebody-else"), "wb") as file:
+        left = os.statvfs(disk).f_bavail * 4096
+        os.posix_fallocate(file.fileno(), 0, left)
+"""
+
+
+@pytest.fixture
+def room(daemon, tmp_path):
+    """room(script) runs it where `disk` may be mounted; what it has said."""
+    place = tmp_path / "place"
+    place.mkdir()
+    environment = {**daemon.environment, "PLACE": str(place)}
+    environment["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+
+    def run(script):
+        return in_a_small_room(PROLOGUE + script, environment)
+
+    return run
+
+
+def test_full(room):
+    said = room(
+        """
+mount("1m"); declare(); prefetchd("run", "--detach", "--config", config)
+until(lambda: files() == list(range(8)))
+os.unlink(os.path.join(disk, "epoch000000-batch00000003.safetensors"))
+occupy_disk()
+until(lambda: "No space left" in stream()["store_fault"])
+print("others:", files())
+os.unlink(os.path.join(disk, "somebody-else"))
+until(lambda: files() == list(range(8)) and not stream()["store_fault"])
+at(3)
+until(lambda: files() == list(range(3, 11)))
+print("failed:", stream()["failed_batches"])
+"""
+    )
+    assert said["others:"] == "[0, 1, 2, 4, 5, 6, 7]"
+    assert said["failed:"] == "0"
+
+
+def test_read_only(room):
+    said = room(
+        """
+mount("1m"); declare(); prefetchd("run", "--detach", "--config", config)
+until(lambda: files() == list(range(8)))
+# Over itself: the daemon's lock keeps it from being made read-only, or unmounted, as long as it is in use.
+assert subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True).returncode
+subprocess.run(["mount", "--bind", disk, disk], check=True)
+subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
+at(2)
+until(lambda: stream()["store_fault"])
+print("fault:", stream()["store_fault"])
+subprocess.run(["umount", disk], check=True)
+until(lambda: files() == list(range(2, 10)) and not stream()["store_fault"])
+"""
+    )
+    assert "ead-only" in said["fault:"]
+
+
+def test_unmounted_and_mounted_again(room):
+    said = room(
+        """
+mount("1m"); declare(); prefetchd("run", "--detach", "--config", config)
+until(lambda: files() == list(range(8)))
+assert subprocess.run(["umount", disk], capture_output=True).returncode
+subprocess.run(["umount", "--lazy", disk], check=True)
+at(2)
+until(lambda: "unmounted?" in stream()["store_fault"])
+print("below:", os.listdir(disk))
+mount("1m")
+until(lambda: files() == list(range(2, 10)) and not stream()["store_fault"])
+"""
+    )
+    assert said["below:"] == "[]", "nothing is written to the disk below"
+
+
+@pytest.mark.parametrize("store", ["files", "ram_disk"])
+def test_too_small_from_the_beginning(room, store):
+    said = room(
+        f"""
+mount("16k"); declare("{store}"); prefetchd("run", "--detach", "--config", config)
+until(lambda: stream().get("failure"))
+print("failure:", stream()["failure"])
+"""
+    )
+    assert said["failure:"].startswith("buffer=8 batches needs ")
+    assert "has 1" in said["failure:"]
+    assert "left: lower buffer=, or enlarge " in said["failure:"]
