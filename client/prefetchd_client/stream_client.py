@@ -56,7 +56,8 @@ from prefetchd_client.reconnection import Reconnection
 from prefetchd_client.remote_errors import rebuild_exception, stream_failure
 
 ANSWER_TIMEOUT_S = 60.0
-ATTEMPTS = 3
+ATTEMPTS = 8
+"""Daemons that may die on us one after another before a loader gives up."""
 TELL_WAIT_AFTER_S = 0.05
 DRAIN_EVERY = 8
 DRAIN_BELOW = 4
