@@ -10,7 +10,8 @@ from prefetchd.wire.messages import BatchFailed, EpochStates, Published, Recall
 
 @dataclasses.dataclass(slots=True)
 class ClientCursor:
-    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place.
+    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place; and
+    `voids` by step: at the next steps up to that one there is no batch.
 
     Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
     with what the iterator `began_with`."""
@@ -20,10 +21,18 @@ class ClientCursor:
     step: int
     waiting: bool
     offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
+    voids: dict[int, int] = dataclasses.field(default_factory=dict)
     steps: int | None = None
     states: dict[int, EpochStates] = dataclasses.field(default_factory=dict)
     began_with: EpochStates | None = None
     compared: bool = False
+
+    @property
+    def is_offered(self) -> bool:
+        """True when the next batch can be had. Steps that have none are passed."""
+        while self.step in self.voids:
+            self.step = self.voids.pop(self.step)
+        return self.step in self.offers
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - it is none
@@ -75,7 +84,7 @@ class Cursors:
 
     @staticmethod
     def _forget(cursor: ClientCursor) -> None:
-        cursor.offers, cursor.steps, cursor.states, cursor.compared = {}, None, {}, False
+        cursor.offers, cursor.voids, cursor.steps, cursor.states, cursor.compared = {}, {}, None, {}, False
 
     def planned(self, message: EpochStates) -> None:
         cursor = self.get(message.cursor)
@@ -91,6 +100,10 @@ class Cursors:
                 step = first + place // 2
                 if step >= cursor.step:
                     cursor.offers[step] = (pairs[place], pairs[place + 1], bool(private))
+        for number, epoch, first, end in message.voids:
+            cursor = self.get(number)
+            if cursor is not None and epoch == cursor.epoch and first >= cursor.step:
+                cursor.voids[first] = end
         for number, epoch, steps in message.ends:
             cursor = self.get(number)
             if cursor is not None and epoch == cursor.epoch:

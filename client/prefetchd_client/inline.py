@@ -9,6 +9,7 @@ from typing import Any
 
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.inline_batches import EpochEnds, InlineBatches
+from prefetchd.workers.shards import NoSuchBatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 
 
@@ -40,15 +41,18 @@ class InlineStream:
 
     def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
         """The next batch, made now. Raises EndOfEpoch and the user's own exceptions."""
-        position = (cursor.epoch, cursor.step)
-        cursor.step += 1
-        try:
-            batch = self._batches.batch(position)
-        except EpochEnds:
-            cursor.step -= 1
-            raise EndOfEpoch from None
-        self._yielded += 1
-        return batch
+        while True:
+            position = (cursor.epoch, cursor.step)
+            cursor.step += 1
+            try:
+                batch = self._batches.batch(position)
+            except NoSuchBatch:
+                continue
+            except EpochEnds:
+                cursor.step -= 1
+                raise EndOfEpoch from None
+            self._yielded += 1
+            return batch
 
     def assume(self, epoch: int) -> None:
         """The sampler is the trainer's own."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -207,8 +207,9 @@ class PrefetchLoader(DataLoader[Any]):
         return iterator
 
     def __len__(self) -> int:
-        """Batches in an epoch of this rank. Raises TypeError where only the sampler could tell, and has no length."""
-        if self.spec.order == "sampler":
+        """Batches in an epoch of this rank. Raises TypeError where only a sampler or an iterable dataset could tell,
+        and has no length."""
+        if not self.spec.is_arithmetic:
             return super().__len__()
         dataset: Any = self.dataset
         samples = -(-len(dataset) // self.spec.world_size)
@@ -344,11 +345,6 @@ class PrefetchLoader(DataLoader[Any]):
         self._waiting = self._sessions.current.place_cursor(self._epoch, self._step)
 
     def _request(self, name: str | None = None) -> StreamRequest:
-        if isinstance(self.dataset, IterableDataset):
-            raise CallerError(
-                f"dataset {type(self.dataset).__name__} is an IterableDataset, which prefetchd does not load so far; "
-                "allowed: datasets with __getitem__"
-            )
         began_s = time.perf_counter()
         own = self._own_batch_sampler
         request = stream_request(

@@ -52,7 +52,7 @@ def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[i
     mine = _identity(spec)
     differing = [key for key in mine if key in state and state[key] != mine[key]]
     # Each rank's state is as good as any other's, and a sampler makes its own shares.
-    shares = {"rank", "world_size"} if spec.order in ("sequential", "shuffle") else set()
+    shares = {"rank", "world_size"} if spec.is_arithmetic else set()
     told = [f"{key} was {state[key]}, is {mine[key]}" for key in differing if key not in shares]
     former = state.get("world_size", spec.world_size)
     if told or not shares or former == spec.world_size or type(former) is not int or former < 1:

@@ -189,8 +189,8 @@ class StreamClient:
         # caches are cold, a good part of a next().
         if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._reconnection is not None:
             self._drain()
-            if cursor.step not in cursor.offers:
-                waited_us = self._wait_for(cursor, timeout_s)
+        if not cursor.is_offered:
+            waited_us = self._wait_for(cursor, timeout_s)
         offer = cursor.offers.pop(cursor.step)
         epoch, step = cursor.epoch, cursor.step
         cursor.step += 1
@@ -236,7 +236,7 @@ class StreamClient:
     def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> None:
         self._drain()
         with contextlib.suppress(EndOfEpoch):
-            if cursor.step not in cursor.offers:
+            if not cursor.is_offered:
                 self._wait_for(cursor, timeout_s)
 
     def close(self) -> None:
@@ -311,7 +311,7 @@ class StreamClient:
 
     def _wait_until_offered(self, cursor: ClientCursor, timeout_s: float, wait: LongWait) -> None:
         told = False
-        while cursor.step not in cursor.offers:
+        while not cursor.is_offered:
             if cursor.steps is not None and cursor.step >= cursor.steps:
                 raise EndOfEpoch
             if self._failure is not None:
@@ -402,7 +402,7 @@ class StreamClient:
         elif isinstance(message, WaitNamed):
             cursor = self._cursors.get(message.cursor)
             # What comes when nobody waits any more is of no interest.
-            if self._wait is not None and cursor is not None and message.step == cursor.step:
+            if self._wait is not None and cursor is not None and message.step >= cursor.step:
                 self._wait.named(message)
         elif isinstance(message, StreamFailed):
             self._failure = stream_failure(message.code, message.message, message.error)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.utils.data._utils.collate as torch_collate
-from torch.utils.data import RandomSampler, SequentialSampler, default_collate, default_convert
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler, default_collate, default_convert
 
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
@@ -92,6 +92,8 @@ def default_stream_name(rank: int) -> str:
 def resolve_order(dataset: Any, sampler: Any, batch_sampler: Any, generator: Any) -> str:
     """The order's name: arithmetic where DataLoader would make the sampler itself and nobody has a say in its seed.
     `batch_sampler` is the caller's own, or None."""
+    if isinstance(dataset, IterableDataset):
+        return "iterable"
     if batch_sampler is not None:
         return "sampler"
     if type(sampler) is SequentialSampler:
@@ -119,6 +121,13 @@ def _length_of(value: Any) -> int:
         return len(value)
     except (TypeError, NotImplementedError):
         return -1
+
+
+def _epoch_steps(dataset: Any, index_sampler: Any, batch_size: int | None, *, planned: bool, iterable: bool) -> int:
+    """As StreamSpec.epoch_steps."""
+    if iterable:
+        return -(-max(0, _length_of(dataset)) // (batch_size or 1))
+    return max(0, _length_of(index_sampler)) if planned else 0
 
 
 def collate_additions() -> dict[Any, Any]:
@@ -166,8 +175,13 @@ def stream_request(
     """Everything resolved; `index_sampler` and `generator` decide where the order is a sampler's, and `batch_size` is
     -1 there when a batch_sampler decides it. `name` is what a stream that nobody named was called before. Raises
     CallerError, naming the argument."""
-    planned = order == "sampler"
-    if not planned and not isinstance(dataset, Sized):
+    planned, iterable = order == "sampler", order == "iterable"
+    if iterable and on_error != "raise":
+        raise CallerError(
+            f"on_error={on_error!r}; allowed for an IterableDataset: 'raise' (what its iterator does after an error is "
+            "its own affair)"
+        )
+    if not planned and not iterable and not isinstance(dataset, Sized):
         raise CallerError(f"dataset {type(dataset).__name__} has no len()")
     check_stream_name(stream)
     number, source = resolve_seed(seed)
@@ -188,11 +202,12 @@ def stream_request(
     identity: dict[str, Any] = {
         "seed": number,
         "order": order,
-        "length": _length_of(samples) if batch_size != -1 else -1,
+        "length": _length_of(samples) if batch_size != -1 and not iterable else -1,
         "batch_size": batch_size or 0,
         "drop_last": drop_last,
         "rank": whole_number("rank", rank),
         "world_size": whole_number("world_size", world_size),
+        "logical_shards": max(1, whole_number("num_workers", num_workers)) if iterable else 0,
         "on_error": on_error,
     }
     with assumptions.at_epoch_zero() if assumptions is not None else contextlib.nullcontext():
@@ -201,7 +216,7 @@ def stream_request(
     spec = StreamSpec(
         **identity,
         fingerprint=content,
-        epoch_steps=max(0, _length_of(index_sampler)) if planned else 0,
+        epoch_steps=_epoch_steps(dataset, index_sampler, batch_size, planned=planned, iterable=iterable),
         name=stream or name or default_stream_name(identity["rank"]),
         seed_source=source,
         buffer_bytes=buffer_bytes,

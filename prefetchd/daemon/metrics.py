@@ -72,7 +72,7 @@ def _stream(
         "seed_source": spec.seed_source,
         "samples": spec.length,
         "batch_size": spec.batch_size,
-        "steps": spec.epoch_steps if stream.is_planned else stream.schedule.steps,
+        "steps": stream.schedule.steps if spec.is_arithmetic else spec.epoch_steps,
         "order": spec.order,
         "rank": spec.rank,
         "world_size": spec.world_size,

@@ -201,7 +201,7 @@ class StreamResources:
 
 
 def _epoch_steps(spec: StreamSpec) -> int | None:
-    if spec.order in ("sequential", "shuffle"):
+    if spec.is_arithmetic:
         return schedule_of(spec).steps
     return spec.epoch_steps or None
 

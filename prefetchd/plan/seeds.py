@@ -13,12 +13,15 @@ All arithmetic is on unsigned 64-bit words. `finalise` is the output function of
     order key   = derive(seed, 3, epoch, 0)
     substitute  = f(derive(seed, 5, epoch, ordinal) ^ attempt) mod length        attempt = 1, 2, ... SUBSTITUTES
     sampler seed = derive(seed, 6, epoch, rank) >> 1
+    shard seed  = f(derive(seed, 7, epoch, place) ^ rank) >> 1
 
 A sample's seed depends on the stream's seed, the epoch and the sample's ordinal and on nothing else: not on the
 batch size, the rank, the number of workers or their order. A sample that takes a bad one's place (on_error) is the
 one at index `substitute`; it is seeded as the sample in whose place it stands. Where a sampler decides the order, it is
 the key at row `substitute` of the same batch, with the batch's samples as length. Such a sampler's own draws from the
-global generators begin with the sampler seed in each epoch.
+global generators begin with the sampler seed in each epoch. Iterable datasets have neither ordinals nor indices: the
+global generators begin with the shard seed at `place` = shard when a shard's iterator is made, and at `place` = shards
++ step when the samples of a batch are taken from it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 
 # Purposes keep families of seeds apart.
-SAMPLE, BATCH, ORDER, DEVICE, SUBSTITUTE, SAMPLER = 1, 2, 3, 4, 5, 6
+SAMPLE, BATCH, ORDER, DEVICE, SUBSTITUTE, SAMPLER, SHARD = 1, 2, 3, 4, 5, 6, 7
 
 SUBSTITUTES = 8
 """Samples that are tried in a bad one's place."""
@@ -89,6 +92,11 @@ def substitute(seed: int, epoch: int, ordinal: int, attempt: int, length: int) -
 def sampler_seed(seed: int, epoch: int, rank: int) -> int:
     """The seed of the global generators when a sampler begins an epoch: 0 <= seed < 2**63."""
     return derive(seed, SAMPLER, epoch, rank) >> 1
+
+
+def shard_seed(seed: int, epoch: int, place: int, rank: int) -> int:
+    """The seed of the global generators for an iterable dataset's shard or batch: 0 <= seed < 2**63."""
+    return finalise((derive(seed, SHARD, epoch, place) ^ rank) + GAMMA) >> 1
 
 
 def order_key(seed: int, epoch: int) -> int:

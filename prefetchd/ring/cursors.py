@@ -16,7 +16,8 @@ from prefetchd.wire.stream_spec import Position
 
 
 class EpochLengths:
-    """How many steps an epoch has: the same for all (`steps`), or learnt epoch by epoch (`steps` is None)."""
+    """How many steps an epoch has: the same for all (`steps`), or learnt epoch by epoch (`steps` is None). Here each
+    step has a batch; where steps may be void, see shard_lengths."""
 
     def __init__(self, steps: int | None) -> None:
         self._steps = steps
@@ -56,22 +57,35 @@ class EpochLengths:
         return (epoch + 1, 0) if steps is not None and step + 1 >= steps else (epoch, step + 1)
 
     def distance(self, start: Position, end: Position) -> int:
-        """Steps from `start` to `end`, which is not before it."""
+        """Batches from `start` to `end`, which is not before it."""
+        within = self._batches_before(end) - self._batches_before(start)
         if start[0] == end[0]:
-            return end[1] - start[1]
+            return within
         if self._steps is not None:
-            return (end[0] - start[0]) * self._steps + end[1] - start[1]
+            return (end[0] - start[0]) * self._steps + within
         first, last = start[0] - self._first, end[0] - self._first
         if first >= 0 and last < len(self._before):
             between = self._before[last] - self._before[first]
         else:
             between = sum(self._learnt.get(epoch, 0) for epoch in range(start[0], end[0]))
-        return between - start[1] + end[1]
+        return between + within
 
     def is_end(self, position: Position) -> bool:
-        """True when the epoch has no step there."""
+        """True when the epoch ends there or before."""
         steps = self.steps(position[0])
         return steps is not None and position[1] >= steps
+
+    def is_void(self, position: Position) -> bool:
+        """True when there is no batch at that step, and some may follow in the epoch."""
+        return False
+
+    def settle(self, position: Position) -> Position:
+        """The first position of the epoch from `position` on that is not void, or the epoch's end."""
+        return position
+
+    def _batches_before(self, position: Position) -> int:
+        """Batches of the epoch before `position`."""
+        return position[1]
 
 
 MOST_EMPTY_EPOCHS = 8
@@ -80,12 +94,14 @@ MOST_EMPTY_EPOCHS = 8
 
 @dataclasses.dataclass(slots=True)
 class Cursor:
-    """One living iterator of one consumer; `key` tells it from all others of the stream.
+    """One living iterator of one consumer; `key` tells it from all others of the stream. None of its three positions
+    is void (EpochLengths.settle).
 
     waiting     the next iterator's: filled ahead, not yet asked for a batch
     blocked     a call of next() waits for its next batch
     told_end    its consumer knows where the epoch ends
     recalled    its consumer was asked to give offers back, and has not answered
+    told        its consumer knows of all steps before this one: that they were offered, or are void
     """
 
     key: Hashable
@@ -97,6 +113,7 @@ class Cursor:
     blocked: bool = False
     told_end: bool = False
     recalled: bool = False
+    told: int = 0
 
     @property
     def epoch(self) -> int:
@@ -115,10 +132,17 @@ class Cursor:
 
 def place(key: Hashable, consumer: Hashable, position: Position, waiting: bool, lengths: EpochLengths) -> Cursor:
     """A cursor that stands at `position` with nothing offered; at an epoch's very end it may stand too."""
-    fill = position
+    first = fill = lengths.settle(position)
     if waiting and lengths.is_end(position) and lengths.steps(position[0] + 1) != 0:
-        fill = (position[0] + 1, 0)
-    return Cursor(key, consumer, waiting, position, position, fill)
+        fill = lengths.settle((position[0] + 1, 0))
+    return Cursor(key, consumer, waiting, first, first, fill, told=position[1])
+
+
+def settle(cursor: Cursor, lengths: EpochLengths) -> None:
+    """More steps are known to be void than were."""
+    cursor.next = lengths.settle(cursor.next)
+    cursor.offered = lengths.settle(cursor.offered)
+    cursor.fill = lengths.settle(cursor.fill)
 
 
 def advance_fill(
@@ -128,23 +152,35 @@ def advance_fill(
 
     Passes by what is claimed already; amortised O(1) a batch.
     """
-    empty_epochs = 0
     while True:
         position = cursor.fill
-        if not cursor.walks(position):
+        if not cursor.walks(position) or _seems_empty(cursor.next[0], position, lengths):
             return None
         if lengths.is_end(position):
-            # Reached before anybody knew that it was the end; or an empty epoch, of which there may be no end.
-            empty_epochs += position[1] == 0
-            if not cursor.waiting or empty_epochs > MOST_EMPTY_EPOCHS:
+            # Reached before anybody knew that it was the end; or an empty epoch.
+            if not cursor.waiting:
                 return None
             cursor.fill = (position[0] + 1, 0)
+            continue
+        if lengths.is_void(position):
+            cursor.fill = lengths.settle(position)
             continue
         if lengths.distance(cursor.next, position) >= limit:
             return None
         if not is_claimed(position):
             return position
         cursor.fill = lengths.after(position)
+
+
+def _seems_empty(first: int, position: Position, lengths: EpochLengths) -> bool:
+    """True when the latest MOST_EMPTY_EPOCHS epochs before `position`, all from epoch `first` on, had no batch: of such
+    epochs there may be no end."""
+    epoch, step = position
+    return (
+        step == 0
+        and epoch - first >= MOST_EMPTY_EPOCHS
+        and all(lengths.steps(epoch - back) == 0 for back in range(1, MOST_EMPTY_EPOCHS + 1))
+    )
 
 
 def forget_from(cursor: Cursor, position: Position) -> None:

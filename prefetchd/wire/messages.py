@@ -220,12 +220,14 @@ class Published(Message):
     batches      rows (cursor, epoch, first step, private, slot, generation, slot, generation, ...): consecutive
                  steps. With private = 1 the slot is shared: the client hands out a copy and releases at once.
     ends         rows (cursor, epoch, steps): the epoch has that many steps
+    voids        rows (cursor, epoch, first, end): the epoch has no batch at steps [first, end)
 
     The client may hold half of the ring's slots without a copy; what goes beyond it hands out as private copies.
     """
 
     batches: Rows = ()
     ends: Rows = ()
+    voids: Rows = ()
 
 
 @_numbered(22)
@@ -616,6 +618,15 @@ class StoreFailed(Message):
 
     task: int
     reason: str
+
+
+@_numbered(72)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardEnded(Message):
+    """The task's batch does not exist: its shard of the iterable dataset has only `batches` batches in the epoch."""
+
+    task: int
+    batches: int
 
 
 # --- declaring process -> daemon ------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class StreamSpec:
       drop_last       a last, smaller batch is dropped
       rank, world_size    this stream's share of each epoch, as in torch.distributed
       drop_uneven     ranks are evened by dropping (True) or by padding with the epoch's first samples
-      logical_shards  iterable datasets: the number of shards; part of the identity
+      logical_shards  iterable datasets: the number of shards, 1 or more; without meaning for others
       on_error        what becomes of a sample that raises
 
     Service
@@ -52,7 +52,7 @@ class StreamSpec:
       seed_source     where the seed came from, for status
       buffer_bytes    bound of the ring's segment; 0 means that buffer_batches decides
       buffer_batches  slots of the ring; 0 means that buffer_bytes decides
-      epoch_steps     batches that an epoch is thought to have, where only the sampler knows; 0: nobody can tell
+      epoch_steps     batches that an epoch is thought to have, where the order is not arithmetic; 0: nobody can tell
       minimum_slots   fewer is an error that names `buffer`
       low_watermark, high_watermark   ready batches at which filling resumes and stops; 0 means the ring's size
       lookback        batches kept behind the consumer
@@ -91,6 +91,11 @@ class StreamSpec:
     directory: str = ""
     epochs: int = 0
 
+    @property
+    def is_arithmetic(self) -> bool:
+        """True when the order, and with it the length of an epoch, follows from these fields."""
+        return self.order in ("sequential", "shuffle")
+
     def __post_init__(self) -> None:
         """Raises CallerError, naming the field, when a value is outside its range."""
         _one_of("order", self.order, ORDERS)
@@ -109,7 +114,9 @@ class StreamSpec:
         _within("minimum_slots", self.minimum_slots, 1, 1 << 16)
         if not 0 <= self.timeout_s < float("inf"):
             raise CallerError(f"timeout_s is {self.timeout_s}; allowed: 0 (never) or more")
-        if self.length < 0 and self.order in ("sequential", "shuffle"):
+        if self.order == "iterable" and not self.logical_shards:
+            raise CallerError("logical_shards is 0; allowed for order 'iterable': 1 or more")
+        if self.length < 0 and self.is_arithmetic:
             raise CallerError(f"length is {self.length}; allowed for order {self.order!r}: 0 or more")
         if self.order_version != ORDER_VERSION:
             raise CallerError(f"order_version is {self.order_version}; this prefetchd knows {ORDER_VERSION}")

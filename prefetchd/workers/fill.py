@@ -5,12 +5,8 @@ Errors of the user's code come out as UserCodeError, which says where it happene
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import itertools
-import traceback
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -18,22 +14,21 @@ from torch.utils.data import default_collate, default_convert
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
+from prefetchd.plan.shard_plan import ShardPlan
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import LoadFailed
-from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.batch_codec import EncodedBatch, MainAwarePickler, encode_batch
+from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
 from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.note import COLLATING, WRITING, NoteWriter
-from prefetchd.workers.program import Program, load_program
+from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
-from prefetchd.workers.samples import NOT_DEADLY, Deadly, LeftOut, Samples, text_of, without_left_out
-from prefetchd.workers.samples import UserCodeError as UserCodeError
+from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
 from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.shards import Shards
+from prefetchd.workers.user_code import text_of, user_code
 
-MESSAGE_LIMIT_CHARACTERS = 2000
 _Place: TypeAlias = tuple[Position, bytes]
 
 KEPT_FOR_TASKS = 8
@@ -58,7 +53,7 @@ class Filler:
         seeder: SampleSeeder | None = None,
         note: NoteWriter | None = None,
     ) -> None:
-        self.plan: BatchPlan | KeyedPlan = KeyedPlan(spec) if spec.order == "sampler" else BatchPlan(spec)
+        self.plan = _plan_of(spec)
         self.note = note or NoteWriter()
         self.directory = spec.directory if spec.store == "files" else ""
         self._spec = spec
@@ -71,15 +66,23 @@ class Filler:
         # Where a batch sampler decides, no batch tells how many rows the next may have; a file is written in one go.
         self._by_rows = self._default_collation and not self._gathers and spec.batch_size > 0 and spec.store != "files"
         self._seeder = seeder or SampleSeeder()
-        self.samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
+        self._samples: Samples | None = None
+        self._shards: Shards | None = None
+        if isinstance(self.plan, ShardPlan):
+            self._shards = Shards(spec, program, self.plan, self._seeder, self.note)
+            self._by_rows = self._gathers = False
+        else:
+            self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
+        self._taken: int | None = None
         self._layout: RowLayout | None = None
         self._rows: RowPlan | None = None
         self._kept = _KeptBatches()
         self._kept_sample: tuple[_Place, Any] | None = None
 
     def init_worker(self, place: int) -> None:
-        """The user's worker_init_fn, in the worker at `place`, before its first task. Raises UserCodeError."""
-        if self._worker_init_fn is not None:
+        """The user's worker_init_fn, in the worker at `place`, before its first task; where there are shards, each has
+        its own. Raises UserCodeError."""
+        if self._worker_init_fn is not None and self._shards is None:
             with user_code(f"worker_init_fn({place})"):
                 self._worker_init_fn(place)
 
@@ -96,7 +99,7 @@ class Filler:
         """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
         kept for the task that writes it. Raises UserCodeError."""
         if self._by_rows:
-            for row, sample in enumerate(self.samples.rows(position, 0, rows, deadly)):
+            for row, sample in enumerate(self._by_key.rows(position, 0, rows, deadly)):
                 if type(sample) is LeftOut:
                     continue
                 if row == 0:
@@ -128,7 +131,7 @@ class Filler:
         assert layout is not None
         meta = layout.meta_for(self.plan.row_count(*position))
         writers = None
-        for row, sample in zip(range(first, end), self._samples(position, first, end, deadly)):
+        for row, sample in zip(range(first, end), self._rows_of(position, first, end, deadly)):
             if type(sample) is LeftOut:
                 raise Deviation(f"{sample.error.place} is left out")
             plan = self._row_plan(sample, layout)
@@ -166,7 +169,20 @@ class Filler:
         """The batch as collate_fn made it: what a trainer without a daemon gets. Raises UserCodeError."""
         return self._collated(position, self.plan.row_count(*position))
 
+    def take_bad(self) -> list[BadSample]:
+        """Samples that were left out or replaced since the last call."""
+        return self._samples.take_bad() if self._samples is not None else []
+
+    def samples_in(self, rows: int) -> int:
+        """How many of a task's `rows`, which was done just now, there were: a shard's last batch may have fewer."""
+        return min(rows, self._taken) if self._taken is not None else rows
+
     # --- inside ---
+
+    @property
+    def _by_key(self) -> Samples:
+        assert self._samples is not None
+        return self._samples
 
     def _place(self, position: Position) -> _Place:
         """Tells batches apart: at one position a sampler may want another one later."""
@@ -185,17 +201,21 @@ class Filler:
             self._rows = plan
         return self._rows
 
-    def _samples(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[Any]:
+    def _rows_of(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[Any]:
         kept, self._kept_sample = self._kept_sample, None
         if kept is not None and kept[0] == self._place(position) and first == 0:
-            return itertools.chain(kept[1:], self.samples.rows(position, 1, end, deadly))
-        return self.samples.rows(position, first, end, deadly)
+            return itertools.chain(kept[1:], self._by_key.rows(position, 1, end, deadly))
+        return self._by_key.rows(position, first, end, deadly)
 
     def _load(self, position: Position, rows: int, deadly: Deadly) -> Any:
-        """The batch's samples but for those that are left out; at least one. Raises UserCodeError."""
+        """The batch's samples but for those that are left out; at least one. Raises UserCodeError and NoSuchBatch."""
+        if self._shards is not None:
+            samples = self._shards.samples(position)
+            self._taken = len(samples)
+            return samples
         if self._gathers:
-            return self.samples.gathered(position, rows, deadly)
-        return without_left_out(self._samples(position, 0, rows, deadly))
+            return self._by_key.gathered(position, rows, deadly)
+        return without_left_out(self._rows_of(position, 0, rows, deadly))
 
     def _collated(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:
         epoch, step = position
@@ -212,6 +232,12 @@ class Filler:
             if self._spec.store == "files":
                 return encode_file(batch, self._spec, position)
             return encode_batch(batch)
+
+
+def _plan_of(spec: StreamSpec) -> BatchPlan | KeyedPlan | ShardPlan:
+    if spec.order == "iterable":
+        return ShardPlan(spec)
+    return KeyedPlan(spec) if spec.order == "sampler" else BatchPlan(spec)
 
 
 class _KeptBatches:
@@ -232,83 +258,3 @@ class _KeptBatches:
         for at in forgotten:
             del self._kept[at]
         return found
-
-
-class user_code:  # noqa: N801 - reads as a statement
-    """Turns what the block raises into UserCodeError at `place`."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception):
-            raise UserCodeError(self._place) from error
-
-
-def remote_exception(error: UserCodeError) -> RemoteException:
-    """The user's exception as it travels to the trainer."""
-    cause = error.__cause__
-    assert cause is not None
-    return RemoteException(
-        type_name=type(cause).__qualname__,
-        message=text_of(cause),
-        traceback=_traceback_of(cause),
-        place=error.place,
-        pickled=_pickled_exception(cause),
-    )
-
-
-def load_program_or_fail(fd: int) -> Program | LoadFailed:
-    """The program behind `fd`, or what is to be said of its failure: importing the user's modules may even exit."""
-    try:
-        return load_program(fd)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        failure = UserCodeError("loading the program")
-        failure.__cause__ = error
-        return load_failed(failure)
-
-
-def load_failed(error: UserCodeError) -> LoadFailed:
-    """What a zygote or worker says when the user's code did not even let it begin."""
-    remote = remote_exception(error)
-    message = f"{remote.place}: {remote.type_name}: {remote.message}"
-    return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
-
-
-def _traceback_of(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception:
-        # Its notes, say, are a property that raises: where it came from can still be told.
-        return "".join(traceback.format_tb(error.__traceback__))
-
-
-def _attributes_of(error: BaseException) -> dict[str, Any]:
-    """Its __dict__ and what it keeps in slots, as ImportError does its name and path."""
-    found = dict(error.__dict__)
-    for kind in type(error).__mro__:
-        # An OSError makes its own of its arguments.
-        for name, member in vars(kind).items() if kind is not OSError else ():
-            # An AttributeError's `obj` may be the whole dataset.
-            if isinstance(member, types.MemberDescriptorType) and not name.startswith("__") and name != "obj":
-                with contextlib.suppress(AttributeError):
-                    found[name] = getattr(error, name)
-    return found
-
-
-def _pickled_exception(error: BaseException) -> bytes:
-    target = io.BytesIO()
-    try:
-        # OSError keeps file names outside of `args`. A __reduce__ of the class's own is not asked: what it gives is for
-        # the constructor, which the trainer does not call.
-        arguments = OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args
-        MainAwarePickler(target, 5).dump((type(error), arguments, _attributes_of(error)))
-    except Exception:
-        return b""
-    pickled = target.getvalue()
-    return pickled if len(pickled) <= PICKLE_LIMIT_BYTES else b""

@@ -20,11 +20,12 @@ import torch
 from prefetchd.wire.messages import Fill, Filled, LoadFailed
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.backend import BackendEvents, Look, Watcher
-from prefetchd.workers.fill import Filler, UserCodeError, load_failed, load_program_or_fail
+from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import IDLE, NO_NOTE, Note, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.task_runner import Task, TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
+from prefetchd.workers.user_code import UserCodeError, load_failed, load_program_or_fail
 
 ENDED = "exited with 0"
 KILLED = "killed by SIGKILL"

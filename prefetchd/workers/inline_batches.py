@@ -10,10 +10,15 @@ import numpy as np
 import torch
 
 from prefetchd.plan.batch_plan import BatchPlan
+from prefetchd.plan.keyed_plan import KeyedPlan
+from prefetchd.ring.shard_lengths import ShardLengths
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.fill import Filler, UserCodeError
+from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import Sampling
+from prefetchd.workers.shards import NoSuchBatch
+from prefetchd.workers.torch_worker import as_torch_worker
+from prefetchd.workers.user_code import UserCodeError
 
 
 class EpochEnds(Exception):  # noqa: N818 - it is none
@@ -24,23 +29,33 @@ class InlineBatches:
     """The program's objects are the trainer's own: no copies, and a sampler goes where the trainer has left it."""
 
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
-        program = Program(**parts)
+        self._spec = spec
+        self._program = program = Program(**parts)
+        self._lengths = ShardLengths(spec.logical_shards) if spec.order == "iterable" else None
         self._filler = Filler(spec, program)
         self._sampling = Sampling(spec, program, shared=True) if spec.order == "sampler" else None
-        if program.worker_init_fn is not None:
+        if program.worker_init_fn is not None and self._lengths is None:
             program.worker_init_fn(0)
 
     def batch(self, position: Position) -> Any:
-        """The batch at `position`, made now. Raises EpochEnds and the user's own exceptions."""
+        """The batch at `position`, made now. Raises EpochEnds, NoSuchBatch (the epoch goes on after that step) and the
+        user's own exceptions."""
         self._plan(position)
         # Seeding a sample must not disturb the trainer's own randomness.
         states = torch.get_rng_state(), np.random.get_state(), random.getstate()
         try:
-            return self._filler.batch(position)
+            if self._lengths is None:
+                return self._filler.batch(position)
+            with as_torch_worker(self._spec, self._program, 0, 1):
+                return self._filler.batch(position)
+        except NoSuchBatch as none:
+            assert self._lengths is not None
+            self._lengths.learn_shard(position[0], position[1] % self._spec.logical_shards, none.batches)
+            raise
         except UserCodeError as error:
             raise error.__cause__ or error from None
         finally:
-            for bad in self._filler.samples.take_bad():
+            for bad in self._filler.take_bad():
                 print(f"prefetchd: {bad.text}", file=sys.stderr)
             torch.set_rng_state(states[0])
             np.random.set_state(states[1])
@@ -49,10 +64,15 @@ class InlineBatches:
     def _plan(self, position: Position) -> None:
         epoch, step = position
         plan = self._filler.plan
+        if self._lengths is not None:
+            if self._lengths.is_end(position):
+                raise EpochEnds
+            return
         if isinstance(plan, BatchPlan):
             if step >= plan.schedule.steps:
                 raise EpochEnds
             return
+        assert isinstance(plan, KeyedPlan)
         assert self._sampling is not None
         planned = self._sampling.plan(epoch, step + 1)
         if step < len(planned.keys):

@@ -23,8 +23,8 @@ import os
 import struct
 import time
 
-STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING = range(7)
-PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling")
+STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING = range(8)
+PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating")
 
 NOTE = struct.Struct("=6q16x")
 NOTE_BYTES = NOTE.size

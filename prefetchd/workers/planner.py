@@ -30,10 +30,10 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.fill import UserCodeError, remote_exception
 from prefetchd.workers.note import IDLE, SAMPLING, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import OutOfReach, PlannedEpoch, Sampling
+from prefetchd.workers.user_code import UserCodeError, remote_exception
 
 KEYS_A_MESSAGE_BYTES = 48 * 1024
 

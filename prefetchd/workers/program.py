@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import mmap
 import os
 import pickle
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +21,9 @@ class Program:
 
     Where a sampler decides the order: `index_sampler` gives an epoch's batches of keys (or its keys one by one, for
     samples that come as they are), `generator` is the loader's own, and `generators` are all that the trainer shares
-    with them, in its order."""
+    with them, in its order.
+
+    `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any] | None = None
@@ -28,6 +32,14 @@ class Program:
     index_sampler: Any = None
     generator: Any = None
     generators: Sequence[Any] = ()
+    segment_fd: int = -1
+
+    def anew(self) -> Program:
+        """The program as it was handed over, whatever its objects have become since. Takes as long as loading it."""
+        if self.segment_fd >= 0:
+            return _unpickle(self.segment_fd)
+        dataset, worker_init_fn = copy.deepcopy((self.dataset, self.worker_init_fn))
+        return dataclasses.replace(self, dataset=dataset, worker_init_fn=worker_init_fn)
 
 
 def read_environment(fd: int) -> Environment:
@@ -45,15 +57,21 @@ def load_program(fd: int) -> Program:
     Buffers are mapped privately: all processes that fork from this one share them until they write. The mapping
     lives as long as what was built on it.
     """
-    mapping = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    view = memoryview(mapping)
-    layout = decode_program(view)
-    pickled = view[layout.pickle_offset : layout.pickle_offset + layout.pickle_bytes]
-    buffers = [view[at : at + size] for at, size in zip(layout.buffer_offsets, layout.buffer_sizes)]
-    program = Program(**pickle.loads(pickled, buffers=buffers))
+    program = _unpickle(fd)
+    program.segment_fd = os.dup(fd)
+    weakref.finalize(program, os.close, program.segment_fd)
     if program.collate_additions:
         # Here: the daemon imports this module, and no torch.
         from torch.utils.data._utils.collate import default_collate_fn_map
 
         default_collate_fn_map.update(program.collate_additions)
     return program
+
+
+def _unpickle(fd: int) -> Program:
+    mapping = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    view = memoryview(mapping)
+    layout = decode_program(view)
+    pickled = view[layout.pickle_offset : layout.pickle_offset + layout.pickle_bytes]
+    buffers = [view[at : at + size] for at, size in zip(layout.buffer_offsets, layout.buffer_sizes)]
+    return Program(**pickle.loads(pickled, buffers=buffers))

@@ -20,6 +20,7 @@ from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.note import INDEX, LOADING, ROW, SINCE, NoteWriter
 from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.user_code import UserCodeError, text_of
 
 TEXT_LIMIT_CHARACTERS = 300
 KEY_LIMIT_CHARACTERS = 80
@@ -32,14 +33,6 @@ Deadly = frozenset[tuple[int, int]]
 """(row, attempt) of samples that end their workers."""
 
 NOT_DEADLY: Deadly = frozenset()
-
-
-class UserCodeError(Exception):
-    """The user's code raised; `place` says where, `__cause__` is what it raised."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        self.place = place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,14 +169,6 @@ def without_left_out(samples: Iterable[Any]) -> list[Any]:
     if found and not left:
         raise found[0].error
     return left
-
-
-def text_of(error: BaseException) -> str:
-    """str(error), as far as that can be had."""
-    try:
-        return str(error)
-    except Exception:
-        return "an exception whose text cannot be had"
 
 
 def shown(key: Any) -> str:

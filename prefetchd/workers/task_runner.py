@@ -17,6 +17,7 @@ from prefetchd.wire.messages import (
     FillFailed,
     Measured,
     Message,
+    ShardEnded,
     StoreFailed,
     Unfit,
 )
@@ -25,10 +26,12 @@ from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import decode_slot_record, payload_digest
 from prefetchd.wire.stream_spec import Position
 from prefetchd.workers.file_codec import FilePlace, StoreError
-from prefetchd.workers.fill import Filler, UserCodeError, remote_exception
+from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import DIGESTING, IDLE
 from prefetchd.workers.row_collate import Deviation
 from prefetchd.workers.samples import NOT_DEADLY
+from prefetchd.workers.shards import NoSuchBatch
+from prefetchd.workers.user_code import UserCodeError, remote_exception
 
 # So that a message of the longest texts fits into a packet.
 BAD_SAMPLES_A_MESSAGE = 32
@@ -72,12 +75,12 @@ class TaskRunner:
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)
         if isinstance(answer, int):
-            return (task[0], answer, _now_us() - begin_us, task[5] - task[4])
+            return (task[0], answer, _now_us() - begin_us, self._filler.samples_in(task[5] - task[4]))
         return answer
 
     def bad_samples(self, task: int) -> list[BadSamples]:
         """What is to be said, before the answer, of samples that were left out or replaced in `task`."""
-        found = self._filler.samples.take_bad()
+        found = self._filler.take_bad()
         told = []
         for at in range(0, len(found), BAD_SAMPLES_A_MESSAGE):
             part = found[at : at + BAD_SAMPLES_A_MESSAGE]
@@ -108,12 +111,14 @@ class TaskRunner:
             return payload_bytes if payload_bytes <= room else Unfit(task, payload_bytes, "larger than its slots")
         except Deviation as deviation:
             # The batch is made whole: then they are told.
-            self._filler.samples.take_bad()
+            self._filler.take_bad()
             return Unfit(task, 0, str(deviation)[:500])
         except StoreError as error:
             # Or the same task would go to and fro as fast as it can.
             time.sleep(STORE_AGAIN_S)
             return StoreFailed(task, str(error)[:500])
+        except NoSuchBatch as none:
+            return ShardEnded(task, none.batches)
         except UserCodeError as error:
             return FillFailed(task, encode_exception(remote_exception(error)))
 

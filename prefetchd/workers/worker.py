@@ -11,12 +11,13 @@ from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import Fill, Filled, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.fill import Filler, UserCodeError, load_failed
+from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import IDLE, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.task_runner import TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
+from prefetchd.workers.user_code import UserCodeError, load_failed
 
 
 def run_worker(

@@ -116,7 +116,7 @@ def _serve_environment(sock: socket.socket, note_fd: int) -> None:
 
 
 def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: StreamSpec) -> None:
-    from prefetchd.workers.fill import load_program_or_fail
+    from prefetchd.workers.user_code import load_program_or_fail
 
     name_process("prefetchd-zyg")
     kill_point("zygote.started")

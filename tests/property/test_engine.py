@@ -33,11 +33,14 @@ class EngineMachine(RuleBasedStateMachine):
         ),
         lookback=st.sampled_from([0, 0, 1, 2, 5]),
         planned=st.booleans(),
+        shards=st.none() | st.lists(st.integers(0, 4), min_size=1, max_size=4),
     )
-    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False):
+    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False, shards=None):
         memory = None if spare is None else slots + spare
-        self.world = World(workers, slots, by_rows, memory, lookback=bool(lookback), planned=planned)
-        self.spec = dataclasses.replace(SPEC, lookback=lookback, order="sampler" if planned else SPEC.order)
+        planned, by_rows = planned and shards is None, by_rows and shards is None
+        self.world = World(workers, slots, by_rows, memory, lookback=bool(lookback), planned=planned, shards=shards)
+        order = "sampler" if planned else "iterable" if shards is not None else SPEC.order
+        self.spec = dataclasses.replace(SPEC, lookback=lookback, order=order, logical_shards=len(shards or ()))
         for position, how in odd.items():
             if how == "large":
                 self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
@@ -223,7 +226,7 @@ class EngineMachine(RuleBasedStateMachine):
             cursor = living[index % len(living)]
             if trainer.can_next(cursor.number):
                 trainer.next(cursor.number, hold)
-            elif cursor.ended_at == cursor.step:
+            elif trainer.is_at_end(cursor.number):
                 trainer.close(cursor.number)
 
     @rule(which=st.integers(0, 1), index=st.integers(0, 9))
@@ -254,7 +257,10 @@ class EngineMachine(RuleBasedStateMachine):
             return
         for positions in self.world.yields.values():
             for before, after in itertools.pairwise(positions):
-                assert after == (before[0], before[1] + 1)
+                epoch, step = before[0], before[1] + 1
+                while self.world.is_void((epoch, step)):
+                    step += 1
+                assert after == (epoch, step)
 
     @rule(which=st.integers(0, 1), index=st.integers(0, 5))
     def wait(self, which, index):
@@ -282,11 +288,11 @@ class EngineMachine(RuleBasedStateMachine):
             assert trainer.failed is None, trainer.failed
             trainer.flush()
             for cursor in [each for each in trainer.cursors.values() if not each.waiting]:
-                while cursor.ended_at != cursor.step:
+                while not trainer.is_at_end(cursor.number):
                     if not trainer.can_next(cursor.number):
                         trainer.wait(cursor.number)
                         self.world.settle()
-                    assert trainer.can_next(cursor.number) or cursor.ended_at == cursor.step, f"stuck: {cursor}"
+                    assert trainer.can_next(cursor.number) or trainer.is_at_end(cursor.number), f"stuck: {cursor}"
                     if trainer.can_next(cursor.number):
                         trainer.next(cursor.number, hold=True)
 

@@ -37,6 +37,7 @@ from prefetchd.wire.messages import (
     Rebase,
     Recall,
     Refused,
+    ShardEnded,
     StreamFailed,
     Unfit,
     Waiting,
@@ -45,7 +46,7 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.workers.backend import PLANNER
-from prefetchd.workers.note import DIGESTING, LOADING, NO_NOTE, Note
+from prefetchd.workers.note import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100
@@ -86,6 +87,7 @@ class SimCursor:
     told: int | None = None  # the variant that its epoch was planned in
     variant: int | None = None  # the variant that it began in
     offers: dict = dataclasses.field(default_factory=dict)  # step -> (slot, generation, private) | error
+    voids: dict = dataclasses.field(default_factory=dict)  # step -> the step after the last one without a batch
     ended_at: int | None = None
 
 
@@ -150,14 +152,26 @@ class SimTrainer:
                     continue  # in flight when the cursor was moved
                 assert step not in cursor.offers, "offered twice"
                 cursor.offers[step] = (pairs[i], pairs[i + 1], bool(private))
+        for number, epoch, first, end in message.voids:
+            assert all(self.world.is_void((epoch, step)) for step in range(first, end)), "told that there is no batch"
+            cursor = self.cursors.get(number)
+            if cursor is not None and epoch == cursor.epoch and first >= cursor.step:
+                cursor.voids[first] = end
         for number, epoch, steps in message.ends:
             cursor = self.cursors.get(number)
             if cursor is not None and epoch == cursor.epoch:
+                assert self.world.shards is None or steps == self.world.shard_steps
                 cursor.ended_at = steps
 
     def can_next(self, number: int) -> bool:
         cursor = self.cursors[number]
+        while cursor.step in cursor.voids:
+            cursor.step = cursor.voids.pop(cursor.step)
         return cursor.step in cursor.offers
+
+    def is_at_end(self, number: int) -> bool:
+        cursor = self.cursors[number]
+        return not self.can_next(number) and cursor.ended_at is not None and cursor.ended_at <= cursor.step
 
     def assume(self, cursor: SimCursor) -> None:
         """The cursor's epoch was planned otherwise than it begins: as the client does it."""
@@ -166,7 +180,7 @@ class SimTrainer:
             former = each.number
             del self.cursors[former]
             each.number = self.world.new_cursor()
-            each.offers, each.ended_at, each.told = {}, None, None
+            each.offers, each.voids, each.ended_at, each.told = {}, {}, None, None
             if each.variant is not None:
                 each.variant = self.world.variant
             self.cursors[each.number] = each
@@ -238,7 +252,9 @@ class World:
         *,
         lookback: bool = False,
         planned: bool = False,
+        shards: list[int] | None = None,
     ) -> None:
+        """`shards` has how many batches each shard of an iterable dataset has in an epoch."""
         self.engine = Engine(Limits(workers=workers))
         self.slots = slots
         self.most_slots = slots * (1 if by_rows else 4)
@@ -246,6 +262,7 @@ class World:
         self.memory_slots = memory_slots
         self.lookback = lookback
         self.planned = planned
+        self.shards = shards
         self.variant = 0  # in which the trainer's next iterator begins
         self.planners: dict[int, SimPlanner] = {}
         self.keys: dict[int, bytes] = {}
@@ -329,6 +346,7 @@ class World:
         trainer.to_release = []
         for cursor in trainer.cursors.values():
             cursor.offers = {}
+            cursor.voids = {}
             cursor.ended_at = None
             cursor.told = None
         hello = dataclasses.replace(
@@ -456,9 +474,25 @@ class World:
         assert len(slots) == memory[slot]["span"]
         return slots
 
+    @property
+    def shard_steps(self) -> int:
+        """Steps of an epoch, to the last batch of its shards."""
+        assert self.shards is not None
+        ends = [(batches - 1) * len(self.shards) + shard + 1 for shard, batches in enumerate(self.shards) if batches]
+        return max(ends, default=0)
+
+    def is_void(self, position) -> bool:
+        """There is no batch at that step, and others may follow."""
+        if self.shards is None or position[1] >= self.shard_steps:
+            return False
+        number, shard = divmod(position[1], len(self.shards))
+        return number >= self.shards[shard]
+
     def rows(self, stream: int, position) -> int:
         if self.planned:
             return PLANNED_ROWS[position[1]]
+        if self.engine.streams[stream].shards:
+            return self.engine.streams[stream].spec.batch_size
         return self.engine.streams[stream].schedule.rows(position[1])
 
     def content(self, task: int, position):
@@ -655,6 +689,10 @@ class World:
             self._die(worker, self.killing[position], "killed by SIGSEGV")
             return
         worker.tasks.pop(0)
+        shards = self.engine.streams[worker.stream].shards
+        if shards and kind != DIGEST and step // shards >= self.shards[step % shards]:
+            self.engine.worker_message(worker.number, ShardEnded(task, self.shards[step % shards]), self.now)
+            return
         if kind == DIGEST:
             self.engine.worker_message(worker.number, self._digest(worker, task, slot, position), self.now)
             return
@@ -747,7 +785,8 @@ class World:
             if kind == DIGEST:
                 note = Note(task, DIGESTING)
             else:
-                note = note or Note(task, LOADING, row, 1000 + row)
+                iterates = self.engine.streams[worker.stream].shards > 0
+                note = note or (Note(task, ITERATING) if iterates else Note(task, LOADING, row, 1000 + row))
                 self.deaths.append(((epoch, step), row))
         note = note or NO_NOTE
         self.engine.worker_died(worker.number, how, self.now, note, **known)
@@ -794,7 +833,8 @@ class World:
             for state, count in counted.items():
                 assert ring.count(state) == count
             behind = stream.window.lookback
-            assert len(behind) <= max(behind.limit(ring), 0 if behind.wanted else len(behind))
+            # Of single slots: when batches turn out to be longer, the limit falls, and what is kept follows later.
+            assert len(behind) <= min(behind.wanted, ring.reserved // 2) or not behind.wanted
             for batch in behind._batches.values():
                 assert ring.state(batch.grant.slot).value == "ready"
                 assert stream.window.batches.get(batch.position) is not batch
@@ -802,4 +842,6 @@ class World:
                 if batch.filled:
                     assert ring.state(batch.grant.slot).value in ("ready", "leased")
             for cursor in stream.window.cursors.values():
+                for place in (cursor.next, cursor.offered):
+                    assert not stream.window.lengths.is_void(place), "a cursor stands where there is no batch"
                 assert cursor.next <= cursor.offered

@@ -15,7 +15,7 @@ import itertools
 from prefetchd.daemon.engine.batches import Piece
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
-from prefetchd.workers.note import COLLATING, DIGESTING, LOADING, WRITING, Note
+from prefetchd.workers.note import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, Note
 
 SUSPECTED_AFTER = 2
 BLAMED_AFTER = 2
@@ -24,6 +24,7 @@ MOST_DEATHS_A_BATCH = 12
 
 MOST_SUSPICIONS = 256
 MOST_DEADLY = 4096
+PLACES = frozenset((LOADING, ITERATING, COLLATING, WRITING, DIGESTING))
 ALL_AT_ONCE = -1
 """The row of what is about no single one."""
 
@@ -113,7 +114,7 @@ class Blame:
 
 
 def _place_of(note: Note) -> Place | None:
-    return (note.phase, note.row, note.attempt) if note.phase in (LOADING, COLLATING, WRITING, DIGESTING) else None
+    return (note.phase, note.row, note.attempt) if note.phase in PLACES else None
 
 
 # --- what the trainer is told ---
@@ -126,6 +127,7 @@ def what_was_made(note: Note, position: Position) -> str:
         return f"dataset[{note.index}], {where}"
     what = {
         LOADING: "dataset.__getitems__",
+        ITERATING: "dataset.__iter__",
         COLLATING: "collate_fn",
         WRITING: "writing the batch",
         DIGESTING: "the digest of the batch",

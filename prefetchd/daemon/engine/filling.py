@@ -8,8 +8,11 @@ from collections.abc import Callable
 from prefetchd.daemon.engine.batches import Batch, Contents, Piece, cut
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.window import Window
-from prefetchd.ring.cursors import Cursor, advance_fill
+from prefetchd.ring.cursors import Cursor, advance_fill, settle
 from prefetchd.wire.stream_spec import Position
+
+NOBODY = 0
+"""No worker has this number."""
 
 
 class Filling:
@@ -21,8 +24,16 @@ class Filling:
     (next_suspect). While the window looks back, each batch's digest is taken before it is offered.
     """
 
-    def __init__(self, window: Window, contents_at: Callable[[Position], Contents | None], blame: Blame) -> None:
+    def __init__(
+        self,
+        window: Window,
+        contents_at: Callable[[Position], Contents | None],
+        blame: Blame,
+        home_of: Callable[[Position], int] | None = None,
+    ) -> None:
+        """`home_of` tells the one worker that makes the batch at a position, or NOBODY; without it any does."""
         self.window = window
+        self._home_of = home_of
         self.blame = blame
         self.whole_only = False
         self._contents_at = contents_at
@@ -95,9 +106,10 @@ class Filling:
             if piece is not None:
                 return piece
         while self._claim_next(pieces):
-            if self._queue:
-                return self._from_queue(worker)
-            # It lay behind, and needs nobody's work.
+            piece = self._from_queue(worker)
+            if piece is not None:
+                return piece
+            # It lay behind, and needs nobody's work; or it is another worker's.
         return None
 
     @property
@@ -112,21 +124,30 @@ class Filling:
         assert self.has_suspect
         return self._take(self._suspects.popleft())
 
-    def retainers(self) -> set[int]:
-        """The workers that keep a batch which has its room by now."""
-        return {piece.batch.retainer for piece in self._queue if piece.batch.retainer is not None}
+    def expecting(self) -> set[int]:
+        """The workers for which a piece waits that no other can do."""
+        return {owner for piece in self._queue if (owner := self._owner(piece)) is not None}
+
+    def _owner(self, piece: Piece) -> int | None:
+        """The only worker for the piece: it keeps the finished batch, or is the home of its shard."""
+        if piece.batch.retainer is not None:
+            return piece.batch.retainer
+        return None if self._home_of is None or piece.digests else self._home_of(piece.batch.position)
 
     def _from_queue(self, worker: int) -> Piece | None:
-        for _ in range(len(self._queue)):
+        others: list[Piece] = []
+        found: Piece | None = None
+        while self._queue and found is None:
             piece = self._queue.popleft()
-            batch = piece.batch
-            if piece not in batch.pending:  # its batch was dropped meanwhile
+            if piece not in piece.batch.pending:  # its batch was dropped meanwhile
                 continue
-            if batch.retainer not in (None, worker):
-                self._queue.append(piece)
-                continue
-            return self._take(piece)
-        return None
+            if self._owner(piece) in (None, worker):
+                found = piece
+            else:
+                others.append(piece)
+        # In their order: a shard's batches are made one after another.
+        self._queue.extendleft(reversed(others))
+        return self._take(found) if found is not None else None
 
     @staticmethod
     def _take(piece: Piece) -> Piece:
@@ -361,6 +382,23 @@ class Filling:
         self.blame.settled(batch.position)
         self._settle_failed(batch)
         return first and not batch.cancelled
+
+    def shard_ended(self, piece: Piece) -> None:
+        """There is no such batch; the lengths know by now. Neither are those that have become void with it."""
+        window = self.window
+        piece.batch.under_way -= 1
+        piece.batch.cancelled = True
+        self.blame.settled(piece.batch.position)
+        if self._measuring is piece.batch:
+            self._measuring = None
+        self._ends_cancelled(piece.batch)
+        for cursor in window.cursors.values():
+            settle(cursor, window.lengths)
+        for batch in list(window.batches.values()):
+            if window.lengths.is_void(batch.position) or window.lengths.is_end(batch.position):
+                if self._measuring is batch and not batch.under_way:
+                    self._measuring = None
+                window.drop(batch)
 
     def wider_than(self, span: int) -> list[Batch]:
         """The batches that wait for more than `span` slots."""

@@ -48,7 +48,7 @@ class Offering:
         cursor = window.cursors.get(key)
         if cursor is None:
             window.cursors[key] = place(key, key[0], position, waiting, window.lengths)
-        elif waiting or not cursor.waiting or cursor.next != position:
+        elif waiting or not cursor.waiting or cursor.next != window.lengths.settle(position):
             raise ProtocolError(f"cursor {key[1]} at {cursor.next} cannot be placed at {position}")
         else:
             cursor.waiting = False
@@ -68,11 +68,11 @@ class Offering:
         cursor = self.window.cursors.get(key)
         if cursor is None:
             return
-        position = (cursor.epoch, step)
+        position = self.window.lengths.settle((cursor.epoch, step))
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} gives back from {position}; it was offered up to {cursor.offered}")
         # First the cursor, then the leases: an evicted batch takes back the filling of cursors that still want it.
-        cursor.offered = position
+        cursor.offered, cursor.told = position, step
         cursor.recalled = False
         self._give_back(key, position)
         self.window.cursors_moved()
@@ -125,19 +125,19 @@ class Offering:
         ]
 
     def yielded_up_to(self, key: Key, step: int) -> int:
-        """The consumer's next() has come to `step` of the cursor's epoch; how many steps further that is."""
+        """The consumer's next() has come to `step` of the cursor's epoch; how many batches further that is."""
         cursor = self.window.cursors.get(key)
         if cursor is None:
             return 0
-        position = (cursor.epoch, step)
+        position = self.window.lengths.settle((cursor.epoch, step))
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} yielded up to {position}; it was offered up to {cursor.offered}")
         for passed in range(cursor.next[1], step):
             self._drop_failed((cursor.epoch, passed), cursor)
-        steps = step - cursor.next[1]
+        batches = self.window.lengths.distance(cursor.next, position)
         cursor.next = position
         cursor.blocked = False
-        return steps
+        return batches
 
     def release(self, key: Key, slot: int, generation: int) -> None:
         """Ends a lease. Late and unknown releases are harmless."""
@@ -244,12 +244,16 @@ class Offering:
         FAILURES_A_PUBLICATION failures, so ask again. From here on these batches are leased."""
         rows: list[tuple[int, ...]] = []
         ends: list[tuple[int, ...]] = []
+        voids: list[tuple[int, ...]] = []
         failures: list[Message] = []
         room = BATCHES_A_PUBLICATION
         for cursor in self.cursors_of(consumer):
             number = cursor.key[1]  # type: ignore[index]
             while room and len(failures) < FAILURES_A_PUBLICATION and self._can_offer(cursor):
                 position = cursor.offered
+                if cursor.told < position[1]:
+                    voids.append((number, position[0], cursor.told, position[1]))
+                    cursor.told = position[1]
                 if self.window.lengths.is_end(position):
                     ends.append((number, position[0], position[1]))
                     cursor.told_end = True
@@ -262,9 +266,9 @@ class Offering:
                     run = self._offer_run(cursor, batch, room)
                     room -= (len(run) - 4) // 2
                     rows.append(run)
-        if not (rows or ends):
+        if not (rows or ends or voids):
             return failures
-        return [Published(tuple(rows), tuple(ends)), *failures]
+        return [Published(tuple(rows), tuple(ends), tuple(voids)), *failures]
 
     def _offer_run(self, cursor: Cursor, first: Batch, room: int) -> tuple[int, ...]:
         private = self._is_shared(cursor, first)
@@ -277,7 +281,7 @@ class Offering:
             room -= 1
             self._pass(cursor)
             position = cursor.offered
-            if not self._can_offer(cursor) or self.window.lengths.is_end(position):
+            if cursor.told < position[1] or not self._can_offer(cursor) or self.window.lengths.is_end(position):
                 break
             batch = self.window.batches[position]
             if batch.error is not None or self._is_shared(cursor, batch) != private:
@@ -300,11 +304,11 @@ class Offering:
             batch.recalled = False
         # What is offered cannot be taken back without its consumer: on a shared stream half stays here.
         share = self.window.limit(cursor) // (2 if self.shareable else 1)
-        return position[1] - cursor.next[1] < max(1, share)
+        return self.window.lengths.distance(cursor.next, position) < max(1, share)
 
     def _pass(self, cursor: Cursor) -> None:
         epoch, step = cursor.offered
-        cursor.offered = (epoch, step + 1)
+        cursor.offered, cursor.told = self.window.lengths.settle((epoch, step + 1)), step + 1
         if cursor.fill < cursor.offered:
             cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
 

@@ -24,6 +24,7 @@ from prefetchd.wire.messages import (
     FillFailed,
     Measured,
     Message,
+    ShardEnded,
     StoreFailed,
     Unfit,
 )
@@ -107,22 +108,22 @@ class Pool:
             if piece is not None:
                 assigned.setdefault(worker, []).append((self._task(worker, piece), piece.batch.keys))
             elif self._worker_for(stream) in (worker, None):
-                # Else it has found room for a batch that another worker keeps: then that one is next.
+                # Else what it has claimed, or found room for, is another's: then that one is next.
                 running.remove(stream)
         for worker, given in assigned.items():
             self._assign(worker, given)
 
     def _worker_for(self, stream: StreamState) -> Worker | None:
-        """The worker that keeps a waiting batch, else an idle one if the limit allows one more busy one, else the one
-        with the shortest queue."""
+        """One that something waits for which no other can do, else an idle one if the limit allows one more busy one,
+        else the one with the shortest queue."""
         most = stream.tasks_a_worker
         free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
         if not free:
             return None
-        retainers = stream.filling.retainers()
+        expecting = stream.filling.expecting()
         best: Worker | None = None
         for worker in free:
-            if worker.number in retainers:
+            if worker.number in expecting:
                 best = worker
                 break
             if best is None or len(worker.tasks) < len(best.tasks):
@@ -155,7 +156,7 @@ class Pool:
 
     def _start_workers(self) -> None:
         for stream in self._streams.values():
-            wanted = stream.worker_limit(self.limit)
+            wanted = stream.wanted_workers = stream.worker_limit(self.limit)
             if stream.stage is not Stage.RUNNING or stream.paused:
                 continue
             if len(stream.workers) >= wanted or stream.filling.need() is None:
@@ -207,6 +208,8 @@ class Pool:
         elif isinstance(message, FillFailed):
             if worker.stream.filling.failed(self._take(worker, message.task), message.error):
                 worker.stream.counters.failed += 1
+        elif isinstance(message, ShardEnded):
+            worker.stream.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):
             self._store_failed(worker, self._take(worker, message.task), message.reason)
         elif isinstance(message, BadSamples):
@@ -348,7 +351,7 @@ class Pool:
             self.limit = self._most
         for worker in self.workers.values():
             timeout_s = worker.stream.spec.timeout_s
-            if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s:
+            if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s and not worker.stream.shards:
                 self._kill_overdue(worker)
         for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
             if len(self.workers) <= self.limit:

@@ -10,13 +10,15 @@ from prefetchd.daemon.engine.batches import Contents, Piece
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.commands import Command, WriteSlot
 from prefetchd.daemon.engine.durations import Durations
-from prefetchd.daemon.engine.filling import Filling
+from prefetchd.daemon.engine.filling import NOBODY, Filling
 from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.plans import Plans
 from prefetchd.daemon.engine.window import Window
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.cursors import EpochLengths
 from prefetchd.ring.policy import Grant
+from prefetchd.ring.shard_lengths import ShardLengths
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Hello
 from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
 from prefetchd.wire.stream_spec import Position, StreamSpec
@@ -142,8 +144,10 @@ class StreamState:
         self.spec = spec
         self.stage = Stage.AWAITING_PROGRAM
         self.schedule = schedule_of(spec)
+        self.shards = spec.logical_shards if spec.order == "iterable" else 0
+        self._shard_lengths = ShardLengths(self.shards) if self.shards else None
         self.window = Window(
-            EpochLengths(None if self.is_planned else self.schedule.steps),
+            self._shard_lengths or EpochLengths(self.schedule.steps if spec.is_arithmetic else None),
             lambda slot, record: self._write(slot, record),
             spec.low_watermark,
             spec.high_watermark,
@@ -154,7 +158,7 @@ class StreamState:
         self.planner: Planner | None = None
         self.planner_deaths = 0
         contents_at = self._contents_at if self.plans is None else self.plans.at
-        self.filling = Filling(self.window, contents_at, self.blame)
+        self.filling = Filling(self.window, contents_at, self.blame, self._home_of if self.shards else None)
         self.offering = Offering(self.window)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
@@ -168,6 +172,7 @@ class StreamState:
         self.ring_id = 0
         self.former_grants: list[Grant] = []
         self.workers: dict[int, Worker] = {}
+        self.wanted_workers = 0
         self.counters = Counters()
         # Of the samples that were left out or replaced: (epoch, step, row, attempt), and the indices that were named.
         self.bad_samples: dict[tuple[int, ...], None] = {}
@@ -232,7 +237,7 @@ class StreamState:
         if self.is_planned:
             # How many, its plan will say: until then nothing is done with it.
             return 1 if found.plan else 0
-        return 0 if self.window.lengths.is_end(found.position) else self.schedule.rows(found.position[1])
+        return 0 if self.window.lengths.is_end(found.position) else self._contents_at(found.position).rows
 
     def trim_plans(self) -> None:
         """Forgets plans that no cursor comes to soon."""
@@ -251,8 +256,27 @@ class StreamState:
 
         self.plans.trim(window.cursors.values(), is_needed)
 
+    def shard_ended(self, piece: Piece, batches: int) -> None:
+        """The piece's batch does not exist: its shard has only `batches` of the epoch. Raises ProtocolError."""
+        epoch, step = piece.batch.position
+        if self._shard_lengths is None or batches * self.shards > step:
+            raise ProtocolError(f"a shard of {batches} batches has not ended at step {step}")
+        self._shard_lengths.learn_shard(epoch, step % self.shards, batches)
+        self.filling.shard_ended(piece)
+
+    def _home_of(self, position: Position) -> int:
+        """The worker that has the shard's iterator, or is to have it. Each shard stays where it is as long as workers
+        come and go one by one."""
+        shard, wanted = position[1] % self.shards, self.wanted_workers
+        if len(self.workers) >= wanted > 0:
+            places = sorted(self.workers.values(), key=lambda each: each.place)
+            return places[shard % len(places)].number
+        found = (each.number for each in self.workers.values() if wanted and each.place == shard % wanted)
+        return next(found, NOBODY)
+
     def _contents_at(self, position: Position) -> Contents:
-        return Contents(self.schedule.rows(position[1]))
+        # A shard's last batch may have fewer.
+        return Contents(self.schedule.rows_per_batch if self.shards else self.schedule.rows(position[1]))
 
     def free_record(self) -> int | None:
         """A consumer record of the segment that nobody writes, or None when all are taken."""
@@ -261,7 +285,8 @@ class StreamState:
 
     def worker_limit(self, limit: int) -> int:
         """Most workers for this stream when the daemon allows `limit` in all."""
-        return min(limit, self.spec.workers) if self.spec.workers else limit
+        most = self.shards or self.spec.workers
+        return min(limit, most) if most else limit
 
     def timed(self, rows: int, duration_s: float) -> None:
         """A task of `rows` rows took `duration_s`."""

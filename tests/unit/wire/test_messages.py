@@ -67,6 +67,7 @@ NUMBERS = {
     68: "PlanFailed",
     70: "Declared",
     71: "StoreFailed",
+    72: "ShardEnded",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

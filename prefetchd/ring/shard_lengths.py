@@ -1,0 +1,60 @@
+"""Which steps of an iterable dataset's epochs have a batch: learnt as its shards end, one by one. Pure.
+
+Step t belongs to shard t mod `shards`, and is that shard's batch number t // shards: the order in which DataLoader's
+workers take turns. A shard that has ended leaves its later steps void, as a worker that has ended is passed over; the
+epoch ends with the last batch of its last shard.
+"""
+
+from __future__ import annotations
+
+from prefetchd.ring.cursors import EpochLengths
+from prefetchd.wire.stream_spec import Position
+
+KEPT_EPOCHS = 64
+
+
+class ShardLengths(EpochLengths):
+    """Those of one stream. What was learnt of all but the latest epochs is forgotten, and learnt again when needed."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(None)
+        self._shards = shards
+        self._batches: dict[int, dict[int, int]] = {}
+        self._ends: dict[int, int] = {}
+
+    def learn_shard(self, epoch: int, shard: int, batches: int) -> None:
+        """The shard has but so many batches in the epoch."""
+        known = self._batches.setdefault(epoch, {})
+        known[shard] = min(batches, known.get(shard, batches))
+        if len(known) == self._shards:
+            self._ends[epoch] = max((each - 1) * self._shards + at + 1 if each else 0 for at, each in known.items())
+            self.learn(epoch, sum(known.values()))
+        while len(self._batches) > KEPT_EPOCHS:
+            oldest = next(iter(self._batches))
+            del self._batches[oldest]
+            self._ends.pop(oldest, None)
+
+    def steps(self, epoch: int) -> int | None:
+        return self._ends.get(epoch)
+
+    def is_void(self, position: Position) -> bool:
+        epoch, step = position
+        batches = self._batches.get(epoch, {}).get(step % self._shards)
+        return batches is not None and step // self._shards >= batches and not self.is_end(position)
+
+    def settle(self, position: Position) -> Position:
+        epoch, step = position
+        while self.is_void((epoch, step)):
+            step += 1
+        # Whoever passed void steps before the end was known may have passed that as well.
+        steps = self.steps(epoch)
+        return epoch, step if steps is None else min(step, steps)
+
+    def after(self, position: Position) -> Position:
+        return self.settle(super().after(position))
+
+    def _batches_before(self, position: Position) -> int:
+        epoch, step = position
+        rounds, shard = divmod(step, self._shards)
+        absent = sum(max(0, rounds + (at < shard) - batches) for at, batches in self._batches.get(epoch, {}).items())
+        return step - absent

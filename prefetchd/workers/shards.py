@@ -1,0 +1,136 @@
+"""The shards of an iterable dataset: samples of any batch, in whatever order batches are asked for. Runs in a worker.
+
+Each shard's iterator is made of the program as it was handed over, afresh for each epoch, under get_worker_info() of
+DataLoader's worker of that number. Before a batch is taken from it all global generators are seeded for that batch, so
+an iterator that goes forward anew, in another worker or after a crash, comes to the same samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch.utils.data._utils.worker as torch_worker
+
+from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.workers.note import ITERATING, NoteWriter
+from prefetchd.workers.program import Program
+from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.user_code import UserCodeError, user_code
+
+KEPT_WALKS = 3
+"""Iterators of one shard that are kept at once: the epoch that is consumed, the one that follows, and one more for
+whoever goes back."""
+
+
+class NoSuchBatch(Exception):  # noqa: N818 - it is none
+    """The batch's shard has only `batches` batches in the epoch."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__(f"the shard has {batches} batches")
+        self.batches = batches
+
+
+@dataclasses.dataclass
+class _Walk:
+    """One iterator of a shard, which stands before the batch `number` of it; None when it has ended there."""
+
+    epoch: int
+    shard: int
+    iterator: Iterator[Any] | None = None
+    info: Any = None
+    number: int = 0
+    has_begun: bool = False
+
+
+class Shards:
+    """The global generators of this process are its own while it works; its caller is in as_torch_worker()."""
+
+    def __init__(
+        self, spec: StreamSpec, program: Program, plan: ShardPlan, seeder: SampleSeeder, note: NoteWriter
+    ) -> None:
+        self._program = program
+        self._plan = plan
+        self._seeder = seeder
+        self._note = note
+        self._rows = max(1, spec.batch_size)
+        self._drop_last = spec.drop_last
+        self._walks: dict[int, list[_Walk]] = {}
+
+    def samples(self, position: Position) -> list[Any]:
+        """The samples of one batch, at least one. What is before it in its shard, and was not taken by this process
+        just now, is gone through first. Raises NoSuchBatch and UserCodeError."""
+        epoch, step = position
+        shard, number = self._plan.shard_of(step)
+        walk = self._walk(epoch, shard, number)
+        self._note.phase(ITERATING)
+        while walk.number < number:
+            try:
+                self._take(walk)
+            except UserCodeError:
+                # It was, or will be, told in that batch's place.
+                continue
+        return self._take(walk)
+
+    def _walk(self, epoch: int, shard: int, number: int) -> _Walk:
+        """The one that is nearest before the batch."""
+        walks = self._walks.setdefault(shard, [])
+        before = [each for each in walks if each.epoch == epoch and each.number <= number]
+        walk = max(before, key=lambda each: each.number) if before else _Walk(epoch, shard)
+        if before:
+            walks.remove(walk)
+        walks.append(walk)
+        del walks[:-KEPT_WALKS]
+        return walk
+
+    def _take(self, walk: _Walk) -> list[Any]:
+        """The walk's next batch. When that raises UserCodeError, the walk has passed it all the same."""
+        step = walk.number * self._plan.shards + walk.shard
+        where = f"epoch {walk.epoch}, step {step}, shard {walk.shard}"
+        try:
+            if not walk.has_begun:
+                self._begin(walk, where)
+            if walk.iterator is None:
+                raise NoSuchBatch(walk.number)
+            self._seeder.seed(self._plan.samples_seed(walk.epoch, step))
+            torch_worker._worker_info = walk.info
+            with user_code(f"next() of the dataset's iterator, {where}"):
+                samples = _next_few(walk.iterator, self._rows)
+        except UserCodeError:
+            walk.number += 1
+            raise
+        if len(samples) < self._rows:
+            walk.iterator = walk.info = None
+            if not samples or self._drop_last:
+                raise NoSuchBatch(walk.number)
+        walk.number += 1
+        return samples
+
+    def _begin(self, walk: _Walk, where: str) -> None:
+        walk.has_begun = True
+        seed = self._plan.begin_seed(walk.epoch, walk.shard)
+        with user_code(f"a copy of the dataset, {where}"):
+            program = self._program.anew()
+        walk.info = torch_worker.WorkerInfo(
+            id=walk.shard, num_workers=self._plan.shards, seed=seed, dataset=program.dataset
+        )
+        torch_worker._worker_info = walk.info
+        self._seeder.seed(seed)
+        if program.worker_init_fn is not None:
+            with user_code(f"worker_init_fn({walk.shard}), {where}"):
+                program.worker_init_fn(walk.shard)
+        with user_code(f"iter(dataset), {where}"):
+            walk.iterator = iter(program.dataset)
+
+
+def _next_few(iterator: Iterator[Any], count: int) -> list[Any]:
+    """The next `count` samples, or fewer: then the iterator has ended."""
+    samples: list[Any] = []
+    while len(samples) < count:
+        try:
+            samples.append(next(iterator))
+        except StopIteration:
+            break
+    return samples

@@ -1,0 +1,112 @@
+"""The user's code: where it raised, and how that travels to the trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import traceback
+import types
+from typing import Any
+
+from prefetchd.wire.messages import LoadFailed
+from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
+from prefetchd.workers.batch_codec import MainAwarePickler
+from prefetchd.workers.program import Program, load_program
+
+MESSAGE_LIMIT_CHARACTERS = 2000
+
+
+class UserCodeError(Exception):
+    """The user's code raised; `place` says where, `__cause__` is what it raised."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+class user_code:  # noqa: N801 - reads as a statement
+    """Turns what the block raises into UserCodeError at `place`."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception):
+            raise UserCodeError(self._place) from error
+
+
+def text_of(error: BaseException) -> str:
+    """str(error), as far as that can be had."""
+    try:
+        return str(error)
+    except Exception:
+        return "an exception whose text cannot be had"
+
+
+def remote_exception(error: UserCodeError) -> RemoteException:
+    """The user's exception as it travels to the trainer."""
+    cause = error.__cause__
+    assert cause is not None
+    return RemoteException(
+        type_name=type(cause).__qualname__,
+        message=text_of(cause),
+        traceback=_traceback_of(cause),
+        place=error.place,
+        pickled=_pickled_exception(cause),
+    )
+
+
+def load_program_or_fail(fd: int) -> Program | LoadFailed:
+    """The program behind `fd`, or what is to be said of its failure: importing the user's modules may even exit."""
+    try:
+        return load_program(fd)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        failure = UserCodeError("loading the program")
+        failure.__cause__ = error
+        return load_failed(failure)
+
+
+def load_failed(error: UserCodeError) -> LoadFailed:
+    """What a zygote or worker says when the user's code did not even let it begin."""
+    remote = remote_exception(error)
+    message = f"{remote.place}: {remote.type_name}: {remote.message}"
+    return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:
+        # Its notes, say, are a property that raises: where it came from can still be told.
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
+def _attributes_of(error: BaseException) -> dict[str, Any]:
+    """Its __dict__ and what it keeps in slots, as ImportError does its name and path."""
+    found = dict(error.__dict__)
+    for kind in type(error).__mro__:
+        # An OSError makes its own of its arguments.
+        for name, member in vars(kind).items() if kind is not OSError else ():
+            # An AttributeError's `obj` may be the whole dataset.
+            if isinstance(member, types.MemberDescriptorType) and not name.startswith("__") and name != "obj":
+                with contextlib.suppress(AttributeError):
+                    found[name] = getattr(error, name)
+    return found
+
+
+def _pickled_exception(error: BaseException) -> bytes:
+    target = io.BytesIO()
+    try:
+        # OSError keeps file names outside of `args`. A __reduce__ of the class's own is not asked: what it gives is for
+        # the constructor, which the trainer does not call.
+        arguments = OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args
+        MainAwarePickler(target, 5).dump((type(error), arguments, _attributes_of(error)))
+    except Exception:
+        return b""
+    pickled = target.getvalue()
+    return pickled if len(pickled) <= PICKLE_LIMIT_BYTES else b""
