@@ -42,6 +42,8 @@ class EngineMachine(RuleBasedStateMachine):
         order = "sampler" if planned else "iterable" if shards is not None else SPEC.order
         self.spec = dataclasses.replace(SPEC, lookback=lookback, order=order, logical_shards=len(shards or ()))
         for position, how in odd.items():
+            if shards is not None and (self.world.is_void(position) or position[1] >= self.world.shard_steps):
+                continue  # nothing that is not there is odd
             if how == "large":
                 self.world.sizes[position] = 100 + 50 * (sum(position) % 8)
             if how == "kills":

@@ -20,9 +20,10 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.fill import KEPT_FOR_TASKS, Filler, UserCodeError, load_failed, remote_exception
+from prefetchd.workers.fill import KEPT_FOR_TASKS, Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation
+from prefetchd.workers.user_code import UserCodeError, load_failed, remote_exception
 from tests.scenario.oracle import BATCH, GAMMA, SAMPLE, derive, finalise, seed_all
 from tests.unit.workers.comparing import differences
 

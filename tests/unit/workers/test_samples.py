@@ -13,11 +13,12 @@ from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.seeds import SUBSTITUTES
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.fill import Filler, UserCodeError
+from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import COLLATING, LOADING, WRITING, Note, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation
 from prefetchd.workers.samples import ALL_AT_ONCE, TEXT_LIMIT_CHARACTERS
+from prefetchd.workers.user_code import UserCodeError
 from tests.scenario.oracle import SAMPLE, derive
 
 LENGTH = 20
@@ -141,7 +142,7 @@ def test_one_that_raises_fails_the_batch():
     with pytest.raises(UserCodeError, match=r"^dataset\[6\], epoch 0, step 1$") as caught:
         whole(made, 1)
     assert str(caught.value.__cause__) == "no 6"
-    assert made.samples.take_bad() == []
+    assert made.take_bad() == []
 
 
 def test_one_that_is_left_out_is_missing_and_told():
@@ -149,10 +150,10 @@ def test_one_that_is_left_out_is_missing_and_told():
     batch = whole(made, 1)
     assert batch[0].tolist() == [5, 7]
     assert batch[1].tolist() == seeds(5, 7)
-    bad = made.samples.take_bad()
+    bad = made.take_bad()
     assert [(each.row, each.attempt, each.index) for each in bad] == [(0, 0, 4), (2, 0, 6)]
     assert bad[1].text == "dataset[6] (epoch 0, step 1, row 2) is left out: ValueError: no 6"
-    assert made.samples.take_bad() == [], "once"
+    assert made.take_bad() == [], "once"
 
 
 def test_a_substitute_has_the_seed_of_the_sample_whose_place_it_takes():
@@ -162,7 +163,7 @@ def test_a_substitute_has_the_seed_of_the_sample_whose_place_it_takes():
     other = made.plan.substitute(0, 6, 1)
     assert batch[0].tolist() == [4, 5, other, 7]
     assert batch[1].tolist() == seeds(4, 5, 6, 7)
-    (bad,) = made.samples.take_bad()
+    (bad,) = made.take_bad()
     assert (bad.row, bad.attempt, bad.index) == (2, 0, 6)
     assert f"gives way to dataset[{other}]: ValueError: no 6" in bad.text
 
@@ -172,7 +173,7 @@ def test_when_no_substitute_will_do_the_first_error_is_told():
     with pytest.raises(UserCodeError, match=f"so did the {SUBSTITUTES} samples") as caught:
         whole(made, 1)
     assert str(caught.value.__cause__) == "no 4"
-    assert len(made.samples.take_bad()) == 1 + SUBSTITUTES
+    assert len(made.take_bad()) == 1 + SUBSTITUTES
 
 
 def test_a_batch_of_which_nothing_is_left_fails_with_its_first_error():
@@ -209,7 +210,7 @@ def test_texts_are_one_short_line():
     made = filler(Long(), "skip")
     with pytest.raises(UserCodeError):
         whole(made, 0)
-    for bad in made.samples.take_bad():
+    for bad in made.take_bad():
         assert "\n" not in bad.text
         assert len(bad.text) <= TEXT_LIMIT_CHARACTERS
 
@@ -225,7 +226,7 @@ def test_a_sample_that_ends_its_workers_is_not_asked_for(on_error):
     assert 6 not in dataset.asked
     other = made.plan.substitute(0, 6, 1)
     assert batch[0].tolist() == ([4, 5, 7] if on_error == "skip" else [4, 5, other, 7])
-    (bad,) = made.samples.take_bad()
+    (bad,) = made.take_bad()
     assert "WorkerDiedError: the workers that asked for dataset[6] died" in bad.text
 
 

@@ -58,7 +58,9 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Waiting(cursor=3),
     m.Goodbye(),
     m.RingOpened(segment_bytes=1 << 32),
-    m.Published(batches=((7, 2, 300, 0, 4, 20, 5, 21), (8, 0, 0, 1, 6, 22)), ends=((7, 2, 302),)),
+    m.Published(
+        batches=((7, 2, 300, 0, 4, 20, 5, 21), (8, 0, 0, 1, 6, 22)), ends=((7, 2, 302),), voids=((9, 2, 3, 5),)
+    ),
     m.BatchFailed(cursor=7, epoch=2, step=301, error=b"\x95\xa0"),
     m.StreamFailed(code="stream_failed", message="the program does not load", error=b"\x00\xff"),
     m.Output(worker=2, text="Läuft…\n", dropped=12),
@@ -98,6 +100,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
     m.Digested(task=9, digest=0xFEDCBA9876543210, duration_us=20_000),
     m.StoreFailed(task=9, reason="/mnt/ram: No space left on device"),
+    m.ShardEnded(task=9, batches=17),
     m.Declared(spec=b"\x80", name="/prefetchd-0a1b2c3d-program-2", program_bytes=4096),
 )
 
