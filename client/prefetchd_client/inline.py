@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.inline_batches import EpochEnds, InlineBatches
-from prefetchd.workers.shards import NoSuchBatch
+from prefetchd.workers.inline_batches import EpochEnds, InlineBatches, NoSuchBatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 
 

@@ -80,7 +80,7 @@ def _head(stream: dict[str, Any], width: int) -> list[str]:
         [
             stream["name"],
             f"{stream['order']}, batch {stream['batch_size']}",
-            f"{stream['steps']} steps an epoch",
+            *([f"{stream['steps']} steps an epoch"] if stream["steps"] else []),
             f"seed {stream['seed']} ({stream['seed_source']})",
             *ranks,
             *marks,

@@ -16,7 +16,7 @@ from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import Sampling
-from prefetchd.workers.shards import NoSuchBatch
+from prefetchd.workers.shards import NoSuchBatch as NoSuchBatch
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError
 

@@ -9,9 +9,6 @@ from typing import Any
 
 GROUPS = ("batches", "datasets", "errors", "arguments", "iteration")
 
-PLANNED = "planned: iterable datasets"
-"""The reason of all cases that wait for that; they are in orders.py."""
-
 MOST_OUTCOMES = 64
 
 CASES: dict[str, Case] = {}

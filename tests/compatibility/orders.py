@@ -1,8 +1,4 @@
-"""Orders that are not the loader's own: samplers, batch samplers, generators, iterable datasets.
-
-Iterable datasets are refused today with an error that says so. When one is equal its test fails until the reason is
-taken away: then `reason=PLANNED` goes.
-"""
+"""Orders that are not the loader's own: samplers, batch samplers, generators."""
 
 from __future__ import annotations
 
@@ -11,19 +7,16 @@ from typing import Any
 import torch
 from torch.utils.data import (
     BatchSampler,
-    ChainDataset,
-    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
-    get_worker_info,
 )
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.compatibility import material as m
-from tests.compatibility.case import PLANNED, Loading, Raised, Separate, case, every_batch, loading
+from tests.compatibility.case import Loading, Raised, Separate, case, every_batch, loading
 
 ONE_PASS = (
     "a generator cannot be handed to another process, and has one pass only: give a list, or an object with __iter__"
@@ -48,31 +41,6 @@ class Remembering(Sampler[int]):
     def __iter__(self) -> Any:
         self.passes += 1
         return iter([(index * (2 * self.passes + 1)) % 20 for index in range(20)])
-
-
-class Lines(IterableDataset[Any]):
-    """Numbers, shared among the workers as the documentation of DataLoader shows."""
-
-    def __init__(self, length: int = 20) -> None:
-        self.length = length
-
-    def __iter__(self) -> Any:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info is not None else (0, 1)
-        return iter(range(first, self.length, step))
-
-
-class CountedLines(Lines):
-    def __len__(self) -> int:
-        return self.length
-
-
-class Unsteady(Lines):
-    """Ends its first pass early, with an error."""
-
-    def __iter__(self) -> Any:
-        yield from range(5)
-        raise ValueError("line 5 is broken")
 
 
 def seeded() -> torch.Generator:
@@ -161,36 +129,6 @@ def keys_that_are_tuples() -> Loading:
 @case("datasets", workers=0)
 def keys_that_are_lists_of_indices() -> Loading:
     return loading(torch.arange(20), sampler=[[1, 2], [3, 4]], batch_size=None)
-
-
-@case("datasets", workers=0, reason=PLANNED)
-def an_iterable_dataset() -> Loading:
-    return loading(Lines(), batch_size=3)
-
-
-@case("datasets", reason=PLANNED)
-def an_iterable_dataset_that_workers_share() -> Loading:
-    return loading(Lines(), batch_size=3)
-
-
-@case("datasets", workers=0, reason=PLANNED)
-def an_iterable_dataset_with_a_length() -> Loading:
-    return loading(CountedLines(), batch_size=3, drop_last=True)
-
-
-@case("datasets", workers=0, reason=PLANNED)
-def an_iterable_dataset_without_batching() -> Loading:
-    return loading(Lines(), batch_size=None)
-
-
-@case("datasets", workers=0, reason=PLANNED)
-def chain_dataset() -> Loading:
-    return loading(ChainDataset([Lines(5), Lines(4)]), batch_size=3)
-
-
-@case("errors", workers=0, reason=PLANNED)
-def an_iterable_dataset_that_raises() -> Loading:
-    return loading(Unsteady(), batch_size=3)
 
 
 @case("errors", workers=0)

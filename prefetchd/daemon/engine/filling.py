@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 from prefetchd.daemon.engine.batches import Batch, Contents, Piece, cut
 from prefetchd.daemon.engine.blame import Blame
+from prefetchd.daemon.engine.homes import Homes
 from prefetchd.daemon.engine.window import Window
 from prefetchd.ring.cursors import Cursor, advance_fill, settle
 from prefetchd.wire.stream_spec import Position
-
-NOBODY = 0
-"""No worker has this number."""
 
 
 class Filling:
@@ -29,11 +27,11 @@ class Filling:
         window: Window,
         contents_at: Callable[[Position], Contents | None],
         blame: Blame,
-        home_of: Callable[[Position], int] | None = None,
+        homes: Homes | None = None,
     ) -> None:
-        """`home_of` tells the one worker that makes the batch at a position, or NOBODY; without it any does."""
+        """`homes` tells which worker makes which batch; without it any does."""
         self.window = window
-        self._home_of = home_of
+        self._homes = homes
         self.blame = blame
         self.whole_only = False
         self._contents_at = contents_at
@@ -105,7 +103,7 @@ class Filling:
             piece = self._from_queue(worker)
             if piece is not None:
                 return piece
-        while self._claim_next(pieces):
+        while not self._is_crowded and self._claim_next(pieces):
             piece = self._from_queue(worker)
             if piece is not None:
                 return piece
@@ -132,7 +130,11 @@ class Filling:
         """The only worker for the piece: it keeps the finished batch, or is the home of its shard."""
         if piece.batch.retainer is not None:
             return piece.batch.retainer
-        return None if self._home_of is None or piece.digests else self._home_of(piece.batch.position)
+        return None if self._homes is None or piece.digests else self._homes.of(piece.batch.position)
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self._homes is not None and len(self._queue) >= self._homes.most_waiting
 
     def _from_queue(self, worker: int) -> Piece | None:
         others: list[Piece] = []

@@ -156,7 +156,9 @@ class Pool:
 
     def _start_workers(self) -> None:
         for stream in self._streams.values():
-            wanted = stream.wanted_workers = stream.worker_limit(self.limit)
+            wanted = stream.worker_limit(self.limit)
+            if stream.homes is not None:
+                stream.homes.want(wanted)
             if stream.stage is not Stage.RUNNING or stream.paused:
                 continue
             if len(stream.workers) >= wanted or stream.filling.need() is None:
@@ -167,6 +169,7 @@ class Pool:
                 worker = Worker(self.new_number(), stream, place, head_since_s=self._now_s)
                 self.workers[worker.number] = stream.workers[worker.number] = worker
                 self._commands.append(StartWorker(stream.number, worker.number, place, wanted))
+            stream.workers_changed()
 
     def new_number(self) -> int:
         """A number that no process of this daemon has had."""
@@ -232,7 +235,7 @@ class Pool:
             return
         stream = worker.stream
         stream.workers.pop(number, None)
-        stream.cut_anew()
+        stream.workers_changed()
         stream.filling.release_retainer(number)
         if worker.stage is WorkerStage.STOPPING and not worker.tasks:
             return
@@ -383,6 +386,7 @@ class Pool:
             self.workers.pop(number, None)
             worker.tasks.clear()
         stream.workers.clear()
+        stream.workers_changed()
 
     def _is_retirable(self, worker: Worker) -> bool:
         return worker.stage is WorkerStage.READY and not worker.busy

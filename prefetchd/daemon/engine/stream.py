@@ -10,7 +10,8 @@ from prefetchd.daemon.engine.batches import Contents, Piece
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.commands import Command, WriteSlot
 from prefetchd.daemon.engine.durations import Durations
-from prefetchd.daemon.engine.filling import NOBODY, Filling
+from prefetchd.daemon.engine.filling import Filling
+from prefetchd.daemon.engine.homes import Homes
 from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.plans import Plans
 from prefetchd.daemon.engine.window import Window
@@ -158,7 +159,9 @@ class StreamState:
         self.planner: Planner | None = None
         self.planner_deaths = 0
         contents_at = self._contents_at if self.plans is None else self.plans.at
-        self.filling = Filling(self.window, contents_at, self.blame, self._home_of if self.shards else None)
+        self.workers: dict[int, Worker] = {}
+        self.homes = Homes(self.shards, self.workers) if self.shards else None
+        self.filling = Filling(self.window, contents_at, self.blame, self.homes)
         self.offering = Offering(self.window)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
@@ -171,8 +174,6 @@ class StreamState:
         self.store_fault = ""
         self.ring_id = 0
         self.former_grants: list[Grant] = []
-        self.workers: dict[int, Worker] = {}
-        self.wanted_workers = 0
         self.counters = Counters()
         # Of the samples that were left out or replaced: (epoch, step, row, attempt), and the indices that were named.
         self.bad_samples: dict[tuple[int, ...], None] = {}
@@ -264,16 +265,6 @@ class StreamState:
         self._shard_lengths.learn_shard(epoch, step % self.shards, batches)
         self.filling.shard_ended(piece)
 
-    def _home_of(self, position: Position) -> int:
-        """The worker that has the shard's iterator, or is to have it. Each shard stays where it is as long as workers
-        come and go one by one."""
-        shard, wanted = position[1] % self.shards, self.wanted_workers
-        if len(self.workers) >= wanted > 0:
-            places = sorted(self.workers.values(), key=lambda each: each.place)
-            return places[shard % len(places)].number
-        found = (each.number for each in self.workers.values() if wanted and each.place == shard % wanted)
-        return next(found, NOBODY)
-
     def _contents_at(self, position: Position) -> Contents:
         # A shard's last batch may have fewer.
         return Contents(self.schedule.rows_per_batch if self.shards else self.schedule.rows(position[1]))
@@ -287,6 +278,12 @@ class StreamState:
         """Most workers for this stream when the daemon allows `limit` in all."""
         most = self.shards or self.spec.workers
         return min(limit, most) if most else limit
+
+    def workers_changed(self) -> None:
+        """Some have come or gone."""
+        if self.homes is not None:
+            self.homes.changed()
+        self.cut_anew()
 
     def timed(self, rows: int, duration_s: float) -> None:
         """A task of `rows` rows took `duration_s`."""

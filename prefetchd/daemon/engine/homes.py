@@ -1,0 +1,61 @@
+"""Which worker makes the batches of which shard of an iterable dataset: the one that has the shard's iterator. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from prefetchd.wire.stream_spec import Position
+
+NOBODY = 0
+"""No worker has this number."""
+
+WAITING_A_WORKER = 4
+WAITING_AT_LEAST = 32
+
+
+class HasPlace(Protocol):
+    """What is asked of a worker."""
+
+    number: int
+    place: int
+
+
+class Homes:
+    """Those of one stream. Each shard stays where it is as long as workers come and go one by one; a shard whose
+    worker is gone has NOBODY until another one has that place."""
+
+    def __init__(self, shards: int, workers: Mapping[int, HasPlace]) -> None:
+        """`workers` is the stream's own, which whoever changes it tells here (changed)."""
+        self._shards = shards
+        self._workers = workers
+        self._wanted = 0
+        self._numbers: list[int] | None = None
+
+    def of(self, position: Position) -> int:
+        """The number of the worker that is to make the batch there."""
+        if self._numbers is None:
+            self._numbers = self._found()
+        return self._numbers[position[1] % self._shards]
+
+    def changed(self) -> None:
+        """Workers have come or gone."""
+        self._numbers = None
+
+    def want(self, workers: int) -> None:
+        """The stream is to have so many."""
+        if workers != self._wanted:
+            self._wanted, self._numbers = workers, None
+
+    @property
+    def most_waiting(self) -> int:
+        """Pieces that may wait for their own workers while more are claimed: by so much one may be ahead of others."""
+        return WAITING_AT_LEAST + WAITING_A_WORKER * self._wanted
+
+    def _found(self) -> list[int]:
+        by_place = {each.place: each.number for each in self._workers.values()}
+        if len(by_place) >= self._wanted > 0:
+            numbers = [by_place[place] for place in sorted(by_place)]
+        else:
+            numbers = [by_place.get(place, NOBODY) for place in range(self._wanted)] or [NOBODY]
+        return [numbers[shard % len(numbers)] for shard in range(self._shards)]
