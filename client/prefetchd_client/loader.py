@@ -53,7 +53,8 @@ class PrefetchLoader(DataLoader[Any]):
 
     pin_memory is accepted and has no effect so far: batches are in ordinary memory.
 
-    num_workers 0 lets the daemon decide; another number bounds this stream's workers. prefetch_factor,
+    num_workers 0 lets the daemon decide; another number bounds this stream's workers. Of an IterableDataset it is the
+    number of shards, as get_worker_info() tells them, and decides which batches there are. prefetch_factor,
     persistent_workers, multiprocessing_context and in_order are accepted and have no meaning: batches are prefetched up
     to `buffer`, workers outlive the trainer, and the order is always kept.
 

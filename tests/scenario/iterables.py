@@ -1,0 +1,72 @@
+"""Iterable datasets that tests share; importable by workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+
+class Draws(IterableDataset):
+    """Draws from each global generator, shard by shard; the first shards have more samples. A file for each shard
+    tells which samples were made by whom."""
+
+    def __init__(self, length: int = 90, notes: Path | None = None) -> None:
+        self.length = length
+        self.notes = notes
+
+    def __iter__(self):
+        info = get_worker_info()
+        begin = torch.rand(())
+        for index in range(info.id, self.length - 10 * info.id, info.num_workers):
+            if self.notes is not None:
+                with (self.notes / str(info.id)).open("a") as file:
+                    file.write(f"{index} {os.getpid()}\n")
+            yield index, begin, torch.rand(2), np.random.rand(), random.random()
+
+
+class Shuffling(IterableDataset):
+    """Shuffles its own array in place, large enough to be handed over out of band."""
+
+    def __init__(self) -> None:
+        self.order = np.arange(20_000)
+
+    def __iter__(self):
+        np.random.shuffle(self.order)
+        yield from self.order[:12].tolist()
+
+
+class Halting(IterableDataset):
+    """Its fifth sample takes until `go` exists."""
+
+    def __init__(self, go: Path) -> None:
+        self.go = go
+
+    def __iter__(self):
+        for index in range(8):
+            while index == 4 and not self.go.exists():
+                time.sleep(0.01)
+            yield index
+
+
+class Scaled(IterableDataset):
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+
+    def __iter__(self):
+        return iter(range(0, 6 * self.scale, self.scale))
+
+
+class Deadly(IterableDataset):
+    """Sample 7 ends whoever makes it."""
+
+    def __iter__(self):
+        for index in range(12):
+            if index == 7:
+                os._exit(3)
+            yield index

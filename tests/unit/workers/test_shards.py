@@ -1,0 +1,175 @@
+"""Batches of an iterable dataset in any order, from iterators that only go forward."""
+
+from __future__ import annotations
+
+import random
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.utils.data import IterableDataset, get_worker_info
+
+from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.note import ITERATING, NoteWriter
+from prefetchd.workers.program import Program
+from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.shards import KEPT_WALKS, NoSuchBatch, Shards
+from prefetchd.workers.torch_worker import as_torch_worker
+from prefetchd.workers.user_code import UserCodeError
+from tests.scenario.oracle import GAMMA, derive, finalise, seed_all
+
+SHARD = 7
+
+
+# Of which shard an iterator began, and which sample of which shard was made.
+begun: list[int] = []
+made_samples: list[tuple[int, int]] = []
+
+
+class Noted(IterableDataset):
+    def __init__(self, lengths, bad=()) -> None:
+        self.lengths = lengths
+        self.bad = bad
+
+    def __iter__(self):
+        return Iterator(self)
+
+
+class Iterator:
+    def __init__(self, dataset) -> None:
+        info = get_worker_info()
+        self.shard, self.left, self.bad = info.id, list(range(dataset.lengths[info.id])), dataset.bad
+        self.begin = torch.rand(())
+        begun.append(info.id)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        index = self.left.pop(0)
+        made_samples.append((self.shard, index))
+        if (self.shard, index) in self.bad:
+            raise LookupError(index)
+        return self.shard, index, float(self.begin), float(torch.rand(())), np.random.rand(), random.random()
+
+
+def spec(shards: int, **fields) -> StreamSpec:
+    fields = {"batch_size": 3, "seed": 9, "rank": 1, "world_size": 2} | fields
+    return StreamSpec("0" * 32, order="iterable", length=-1, logical_shards=shards, **fields)
+
+
+class Made:
+    """Shards of one dataset, asked within as_torch_worker()."""
+
+    def __init__(self, lengths, bad=(), worker_init_fn=None, **fields) -> None:
+        begun.clear()
+        made_samples.clear()
+        self.spec = spec(len(lengths), **fields)
+        self.program = Program(Noted(lengths, bad), worker_init_fn=worker_init_fn)
+        self.note = NoteWriter()
+        self.shards = Shards(self.spec, self.program, ShardPlan(self.spec), SampleSeeder(), self.note)
+
+    def __call__(self, step: int, epoch: int = 0):
+        with as_torch_worker(self.spec, self.program, 0, 1):
+            try:
+                return self.shards.samples((epoch, step))
+            except NoSuchBatch as none:
+                return f"{none.batches} batches"
+            except UserCodeError as error:
+                return f"{error.place}: {error.__cause__!r}"
+
+
+def shard_seed(seed, epoch, place, rank):
+    return finalise((derive(seed, SHARD, epoch, place) ^ rank) + GAMMA) >> 1
+
+
+def test_generators_begin_with_the_documented_seeds():
+    made = Made([7, 2])
+    second = made(2)
+    seed_all(shard_seed(9, 0, 0, 1))
+    begin = float(torch.rand(()))
+    seed_all(shard_seed(9, 0, 2 + 2, 1))
+    assert second == [
+        (0, index, begin, float(torch.rand(())), np.random.rand(), random.random()) for index in (3, 4, 5)
+    ]
+
+
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_in_whatever_order_batches_are_asked_for_they_are_the_same(lengths, asked, drop_last):
+    bad = ((0, 4), (1, 0))
+    found = Made(lengths, bad, drop_last=drop_last)
+    ours = [found(step, epoch) for epoch, step in asked]
+    assert all(len(walks) <= KEPT_WALKS for walks in found.shards._walks.values())
+    alone = []
+    for epoch, step in asked:
+        alone.append(Made(lengths, bad, drop_last=drop_last)(step, epoch))
+    assert ours == alone
+
+
+def test_forward_each_sample_is_made_once():
+    made = Made([10, 10])
+    for step in range(8):
+        made(step)
+    assert made(8) == made(9) == "4 batches"
+    assert sorted(made_samples) == [(shard, index) for shard in (0, 1) for index in range(10)]
+    assert begun == [0, 1]
+
+
+def test_what_was_passed_is_made_again_by_another_iterator():
+    made = Made([10])
+    later, earlier = made(2), made(0)
+    assert [sample[1] for sample in later] == [6, 7, 8]
+    assert [sample[1] for sample in earlier] == [0, 1, 2]
+    assert [sample[1] for sample in made(3)] == [9], "the first iterator stands where it was"
+    assert begun == [0, 0]
+
+
+def test_a_batch_that_raises_is_passed():
+    made = Made([10], bad=((0, 4),))
+    assert made(1) == "next() of the dataset's iterator, epoch 0, step 1, shard 0: LookupError(4)"
+    assert [sample[1] for sample in made(2)] == [5, 6, 7]
+    assert Made([10], bad=((0, 4),))(2) == made(2)
+
+
+def test_a_shard_that_cannot_begin_ends_with_that_error():
+    def refuses(worker: int) -> None:
+        raise PermissionError(worker)
+
+    made = Made([4, 4], worker_init_fn=refuses)
+    assert made(1) == "worker_init_fn(1), epoch 0, step 1, shard 1: PermissionError(1)"
+    assert made(3) == "1 batches"
+
+
+def test_samples_as_they_come():
+    made = Made([2], batch_size=0)
+    assert [len(made(0)), len(made(1)), made(2)] == [1, 1, "2 batches"]
+
+
+def test_the_note_says_that_it_iterates():
+    made = Made([4])
+    made(0)
+    assert made.note.read().phase == ITERATING
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_each_shard_is_its_own_worker(shard):
+    seen = []
+
+    def init(worker: int) -> None:
+        info = get_worker_info()
+        seen.append((worker, info.id, info.num_workers, info.seed, info.dataset.lengths))
+        assert torch.initial_seed() == info.seed
+
+    made = Made([4, 4], worker_init_fn=init)
+    made(shard)
+    assert seen == [(shard, shard, 2, shard_seed(9, 0, shard, 1), [4, 4])]
