@@ -25,16 +25,19 @@ class EpochPlans:
         self._cursors = cursors
         self._send = send
         self._wait = wait
+        # What was said of an epoch that no iterator was seen to begin yet.
+        self._said: Assume | None = None
 
     def assume(self, epoch: int) -> None:
         """The next iterator begins `epoch` as sampler and generators are now."""
-        self._send(self._assumptions.about(epoch))
+        self._say(self._assumptions.about(epoch))
 
     def say_again(self) -> None:
-        """To a daemon that may know nothing of what living iterators began with."""
-        for cursor in sorted(self._cursors, key=lambda each: each.epoch):
-            if cursor.began_with is not None:
-                self._send(as_assumed(cursor.began_with))
+        """To a daemon that may know nothing of what living iterators began with, and the next one begins with."""
+        said = {} if self._said is None else {self._said.epoch: self._said}
+        said |= {each.epoch: as_assumed(each.began_with) for each in self._cursors if each.began_with is not None}
+        for epoch in sorted(said):
+            self._send(said[epoch])
 
     def compare(self, cursor: ClientCursor, timeout_s: float) -> None:
         """Was the cursor's epoch planned from what sampler and generators are now, or were when it began? If not, it is
@@ -48,6 +51,8 @@ class EpochPlans:
             self._plan_anew(wanted)
             self._wait(cursor, timeout_s)
         cursor.compared = True
+        if self._said is not None and self._said.epoch <= cursor.epoch:
+            self._said = None
         if begun is None and BEFORE in cursor.states:
             cursor.began_with = cursor.states[BEFORE]
             self._assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
@@ -58,8 +63,12 @@ class EpochPlans:
         if after is not None and end is not None and self._assumptions.states == after.states:
             self._assumptions.set(end.states)
 
+    def _say(self, assumption: Assume) -> None:
+        self._said = assumption
+        self._send(assumption)
+
     def _plan_anew(self, wanted: Assume) -> None:
-        self._send(wanted)
+        self._say(wanted)
         # Placed before the others are closed: what is ready may still be wanted.
         for each in [each for each in self._cursors if each.epoch >= wanted.epoch]:
             former = self._cursors.new_number(each)

@@ -220,7 +220,39 @@ def test_the_daemon_is_killed_while_an_epoch_is_planned_anew(daemon, monkeypatch
             generator.manual_seed(seed)
             theirs.manual_seed(seed)
             assert order(loader) == [batch.tolist() for batch in expected]
-    assert told[:2] == [1, 1], "said again to the next daemon"
+    assert told[0] == 1
+
+
+def kill_and_start(daemon) -> None:
+    pid = daemon.pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), "the daemon is dead")
+    daemon.start()
+
+
+def test_the_daemon_is_killed_before_its_planner_has_said_anything(daemon):
+    """Found by chaos: the next one planned a resumed epoch from what the program said, and dropped what was ready."""
+    daemon.start()
+    with PrefetchLoader(Numbers(120), 4, shuffle=True, generator=seeded()) as loader:
+        order(loader)
+        straight = order(loader)
+    # Not the generator that the state goes on from: only what is assumed can tell.
+    arguments = {"batch_size": 4, "shuffle": True, "generator": seeded(99), "buffer": 8, "stream": "resumed"}
+    with PrefetchLoader(Numbers(120), **arguments) as loader:
+        loader.generator.set_state(seeded().get_state())
+        order(loader)
+        iterator = iter(loader)
+        for _ in range(7):
+            next(iterator)
+        state = loader.state_dict()
+        stream_when(daemon, "resumed", is_full, "its ring is full")
+    kill_and_start(daemon)
+    with PrefetchLoader(Numbers(120), **arguments) as loader:
+        loader.load_state_dict(state)
+        kill_and_start(daemon)
+        assert order(loader) == straight[7:]
+        stream_when(daemon, "resumed", lambda stream: stream["consumed_batches"] == 23, "it was told")
+        assert stream_when(daemon, "resumed")["replanned_batches"] == 0
 
 
 def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):
