@@ -113,6 +113,7 @@ class _Trainer:
             work.dataset(self._notes),
             batch_size=work.batch_size,
             shuffle=work.shuffle,
+            num_workers=work.shards,
             generator=torch.Generator().manual_seed(work.seed) if work.generator else None,
             collate_fn=work.collate_fn,
             seed=work.seed,

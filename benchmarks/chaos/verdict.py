@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.chaos.rings import ReadyBatch
 from benchmarks.chaos.work import NOTE, WORKS, Work, digest
-from tests.scenario.oracle import SAMPLE, batch_at, derive
+from tests.scenario.oracle import SAMPLE, batch_at, derive, iterable_epoch
 
 Position = tuple[int, int]
 
@@ -52,6 +52,12 @@ class Oracle:
 
     def digest(self, work: Work, position: Position) -> str:
         key = (work.seed, position)
+        if key not in self._known and work.shards:
+            batches = iterable_epoch(
+                work.dataset(), position[0], work.shards, batch_size=work.batch_size, seed=work.seed
+            )
+            self._known |= {(work.seed, (position[0], step)): digest(batch) for step, batch in batches.items()}
+            return self._known.get(key, "")
         if key not in self._known:
             given: dict[str, Any] = {} if work.collate_fn is None else {"collate_fn": work.collate_fn}
             batch = batch_at(
@@ -111,7 +117,7 @@ class Trail:
         if what == "batch":
             self._batch(line)
         elif what == "end":
-            if self._expected[1] != self.work.steps:
+            if self.work.settle(self._expected[1]) != self.work.steps:
                 self._blame("lost", f"the epoch ends at {self._expected}")
             self._expected = _position(line)
         elif what in ("break", "back"):
@@ -130,9 +136,10 @@ class Trail:
             self.waits.append((line["at"] - line["waited_s"], line["waited_s"]))
         epoch, after = _position(line)
         told = (epoch, after - 1)
-        if told != self._expected:
-            kind = "lost" if told > self._expected else "repeated"
-            self._blame(kind, f"told as {told}; {self._expected} was to come")
+        expected = (self._expected[0], self.work.settle(self._expected[1]))
+        if told != expected:
+            kind = "lost" if told > expected else "repeated"
+            self._blame(kind, f"told as {told}; {expected} was to come")
         if line["digest"] != self._oracle.digest(self.work, told):
             is_ = self._oracle.find(self.work, line["digest"], told)
             kind = "torn" if is_ is None else "reordered"
@@ -179,8 +186,9 @@ def recomputed(
     unexcused, excused, asked = [], 0, 0
     for number, (died_s, ready) in enumerate(deaths):
         for batch in ready:
-            if next(each.reseeds for each in WORKS if each.seed == batch.seed):
-                # It was made for an order that nobody wanted in the end, or may have been.
+            if next(each.reseeds or each.shards for each in WORKS if each.seed == batch.seed):
+                # It was made for an order that nobody wanted in the end, or may have been; or an iterator goes through
+                # all that comes before.
                 continue
             asked += 1
             made_s = samples.made_after(batch, died_s)

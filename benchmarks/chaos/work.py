@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 NOTE = struct.Struct("<QQ")
 """A sample's seed, and when it was made (monotonic clock, ns)."""
@@ -44,6 +45,19 @@ class Dice(Dataset[Any]):
         os.close(fd)
 
 
+class Shards(IterableDataset[Any]):
+    """Item i draws from every generator. The first shards have more of them."""
+
+    def __init__(self, length: int, width: int) -> None:
+        self.length = length
+        self.width = width
+
+    def __iter__(self) -> Iterator[Any]:
+        info: Any = get_worker_info()
+        for index in range(info.id, self.length - 8 * info.id, info.num_workers):
+            yield index, torch.rand(self.width), np.random.rand(), random.random(), torch.randint(0, 1 << 40, ())
+
+
 def collate_by_hand(samples: list[Any]) -> dict[str, Any]:
     """A batch of changing length with strings, an array and noise of its own: filled whole, in one slot or several."""
     rows = [row for _, row, *_ in samples]
@@ -62,7 +76,7 @@ class Work:
     its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch.
     With `lookback` it often begins a new life as many batches earlier, at most. With a `generator` the order is what
     DataLoader makes of one that begins with `seed`; if it `reseeds`, of one that begins anew with each epoch, which
-    nobody can foresee."""
+    nobody can foresee. With `shards` the dataset is an iterable one."""
 
     name: str
     seed: int
@@ -79,16 +93,32 @@ class Work:
     lookback: int = 0
     generator: bool = False
     reseeds: bool = False
+    shards: int = 0
 
     @property
     def steps(self) -> int:
-        return -(-self.length // self.batch_size)
+        return self._real_steps[-1] + 1
+
+    @functools.cached_property
+    def _real_steps(self) -> list[int]:
+        """Those that have a batch."""
+        if not self.shards:
+            return list(range(-(-self.length // self.batch_size)))
+        counts = [len(range(shard, self.length - 8 * shard, self.shards)) for shard in range(self.shards)]
+        batches = [-(-count // self.batch_size) for count in counts]
+        return sorted(number * self.shards + shard for shard, most in enumerate(batches) for number in range(most))
+
+    def settle(self, step: int) -> int:
+        """The next step that has a batch, or the epoch's end."""
+        return next((each for each in self._real_steps if each >= step), self.steps)
 
     def seed_of(self, epoch: int) -> int:
         """What a generator that reseeds begins `epoch` with."""
         return 1000 * self.seed + epoch
 
-    def dataset(self, notes: str = "") -> Dice:
+    def dataset(self, notes: str = "") -> Dice | Shards:
+        if self.shards:
+            return Shards(self.length, self.width)
         return Dice(self.length, self.width, self.sample_s, notes)
 
 
@@ -123,6 +153,7 @@ WORKS = (
     ),
     Work("with a generator", 15, 60, 4, buffer=8, generator=True, keeps=1),
     Work("reseeded", 16, 40, 4, buffer=8, generator=True, reseeds=True, breaks=0.03),
+    Work("iterable", 17, 70, 4, buffer=8, shuffle=False, shards=3, keeps=1, breaks=0.02),
 )
 
 

@@ -5,15 +5,18 @@ Shares no code with the product: another implementation of the same few lines.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import random
 
 import numpy as np
 import torch
+import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data import default_collate
 
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
-SAMPLE, BATCH, ORDER, SUBSTITUTE = 1, 2, 3, 5
+SAMPLE, BATCH, ORDER, SUBSTITUTE, SHARD = 1, 2, 3, 5, 7
 
 
 def finalise(word):
@@ -71,6 +74,36 @@ def batch_at(dataset, epoch, step, *, batch_size, seed=0, shuffle=False, order=N
         samples.append(dataset[order[ordinal]])
     seed_all(finalise(derive(seed, BATCH, epoch, step) + GAMMA) >> 1)
     return collate_fn(samples)
+
+
+def iterable_epoch(dataset, epoch, shards, *, batch_size, seed=0, collate_fn=default_collate):
+    """All batches of an iterable dataset's epoch, by step."""
+    found = {}
+    for shard in range(shards):
+        step = shard
+        own = copy.deepcopy(dataset)
+        try:
+            torch_worker._worker_info = torch_worker.WorkerInfo(id=shard, num_workers=shards, seed=0, dataset=own)
+            _seed_shard(seed, epoch, shard)
+            iterator = iter(own)
+            while True:
+                _seed_shard(seed, epoch, shards + step)
+                samples = list(itertools.islice(iterator, batch_size))
+                if samples:
+                    found[step] = samples
+                if len(samples) < batch_size:
+                    break
+                step += shards
+        finally:
+            torch_worker._worker_info = None
+    for step, samples in found.items():
+        seed_all(finalise(derive(seed, BATCH, epoch, step) + GAMMA) >> 1)
+        found[step] = collate_fn(samples)
+    return found
+
+
+def _seed_shard(seed, epoch, place):
+    seed_all(finalise(derive(seed, SHARD, epoch, place) + GAMMA) >> 1)
 
 
 def batches_without_bad(
