@@ -84,4 +84,4 @@ def from_text(texts: Sequence[str]) -> tuple[bytes, ...]:
     try:
         return tuple(base64.b64decode(text, validate=True) for text in texts)
     except (TypeError, ValueError, binascii.Error) as error:
-        raise CallerError(f"the state's `generators` are no states of generators: {error}") from None
+        raise CallerError(f"the state has texts that are no states: {error}") from None

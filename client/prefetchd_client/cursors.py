@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from prefetchd.wire.messages import BatchFailed, EpochStates, Published, Recall
+from prefetchd.wire.shard_states import ShardState
 
 
 @dataclasses.dataclass(slots=True)
@@ -13,6 +14,7 @@ class ClientCursor:
     """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place; and
     `voids` by step: at the next steps up to that one there is no batch.
 
+    Where an iterable dataset has a state: `shard_states` by shard, after its last batch that was yielded.
     Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
     with what the iterator `began_with`."""
 
@@ -26,6 +28,7 @@ class ClientCursor:
     states: dict[int, EpochStates] = dataclasses.field(default_factory=dict)
     began_with: EpochStates | None = None
     compared: bool = False
+    shard_states: dict[int, ShardState] = dataclasses.field(default_factory=dict)
 
     @property
     def is_offered(self) -> bool:

@@ -5,8 +5,10 @@ The one place where the client imports more of prefetchd than its wire: see docs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.inline_batches import EpochEnds, InlineBatches, NoSuchBatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
@@ -21,6 +23,7 @@ class InlineStream:
         self._batches = InlineBatches(spec, parts)
         self._next_cursor = 1
         self._yielded = 0
+        self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
 
     @property
     def has_cursors(self) -> bool:
@@ -29,6 +32,8 @@ class InlineStream:
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         cursor = ClientCursor(self._next_cursor, epoch, step, waiting=True)
+        if step and self._starts[0] == epoch:
+            cursor.shard_states |= self._starts[1]
         self._next_cursor += 1
         return cursor
 
@@ -51,7 +56,16 @@ class InlineStream:
                 cursor.step -= 1
                 raise EndOfEpoch from None
             self._yielded += 1
+            if (found := self._batches.shard_state()) is not None:
+                _, shard, number, state = found
+                cursor.shard_states[shard] = (number, state)
             return batch
+
+    def begin_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
+        """Cursors that are placed within the epoch from now on begin with these, by shard."""
+        self._starts = (epoch, states)
+        for shard, state in states.items():
+            self._batches.use_start(epoch, shard, state)
 
     def assume(self, epoch: int) -> None:
         """The sampler is the trainer's own."""

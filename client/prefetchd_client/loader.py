@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.shard_states import ShardState
 from prefetchd_client.attaching import DeclaredDataset, attached_client
 from prefetchd_client.changes import ChangeWatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
@@ -140,6 +141,8 @@ class PrefetchLoader(DataLoader[Any]):
         self._position = (0, 0)
         # (epoch, states of the generators before it) of the iterator that whoever called next() last has.
         self._began_with: tuple[int, tuple[bytes, ...]] | None = None
+        # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
+        self._shard_states: tuple[int, Mapping[int, ShardState]] = (0, {})
         self._waiting: ClientCursor | None = None
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._sessions = sessions
@@ -238,7 +241,8 @@ class PrefetchLoader(DataLoader[Any]):
         if self._assumptions is not None and self._assumptions.generators:
             begun = self._began_with
             generators = begun[1] if begun is not None and begun[0] == epoch else self._assumptions.states
-        return to_state(self.spec, epoch, step, generators)
+        shards = self._shard_states[1] if step and self._shard_states[0] == epoch else {}
+        return to_state(self.spec, epoch, step, generators, shards)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
@@ -250,6 +254,9 @@ class PrefetchLoader(DataLoader[Any]):
         taken all the same.
         """
         place = from_state(self.spec, state)
+        self._shard_states = (place.epoch, place.shards)
+        # Before the cursor is placed: whoever begins there is to know.
+        self._sessions.current.begin_shards(*self._shard_states)
         self._go_to(place.epoch, place.step)
         if self._assumptions is not None and place.generators is not None:
             self._assumptions.set(place.generators)
@@ -330,6 +337,8 @@ class PrefetchLoader(DataLoader[Any]):
             if cursor.began_with is not None:
                 self._began_with = (cursor.epoch, cursor.began_with.states)
         self._position = (cursor.epoch, cursor.step)
+        if cursor.shard_states:
+            self._shard_states = (cursor.epoch, cursor.shard_states)
         return batch
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.assumptions import as_text, from_text
 
@@ -16,17 +17,30 @@ STATE_VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where to go on; `generators` are their states before the epoch, or None."""
+    """Where to go on; `generators` are their states before the epoch, or None; `shards` those of an iterable dataset,
+    by shard."""
 
     epoch: int
     step: int
     generators: tuple[bytes, ...] | None = None
+    shards: Mapping[int, ShardState] = dataclasses.field(default_factory=dict)
 
 
-def to_state(spec: StreamSpec, epoch: int, step: int, generators: Sequence[bytes] | None) -> dict[str, Any]:
+def to_state(
+    spec: StreamSpec,
+    epoch: int,
+    step: int,
+    generators: Sequence[bytes] | None,
+    shards: Mapping[int, ShardState],
+) -> dict[str, Any]:
     """The state at (epoch, step), JSON-able."""
     state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **_identity(spec)}
-    return state if generators is None else {**state, "generators": as_text(generators)}
+    if generators is not None:
+        state["generators"] = as_text(generators)
+    if shards:
+        texts = as_text([state for _, state in shards.values()])
+        state["shards"] = [[shard, number, text] for (shard, (number, _)), text in zip(shards.items(), texts)]
+    return state
 
 
 def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
@@ -44,7 +58,17 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
         text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
         warnings.warn(text, stacklevel=3)
     texts = state.get("generators")
-    return Place(epoch, step, from_text(texts) if texts else None)
+    return Place(epoch, step, from_text(texts) if texts else None, {} if differing else _shards(state))
+
+
+def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:
+    """Raises CallerError when they are none of ours."""
+    try:
+        rows = [(int(shard), int(number), str(text)) for shard, number, text in state.get("shards", ())]
+    except (TypeError, ValueError):
+        raise CallerError("the shards of a PrefetchLoader's state are [shard, number, text] each") from None
+    states = from_text([text for _, _, text in rows])
+    return {shard: (number, found) for (shard, number, _), found in zip(rows, states)}
 
 
 def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[int, list[str]]:

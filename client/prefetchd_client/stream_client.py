@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.wire.errors import (
@@ -36,12 +37,14 @@ from prefetchd.wire.messages import (
     Recall,
     Refused,
     RingOpened,
+    ShardStart,
     StreamFailed,
     Waiting,
     WaitNamed,
     Welcome,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.shard_states import MOST_BYTES, ShardState, Stated
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attachment import Attachment
@@ -107,6 +110,7 @@ class StreamClient:
         self._wait: LongWait | None = None
         self._progress = Progress()
         self._undrained = 0
+        self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
         for attempts_left in reversed(range(ATTEMPTS)):
             self._connection = Connection(self._introduction.reach())
             try:
@@ -154,6 +158,8 @@ class StreamClient:
         """A new waiting cursor, filled ahead from (epoch, step) on."""
         self._check_usable()
         cursor = self._cursors.new(epoch, step)
+        if step and self._starts[0] == epoch:
+            cursor.shard_states |= self._starts[1]
         self._connection.send(PlaceCursor(cursor.number, epoch, step, True))
         return cursor
 
@@ -203,6 +209,10 @@ class StreamClient:
         slot, generation, private = offer
         released = attachment.take_released()
         batch, leased = attachment.take(cursor.number, slot, generation, private=private)
+        if type(batch) is Stated:
+            number, shard = divmod(step, self.spec.logical_shards)
+            cursor.shard_states[shard] = (number + 1, batch.state)
+            batch = batch.batch
         kill_point("client.batch.unnoted")
         now_ns = attachment.note_yield(cursor.number, epoch, step + 1, waited_us)
         kill_point("client.batch.noted")
@@ -215,6 +225,18 @@ class StreamClient:
             self._tell_progress()
             self._progress.told_ns = now_ns
         return batch
+
+    # --- iterable datasets ---
+
+    def begin_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
+        """Cursors that are placed within the epoch from now on may begin with these, by shard."""
+        self._starts = (epoch, states)
+        self._tell_shards(epoch, states)
+
+    def _tell_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
+        for shard, (number, state) in states.items():
+            if len(state) <= MOST_BYTES:
+                self._connection.send(ShardStart(epoch, shard, number, state))
 
     # --- where a sampler decides the order ---
 
@@ -375,6 +397,8 @@ class StreamClient:
         self._connection.send(self._introduction.hello(self.name, self._cursors, self._attachment))
         if self._plans is not None:
             self._plans.say_again()
+        for cursor in self._cursors:
+            self._tell_shards(cursor.epoch, cursor.shard_states)
         kill_point("client.return.said")
 
     def _attach(self, fd: int) -> None:

@@ -201,6 +201,18 @@ class Assume(Message):
     states: Blobs = ()
 
 
+@_numbered(18)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardStart(Message):
+    """In `epoch` the iterator of an iterable dataset's shard can begin with its batch number `following`, from
+    `state` (shard_states). About positions that are placed after this, or were in Hello."""
+
+    epoch: int
+    shard: int
+    following: int
+    state: bytes
+
+
 # --- daemon -> trainer ----------------------------------------------------------------------------------------
 
 
@@ -627,6 +639,18 @@ class ShardEnded(Message):
 
     task: int
     batches: int
+
+
+@_numbered(73)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardCame(Message):
+    """Now and then, before a task's answer: the shard's iterator stands before its batch `following`. Fields as in
+    ShardStart."""
+
+    epoch: int
+    shard: int
+    following: int
+    state: bytes
 
 
 # --- declaring process -> daemon ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.shard_plan import ShardPlan
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
+from prefetchd.wire.shard_states import Stated, unpack
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
@@ -74,6 +75,7 @@ class Filler:
         else:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
         self._taken: int | None = None
+        self._state: bytes | None = None
         self._layout: RowLayout | None = None
         self._rows: RowPlan | None = None
         self._kept = _KeptBatches()
@@ -91,9 +93,11 @@ class Filler:
         self._layout = decode_row_layout(layout)
 
     def use_keys(self, position: Position, keys: bytes) -> None:
-        """What the sampler gave for the batch at `position`, before any task about it."""
+        """What the sampler gave for the batch at `position`, or where its shard can begin, before any task about it."""
         if isinstance(self.plan, KeyedPlan):
             self.plan.use(position, keys)
+        elif self._shards is not None:
+            self._shards.use_start(position, unpack(keys))
 
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
@@ -173,6 +177,13 @@ class Filler:
         """Samples that were left out or replaced since the last call."""
         return self._samples.take_bad() if self._samples is not None else []
 
+    def shard_state(self) -> tuple[int, int, int, bytes] | None:
+        """(epoch, shard, number, state) as ShardCame has them, after the batch that was made last; None where there is
+        none."""
+        if self._shards is None or self._state is None:
+            return None
+        return (*self._shards.place, self._state)
+
     def samples_in(self, rows: int) -> int:
         """How many of a task's `rows`, which was done just now, there were: a shard's last batch may have fewer."""
         return min(rows, self._taken) if self._taken is not None else rows
@@ -210,8 +221,9 @@ class Filler:
     def _load(self, position: Position, rows: int, deadly: Deadly) -> Any:
         """The batch's samples but for those that are left out; at least one. Raises UserCodeError and NoSuchBatch."""
         if self._shards is not None:
+            self._state = None
             samples = self._shards.samples(position)
-            self._taken = len(samples)
+            self._taken, self._state = len(samples), self._shards.state
             return samples
         if self._gathers:
             return self._by_key.gathered(position, rows, deadly)
@@ -231,7 +243,7 @@ class Filler:
         with user_code(f"pickling the batch, epoch {position[0]}, step {position[1]}"):
             if self._spec.store == "files":
                 return encode_file(batch, self._spec, position)
-            return encode_batch(batch)
+            return encode_batch(batch if self._state is None else Stated(batch, self._state))
 
 
 def _plan_of(spec: StreamSpec) -> BatchPlan | KeyedPlan | ShardPlan:

@@ -156,9 +156,9 @@ class InlineBackend:
             assert found.runner is not None
             with self._user_code(found.stream, worker), found.as_torch_worker():
                 answer = found.runner.run(task, keys)
-            for bad in found.runner.bad_samples(task[0]):
+            for aside in found.runner.asides(task[0]):
                 if worker in self._workers:
-                    self._events.worker_message(worker, bad)
+                    self._events.worker_message(worker, aside)
             if worker in self._workers:
                 self._events.worker_message(worker, Filled((answer,)) if isinstance(answer, tuple) else answer)
 

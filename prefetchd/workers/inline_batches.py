@@ -12,6 +12,7 @@ import torch
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.ring.shard_lengths import ShardLengths
+from prefetchd.wire.shard_states import ShardState, pack
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
@@ -60,6 +61,14 @@ class InlineBatches:
             torch.set_rng_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])
+
+    def use_start(self, epoch: int, shard: int, start: ShardState) -> None:
+        """The shard can begin there in that epoch."""
+        self._filler.use_keys((epoch, shard), pack(start))
+
+    def shard_state(self) -> tuple[int, int, int, bytes] | None:
+        """As Filler.shard_state, after the batch that was made last."""
+        return self._filler.shard_state()
 
     def _plan(self, position: Position) -> None:
         epoch, step = position

@@ -8,12 +8,14 @@ an iterator that goes forward anew, in another worker or after a crash, comes to
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import torch.utils.data._utils.worker as torch_worker
 
 from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.note import ITERATING, NoteWriter
 from prefetchd.workers.program import Program
@@ -33,9 +35,10 @@ class NoSuchBatch(Exception):  # noqa: N818 - it is none
         self.batches = batches
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Walk:
-    """One iterator of a shard, which stands before the batch `number` of it; None when it has ended there."""
+    """One iterator of a shard, which stands before the batch `number` of it; None when it has ended there. It
+    `begins_with` a state that another one had come to, or at the epoch's begin."""
 
     epoch: int
     shard: int
@@ -43,6 +46,7 @@ class _Walk:
     info: Any = None
     number: int = 0
     has_begun: bool = False
+    begins_with: bytes | None = None
 
 
 class Shards:
@@ -58,6 +62,33 @@ class Shards:
         self._rows = max(1, spec.batch_size)
         self._drop_last = spec.drop_last
         self._walks: dict[int, list[_Walk]] = {}
+        self._starts: dict[int, tuple[int, ShardState]] = {}
+        self._latest: _Walk | None = None
+
+    def use_start(self, position: Position, start: ShardState) -> None:
+        """The shard of the batch at `position` can begin there, in that epoch."""
+        shard, _ = self._plan.shard_of(position[1])
+        self._starts[shard] = (position[0], start)
+
+    @property
+    def state(self) -> bytes | None:
+        """The state after the batch that samples() gave last; None when the dataset has none to give. Raises
+        UserCodeError."""
+        walk = self._latest
+        if walk is None or walk.iterator is None:
+            return None
+        where = f"epoch {walk.epoch}, shard {walk.shard}"
+        with user_code(f"state_dict() of the dataset, {where}"):
+            of_dataset, of_iterator = _state_of(walk.info.dataset), _state_of(walk.iterator)
+            if of_dataset is None and of_iterator is None:
+                return None
+            return pickle.dumps((of_dataset, of_iterator), 5)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(epoch, shard, number of the batch that comes next) of that state."""
+        assert self._latest is not None
+        return self._latest.epoch, self._latest.shard, self._latest.number
 
     def samples(self, position: Position) -> list[Any]:
         """The samples of one batch, at least one. What is before it in its shard, and was not taken by this process
@@ -72,14 +103,20 @@ class Shards:
             except UserCodeError:
                 # It was, or will be, told in that batch's place.
                 continue
-        return self._take(walk)
+        self._latest = None
+        samples = self._take(walk)
+        self._latest = walk
+        return samples
 
     def _walk(self, epoch: int, shard: int, number: int) -> _Walk:
         """The one that is nearest before the batch."""
         walks = self._walks.setdefault(shard, [])
         before = [each for each in walks if each.epoch == epoch and each.number <= number]
-        walk = max(before, key=lambda each: each.number) if before else _Walk(epoch, shard)
-        if before:
+        walk = max(before, key=lambda each: each.number, default=_Walk(epoch, shard))
+        of_epoch, (start, state) = self._starts.get(shard, (-1, (0, b"")))
+        if of_epoch == epoch and walk.number < start <= number:
+            walk = _Walk(epoch, shard, number=start, begins_with=state)
+        if walk in walks:
             walks.remove(walk)
         walks.append(walk)
         del walks[:-KEPT_WALKS]
@@ -121,8 +158,23 @@ class Shards:
         if program.worker_init_fn is not None:
             with user_code(f"worker_init_fn({walk.shard}), {where}"):
                 program.worker_init_fn(walk.shard)
+        # As torchdata's loader does: the dataset before it is iterated over, the iterator at once.
+        of_dataset, of_iterator = pickle.loads(walk.begins_with) if walk.begins_with is not None else (None, None)
+        if of_dataset is not None:
+            with user_code(f"load_state_dict() of the dataset, {where}"):
+                program.dataset.load_state_dict(of_dataset)
         with user_code(f"iter(dataset), {where}"):
             walk.iterator = iter(program.dataset)
+        if of_iterator is not None:
+            with user_code(f"load_state_dict() of the dataset's iterator, {where}"):
+                iterator: Any = walk.iterator
+                iterator.load_state_dict(of_iterator)
+
+
+def _state_of(value: Any) -> Any:
+    """Where it stands, if it can say so and go on there, as torchdata's Stateful; else None."""
+    can = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+    return value.state_dict() if can else None
 
 
 def _next_few(iterator: Iterator[Any], count: int) -> list[Any]:

@@ -17,6 +17,7 @@ from prefetchd.wire.messages import (
     FillFailed,
     Measured,
     Message,
+    ShardCame,
     ShardEnded,
     StoreFailed,
     Unfit,
@@ -24,6 +25,7 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import decode_slot_record, payload_digest
+from prefetchd.wire.shard_states import MOST_BYTES
 from prefetchd.wire.stream_spec import Position
 from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
@@ -36,6 +38,7 @@ from prefetchd.workers.user_code import UserCodeError, remote_exception
 # So that a message of the longest texts fits into a packet.
 BAD_SAMPLES_A_MESSAGE = 32
 STORE_AGAIN_S = 0.25
+TELL_SHARD_EVERY_S = 0.5
 
 Task: TypeAlias = tuple[int, ...]
 """A row of messages.Fill."""
@@ -50,6 +53,7 @@ class TaskRunner:
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
         self._ring: RingMemory | None = None
+        self._told_shard_s: dict[int, float] = {}
 
     def use_ring(self, fd: int, layout: bytes) -> None:
         """Maps the ring behind `fd`, which it takes over; `layout` is the stream's row layout or empty."""
@@ -78,8 +82,23 @@ class TaskRunner:
             return (task[0], answer, _now_us() - begin_us, self._filler.samples_in(task[5] - task[4]))
         return answer
 
-    def bad_samples(self, task: int) -> list[BadSamples]:
-        """What is to be said, before the answer, of samples that were left out or replaced in `task`."""
+    def asides(self, task: int) -> list[Message]:
+        """What is to be said before the answer: of samples that were left out or replaced in `task`, and now and then
+        where its shard's iterator stands."""
+        return [*self._bad_samples(task), *self._shard_came()]
+
+    def _shard_came(self) -> list[Message]:
+        found = self._filler.shard_state()
+        if found is None or len(found[3]) > MOST_BYTES:
+            return []
+        epoch, shard, number, state = found
+        now_s = time.monotonic()
+        if now_s - self._told_shard_s.get(shard, 0.0) < TELL_SHARD_EVERY_S:
+            return []
+        self._told_shard_s[shard] = now_s
+        return [ShardCame(epoch, shard, number, state)]
+
+    def _bad_samples(self, task: int) -> list[BadSamples]:
         found = self._filler.take_bad()
         told = []
         for at in range(0, len(found), BAD_SAMPLES_A_MESSAGE):

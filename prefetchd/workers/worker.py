@@ -65,8 +65,8 @@ class Worker:
         for task, keys in zip(message.tasks, message.keys or itertools.repeat(b"")):
             kill_point("worker.task.begun")
             answer = self._runner.run(task, keys)
-            for bad in self._runner.bad_samples(task[0]):
-                send(self._sock, bad)
+            for aside in self._runner.asides(task[0]):
+                send(self._sock, aside)
             kill_point("worker.answer.untold")
             send(self._sock, Filled((answer,)) if isinstance(answer, tuple) else answer)
             kill_point("worker.answer.told")

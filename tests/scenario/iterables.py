@@ -70,3 +70,71 @@ class Deadly(IterableDataset):
             if index == 7:
                 os._exit(3)
             yield index
+
+
+class Counting(IterableDataset):
+    """Says where it stands, and goes on there; `notes` tells which samples were made. `ballast` makes its state
+    longer."""
+
+    def __init__(self, notes: Path, length: int = 60, ballast: int = 0) -> None:
+        self.notes = notes
+        self.length = length
+        self.ballast = ballast
+        self.at = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        for number in range(self.at, self.length):
+            self.at = number + 1
+            index = info.id + info.num_workers * number
+            with self.notes.open("a") as file:
+                file.write(f"{index}\n")
+            yield index, torch.rand(())
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at, "ballast": bytes(self.ballast)}
+
+    def load_state_dict(self, state) -> None:
+        self.at = state["at"]
+
+
+class Steps(IterableDataset):
+    """It is its iterator that says where it stands."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __iter__(self):
+        return StepsIterator(self.notes)
+
+
+class StepsIterator:
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+        self.at = -1
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at >= 60:
+            raise StopIteration
+        with self.notes.open("a") as file:
+            file.write(f"{self.at}\n")
+        return self.at
+
+    def state_dict(self):
+        return self.at
+
+    def load_state_dict(self, state) -> None:
+        self.at = state
+
+
+class Broken(Steps):
+    def load_state_dict(self, state) -> None:
+        raise RuntimeError("no such state")
+
+    def state_dict(self):
+        return 1

@@ -24,6 +24,7 @@ from prefetchd.wire.messages import (
     FillFailed,
     Measured,
     Message,
+    ShardCame,
     ShardEnded,
     StoreFailed,
     Unfit,
@@ -78,7 +79,7 @@ class Pool:
         found = self._alone.begin(streams, now_s)
         if found is not None:
             worker, piece = found
-            self._assign(worker, [(self._task(worker, piece), piece.batch.keys)])
+            self._assign(worker, [(self._task(worker, piece), worker.stream.task_keys(worker, piece))])
         return found is not None
 
     def _assign(self, worker: Worker, given: list[tuple[tuple[int, ...], bytes]]) -> None:
@@ -106,7 +107,7 @@ class Pool:
                 continue
             piece = stream.filling.next_piece(worker.number, stream.pieces)
             if piece is not None:
-                assigned.setdefault(worker, []).append((self._task(worker, piece), piece.batch.keys))
+                assigned.setdefault(worker, []).append((self._task(worker, piece), stream.task_keys(worker, piece)))
             elif self._worker_for(stream) in (worker, None):
                 # Else what it has claimed, or found room for, is another's: then that one is next.
                 running.remove(stream)
@@ -211,6 +212,8 @@ class Pool:
         elif isinstance(message, FillFailed):
             if worker.stream.filling.failed(self._take(worker, message.task), message.error):
                 worker.stream.counters.failed += 1
+        elif isinstance(message, ShardCame):
+            worker.stream.learn_start(message)
         elif isinstance(message, ShardEnded):
             worker.stream.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):

@@ -14,14 +14,16 @@ from prefetchd.daemon.engine.filling import Filling
 from prefetchd.daemon.engine.homes import Homes
 from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.plans import Plans
+from prefetchd.daemon.engine.shard_starts import KEPT_EPOCHS, ShardStarts
 from prefetchd.daemon.engine.window import Window
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.cursors import EpochLengths
 from prefetchd.ring.policy import Grant
 from prefetchd.ring.shard_lengths import ShardLengths
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Hello
+from prefetchd.wire.messages import Hello, ShardCame, ShardStart
 from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
+from prefetchd.wire.shard_states import pack
 from prefetchd.wire.stream_spec import Position, StreamSpec
 
 SHORTEST_PIECE_S = 0.001
@@ -50,7 +52,8 @@ class WorkerStage(enum.Enum):
 @dataclasses.dataclass(slots=True, eq=False)
 class Worker:
     """One worker process, the stream's `place`-th; `tasks` are under way in it, oldest first: that one it has in hand,
-    since `head_since_s` (or since then it starts). It is being killed for `overdue_task`."""
+    since `head_since_s` (or since then it starts). It is being killed for `overdue_task`. `stands` tells by (epoch,
+    shard) before which batch its iterator of that shard will be when its tasks are done."""
 
     number: int
     stream: StreamState
@@ -62,6 +65,7 @@ class Worker:
     head_since_s: float = 0.0
     overdue_task: int | None = None
     fill_us: int = 0
+    stands: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
 
     @property
     def busy(self) -> bool:
@@ -161,6 +165,7 @@ class StreamState:
         contents_at = self._contents_at if self.plans is None else self.plans.at
         self.workers: dict[int, Worker] = {}
         self.homes = Homes(self.shards, self.workers) if self.shards else None
+        self.starts = ShardStarts(self.shards) if self.shards else None
         self.filling = Filling(self.window, contents_at, self.blame, self.homes)
         self.offering = Offering(self.window)
         self.consumers: dict[int, Consumer] = {}
@@ -264,6 +269,25 @@ class StreamState:
             raise ProtocolError(f"a shard of {batches} batches has not ended at step {step}")
         self._shard_lengths.learn_shard(epoch, step % self.shards, batches)
         self.filling.shard_ended(piece)
+
+    def learn_start(self, message: ShardStart | ShardCame) -> None:
+        """An iterator of the shard can begin there. Raises ProtocolError."""
+        if self.starts is None or not 0 <= message.shard < self.shards or message.following < 0 or message.epoch < 0:
+            raise ProtocolError(f"no shard {message.shard} has a state in a stream of {self.shards} shards")
+        self.starts.learn(message.epoch, message.shard, (message.following, message.state))
+
+    def task_keys(self, worker: Worker, piece: Piece) -> bytes:
+        """What Fill.keys is to have for the piece: the keys of the batch, or where its shard's iterator is to begin."""
+        if self.starts is None or piece.digests:
+            return piece.batch.keys
+        epoch, step = piece.batch.position
+        number, shard = divmod(step, self.shards)
+        stands = worker.stands.pop((epoch, shard), None)
+        worker.stands[epoch, shard] = number + 1
+        while len(worker.stands) > KEPT_EPOCHS * self.shards:
+            del worker.stands[next(iter(worker.stands))]
+        start = self.starts.before(epoch, shard, number) if stands != number else None
+        return pack(start) if start is not None else b""
 
     def _contents_at(self, position: Position) -> Contents:
         # A shard's last batch may have fewer.

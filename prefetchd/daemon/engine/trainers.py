@@ -20,6 +20,7 @@ from prefetchd.wire.messages import (
     Message,
     PlaceCursor,
     Refused,
+    ShardStart,
     StreamFailed,
     Waiting,
     Welcome,
@@ -144,6 +145,10 @@ class Trainers:
             self._waits.begins(stream, (session, message.cursor), now_s)
         elif isinstance(message, Assume):
             self._assume(stream, session, message)
+        elif isinstance(message, ShardStart):
+            if message.epoch >= POSITION_LIMIT or message.following >= POSITION_LIMIT:
+                raise ProtocolError(f"a shard's state at epoch {message.epoch}, batch {message.following}")
+            stream.learn_start(message)
         elif isinstance(message, Goodbye):
             self._goodbye(stream, session, now_s)
         else:

@@ -28,6 +28,7 @@ NUMBERS = {
     15: "Goodbye",
     16: "Waiting",
     17: "Assume",
+    18: "ShardStart",
     20: "RingOpened",
     21: "Published",
     22: "BatchFailed",
@@ -68,6 +69,7 @@ NUMBERS = {
     70: "Declared",
     71: "StoreFailed",
     72: "ShardEnded",
+    73: "ShardCame",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

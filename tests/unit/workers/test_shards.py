@@ -66,11 +66,11 @@ def spec(shards: int, **fields) -> StreamSpec:
 class Made:
     """Shards of one dataset, asked within as_torch_worker()."""
 
-    def __init__(self, lengths, bad=(), worker_init_fn=None, **fields) -> None:
+    def __init__(self, lengths, bad=(), worker_init_fn=None, kind=Noted, **fields) -> None:
         begun.clear()
         made_samples.clear()
         self.spec = spec(len(lengths), **fields)
-        self.program = Program(Noted(lengths, bad), worker_init_fn=worker_init_fn)
+        self.program = Program(kind(lengths, bad), worker_init_fn=worker_init_fn)
         self.note = NoteWriter()
         self.shards = Shards(self.spec, self.program, ShardPlan(self.spec), SampleSeeder(), self.note)
 
@@ -173,3 +173,41 @@ def test_each_shard_is_its_own_worker(shard):
     made = Made([4, 4], worker_init_fn=init)
     made(shard)
     assert seen == [(shard, shard, 2, shard_seed(9, 0, shard, 1), [4, 4])]
+
+
+class Standing(Iterator):
+    def state_dict(self):
+        return list(self.left)
+
+    def load_state_dict(self, left) -> None:
+        self.left = list(left)
+
+
+class Stateful(Noted):
+    def __iter__(self):
+        return Standing(self)
+
+
+def test_an_iterator_begins_where_another_one_stood():
+    straight = Made([10, 10])
+    expected = [straight(step) for step in range(8)]
+    made = Made([10, 10], kind=Stateful)
+    assert made(2) == expected[2]
+    state, place = made.shards.state, made.shards.place
+    assert place == (0, 0, 2)
+    other = Made([10, 10], kind=Stateful)
+    other.shards.use_start((0, 2), (2, state))
+    found = other(6)
+    assert [sample[:2] for sample in found] == [(0, 9)]
+    assert [sample[3:] for sample in found] == [sample[3:] for sample in expected[6]]
+    assert made_samples == [(0, index) for index in (6, 7, 8, 9)]
+    assert [sample[1] for sample in other(0)] == [0, 1, 2], "what is before it is come to from the beginning"
+
+
+def test_no_state_where_there_is_none():
+    made = Made([10])
+    made(0)
+    assert made.shards.state is None
+    ended = Made([2], kind=Stateful)
+    ended(0)
+    assert ended.shards.state is None, "its end is found at once"

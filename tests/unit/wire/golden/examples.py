@@ -67,6 +67,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Farewell(reason="asked to stop"),
     m.Recall(cursor=7, step=299),
     m.Assume(epoch=3, sampler_epoch=5, states=(b"\x01\x02", b"\x03")),
+    m.ShardStart(epoch=2, shard=1, following=300, state=b"\x80\x05"),
     m.EpochStates(cursor=7, epoch=2, stage=1, sampler_epoch=4, states=(b"\x01",)),
     m.Enclosed(packet_bytes=100_000),
     m.AskPlan(epoch=2, first_step=64, steps=64),
@@ -101,6 +102,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Digested(task=9, digest=0xFEDCBA9876543210, duration_us=20_000),
     m.StoreFailed(task=9, reason="/mnt/ram: No space left on device"),
     m.ShardEnded(task=9, batches=17),
+    m.ShardCame(epoch=2, shard=1, following=301, state=b"\x80\x05"),
     m.Declared(spec=b"\x80", name="/prefetchd-0a1b2c3d-program-2", program_bytes=4096),
 )
 

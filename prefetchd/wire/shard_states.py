@@ -1,0 +1,37 @@
+"""States of an iterable dataset's shards, as they travel: beside a batch, in messages, in a trainer's checkpoint."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeAlias
+
+MOST_BYTES = 48 * 1024
+"""A longer state is not told in messages, which must fit into packets: its shard is gone through instead."""
+
+ShardState: TypeAlias = tuple[int, bytes]
+"""(number of the shard's batch that comes next, state: a pickle that only workers read)."""
+
+_NUMBER = struct.Struct("<Q")
+
+
+class Stated:
+    """A batch as a worker writes it whose dataset has a state; `state` is the shard's after this batch."""
+
+    __slots__ = ("batch", "state")
+
+    def __init__(self, batch: Any, state: bytes) -> None:
+        self.batch = batch
+        self.state = state
+
+    def __reduce__(self) -> tuple[type[Stated], tuple[Any, bytes]]:
+        return Stated, (self.batch, self.state)
+
+
+def pack(state: ShardState) -> bytes:
+    """What Fill.keys has for a batch of a shard whose iterator is to begin there."""
+    return _NUMBER.pack(state[0]) + state[1]
+
+
+def unpack(blob: bytes) -> ShardState:
+    """Raises struct.error when it was not packed so."""
+    return _NUMBER.unpack_from(blob)[0], blob[_NUMBER.size :]
