@@ -127,7 +127,7 @@ class InlineBackend:
     def _load(self, stream: int, started: _Stream) -> None:
         # Only to see whether it loads: each worker loads its own, as if it were forked.
         with self._user_code(stream, 0):
-            program = load_program_or_fail(started.program_fd)
+            program = load_program_or_fail(started.program_fd, started.spec)
         if stream not in self._streams:
             return
         if isinstance(program, LoadFailed):
@@ -210,7 +210,7 @@ class _Worker:
         self.as_torch_worker: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def begin(self, host: _Stream, place: int, workers: int) -> LoadFailed | None:
-        program = load_program_or_fail(host.program_fd)
+        program = load_program_or_fail(host.program_fd, host.spec)
         if not isinstance(program, Program):
             return program
         self.as_torch_worker = lambda: as_torch_worker(host.spec, program, place, workers)

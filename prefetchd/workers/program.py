@@ -23,7 +23,8 @@ class Program:
     samples that come as they are), `generator` is the loader's own, and `generators` are all that the trainer shares
     with them, in its order.
 
-    `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's."""
+    `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's, or that nobody
+    wants anew."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any] | None = None
@@ -50,16 +51,17 @@ def read_environment(fd: int) -> Environment:
         return decode_environment(bytes(view[layout.environment_offset : end]))
 
 
-def load_program(fd: int) -> Program:
+def load_program(fd: int, *, again: bool = False) -> Program:
     """Unpickles the program behind `fd`; imports the user's modules and extends default_collate as the trainer has.
-    Raises whatever that raises.
+    Raises whatever that raises. With `again` it can be had anew.
 
     Buffers are mapped privately: all processes that fork from this one share them until they write. The mapping
     lives as long as what was built on it.
     """
     program = _unpickle(fd)
-    program.segment_fd = os.dup(fd)
-    weakref.finalize(program, os.close, program.segment_fd)
+    if again:
+        program.segment_fd = os.dup(fd)
+        weakref.finalize(program, os.close, program.segment_fd)
     if program.collate_additions:
         # Here: the daemon imports this module, and no torch.
         from torch.utils.data._utils.collate import default_collate_fn_map

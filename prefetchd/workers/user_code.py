@@ -10,6 +10,7 @@ from typing import Any
 
 from prefetchd.wire.messages import LoadFailed
 from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
+from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.batch_codec import MainAwarePickler
 from prefetchd.workers.program import Program, load_program
 
@@ -59,10 +60,10 @@ def remote_exception(error: UserCodeError) -> RemoteException:
     )
 
 
-def load_program_or_fail(fd: int) -> Program | LoadFailed:
-    """The program behind `fd`, or what is to be said of its failure: importing the user's modules may even exit."""
+def load_program_or_fail(fd: int, spec: StreamSpec) -> Program | LoadFailed:
+    """The program behind `fd`, of a stream of `spec`, or what is to be said of its failure: importing the user's modules may even exit."""
     try:
-        return load_program(fd)
+        return load_program(fd, again=spec.order == "iterable")
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -76,7 +76,7 @@ def main(role: str, parent: str, *arguments: str) -> None:
     if role == STREAM:
         _serve_stream(sock, note_fd, program_fd, spec)
     else:
-        program = load_program(program_fd)
+        program = load_program(program_fd, again=spec.order == "iterable")
         os.close(program_fd)
         _serve_worker(sock, note_fd, program, spec, *place_and_workers)
 
@@ -120,7 +120,7 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
 
     name_process("prefetchd-zyg")
     kill_point("zygote.started")
-    program = load_program_or_fail(program_fd)
+    program = load_program_or_fail(program_fd, spec)
     if isinstance(program, LoadFailed):
         send(sock, program)
         return
