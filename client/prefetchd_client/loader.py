@@ -260,6 +260,19 @@ class PrefetchLoader(DataLoader[Any]):
             self._place_waiting()
         self._position = (epoch, step)
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iterator to begin takes."""
+        return self._epoch
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by accelerate before it makes a plain DataLoader of this one, which nobody would notice."""
+        raise CallerError(
+            "accelerator.prepare() would make a plain DataLoader of this loader; allowed: "
+            "prefetchd_client.integrations.accelerate.prepare(accelerator, loader)"
+        )
+
     def stats(self) -> dict[str, Any]:
         """Counts of this loader since it was made: batches, copies, waits."""
         session = self._sessions.current
