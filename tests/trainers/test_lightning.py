@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.errors import CallerError
 from torch.utils.data import DataLoader
 
 from tests.scenario.datasets import Numbers
@@ -80,11 +81,8 @@ class Writer(BasePredictionWriter):
         pass
 
 
-def test_a_writer_of_predictions_is_told_that_indices_are_missing(trainers_daemon, tmp_path):
-    with (
-        PrefetchLoader(Numbers(10), batch_size=ROWS) as loader,
-        pytest.warns(UserWarning, match="batch_indices"),
-    ):
+def test_a_writer_of_predictions_is_refused(trainers_daemon, tmp_path):
+    with PrefetchLoader(Numbers(10), batch_size=ROWS) as loader, pytest.raises(CallerError, match="batch_indices"):
         trainer(tmp_path, callbacks=[Writer("batch")]).predict(Noting(), loader)
 
 
@@ -110,6 +108,18 @@ def test_a_resumed_run_goes_on_where_it_was_saved(trainers_daemon, tmp_path, whe
         trainer(tmp_path, max_epochs=EPOCHS).fit(module, loader, validation, ckpt_path=first, weights_only=False)
         assert loader.stats()["yielded"] == EPOCHS * STEPS - (at[0] * STEPS + at[1])
     assert module.seen == [each for each in expected(range(EPOCHS)) if tuple(each[:2]) >= at]
+
+
+def test_a_loader_that_lightning_makes_anew_keeps_its_options(trainers_daemon, tmp_path):
+    extra = {"seed": 5, "buffer": 8, "on_error": "skip", "fingerprint_extra": "v2", "lookback": 2}
+    with PrefetchLoader(Numbers(10), batch_size=ROWS, stream="named", **extra) as loader:
+        run = trainer(tmp_path)
+        once = [index.tolist() for _, index in DataLoader(Numbers(10), batch_size=ROWS)]
+        assert run.predict(Noting(), loader) == once
+        anew = run.predict_dataloaders
+        assert anew is not loader
+        assert {name: getattr(anew, name) for name in extra} == extra
+        assert (anew.spec.buffer_batches, anew.spec.on_error, anew.spec.seed) == (8, "skip", 5)
 
 
 def test_epochs_that_are_cut_short(trainers_daemon, tmp_path):

@@ -18,6 +18,12 @@ class _Watch:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         _check_shares(trainer, trainer.train_dataloader)
+        for loader in _ours(trainer.train_dataloader):
+            state = loader.state_dict()
+            # From a checkpoint of an epoch's last batch, whose end has no other hook. To us the next pass is what is
+            # left of that epoch, to a Trainer it is the next epoch.
+            if 0 < min(_steps(loader), trainer.num_training_batches) <= state["step"]:
+                loader.set_epoch(state["epoch"] + 1)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for loader in _ours(trainer.train_dataloader):
@@ -26,7 +32,7 @@ class _Watch:
                 # Made for this epoch, or its state was not loaded: that of an epoch's end is not always.
                 following = trainer.current_epoch
             elif following == state["epoch"]:
-                # From a checkpoint of an epoch's end. To us the next pass is what is left of that epoch.
+                # From a checkpoint of the end of an epoch that was cut short.
                 following += 1
             if following != loader.next_epoch:
                 loader.set_epoch(following)
@@ -39,6 +45,12 @@ class _Watch:
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         _check_shares(trainer, trainer.predict_dataloaders)
+        writes = any(hasattr(each, "write_on_batch_end") for each in trainer.callbacks)
+        if writes and next(_ours(trainer.predict_dataloaders), None) is not None:
+            raise CallerError(
+                "a BasePredictionWriter asks for batch_indices, and those of a PrefetchLoader are planned in another "
+                "process; allowed: what predict() returns, an on_predict_batch_end() of your own, or a DataLoader here"
+            )
 
 
 def callbacks() -> list[Any]:
@@ -65,6 +77,13 @@ def _ours(loaders: Any) -> Iterator[PrefetchLoader]:
     elif isinstance(loaders, (list, tuple)):
         for each in loaders:
             yield from _ours(each)
+
+
+def _steps(loader: PrefetchLoader) -> float:
+    try:
+        return len(loader)
+    except TypeError:
+        return float("inf")
 
 
 def _check_shares(trainer: Any, loaders: Any) -> None:
