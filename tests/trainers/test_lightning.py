@@ -19,10 +19,10 @@ from tests.scenario.oracle import epoch_batches
 
 pytest.importorskip("lightning")
 
-from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint
 
-from tests.trainers import lightning_ranks  # noqa: E402
-from tests.trainers.lightning_module import Noting, trainer  # noqa: E402
+from tests.trainers import lightning_ranks
+from tests.trainers.lightning_module import Noting, trainer
 
 # Its own about itself, about few workers, and about directories that are there already.
 pytestmark = [

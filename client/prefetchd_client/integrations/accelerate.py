@@ -161,8 +161,8 @@ def _check(accelerator: Accelerator, loader: PrefetchLoader) -> None:
             )
     elif (spec.rank, spec.world_size) != mine and getattr(accelerator, "torch_device_mesh", None) is None:
         raise CallerError(
-            f"the loader's share is rank {spec.rank} of {spec.world_size}, this process is {mine[0]} of {mine[1]}; make "
-            "the loader after the Accelerator, or give it rank= and world_size="
+            f"the loader's share is rank {spec.rank} of {spec.world_size}, this process is {mine[0]} of {mine[1]}; "
+            "allowed: a loader that is made after the Accelerator, or that has rank= and world_size="
         )
     elif not loader.drop_last and _are_repeats_hidden(spec.length, spec.world_size, loader.batch_size or 1):
         warnings.warn(

@@ -31,7 +31,7 @@ class _Watch:
             if following == 0 == state["step"]:
                 # Made for this epoch, or its state was not loaded: that of an epoch's end is not always.
                 following = trainer.current_epoch
-            elif following == state["epoch"]:
+            elif following == state["epoch"] and state["step"] > 0:
                 # From a checkpoint of the end of an epoch that was cut short.
                 following += 1
             if following != loader.next_epoch:
