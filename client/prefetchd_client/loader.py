@@ -117,8 +117,8 @@ class PrefetchLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        # Under their names, as DataLoader's: who makes a loader anew from another's attributes finds them. Not `stream`,
-        # a name that is taken as long as this loader lives.
+        # Under their names, as DataLoader's: who makes a loader anew from another's attributes finds them. Not
+        # `stream`: that name is taken as long as this loader lives.
         self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
         self.rank, self.world_size, self.socket = rank, world_size, socket
         self.fingerprint_extra, self.fresh = fingerprint_extra, fresh
