@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader
@@ -16,6 +17,8 @@ from tests.scenario.datasets import Numbers
 from tests.trainers.lightning_module import Noting, trainer
 
 SAMPLES, ROWS, EPOCHS = 45, 4, 2
+# In the middle of the second epoch.
+SAVED_AFTER = 8
 
 
 class MakingItsLoader(Noting):
@@ -29,8 +32,11 @@ def made(kind: Any, **extra: Any) -> Any:
 
 def main(directory: str, how: str) -> None:
     strategy = DDPStrategy(process_group_backend="gloo")
-    settings = {"devices": 2, "strategy": strategy, "max_epochs": EPOCHS}
-    run = trainer(directory, use_distributed_sampler=how in ("theirs", "replaced"), **settings)
+    settings: dict[str, Any] = {"devices": 2, "strategy": strategy, "max_epochs": EPOCHS}
+    saving = ModelCheckpoint(directory, filename="saved", every_n_train_steps=SAVED_AFTER)
+    if how == "replaced":
+        settings |= {"callbacks": [saving], "enable_checkpointing": True}
+    run = trainer(directory, use_distributed_sampler=how in ("theirs", "replaced", "resumed"), **settings)
     found: dict[str, Any] = {}
     if how == "made in the hook":
         module: Noting = MakingItsLoader()
@@ -39,7 +45,8 @@ def main(directory: str, how: str) -> None:
         module = Noting()
         loader = made(DataLoader) if how == "theirs" else made(PrefetchLoader, seed=3, buffer=8)
         try:
-            run.fit(module, loader)
+            path = Path(directory, "..", "saved.ckpt") if how == "resumed" else None
+            run.fit(module, loader, ckpt_path=path)
         except ValueError as error:
             found["error"] = f"{type(error).__name__}: {error}"
     found |= {"seen": module.seen, "weights": [each.tolist() for each in module.parameters()]}

@@ -105,7 +105,7 @@ def test_a_resumed_run_goes_on_where_it_was_saved(trainers_daemon, tmp_path, whe
     first = min(tmp_path.glob("*.ckpt"), key=lambda path: torch.load(path, weights_only=False)["global_step"])
     module = Noting()
     with shuffled() as loader, PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
-        trainer(tmp_path, max_epochs=EPOCHS).fit(module, loader, validation, ckpt_path=first, weights_only=False)
+        trainer(tmp_path, max_epochs=EPOCHS).fit(module, loader, validation, ckpt_path=first)
         assert loader.stats()["yielded"] == EPOCHS * STEPS - (at[0] * STEPS + at[1])
     assert module.seen == [each for each in expected(range(EPOCHS)) if tuple(each[:2]) >= at]
 
@@ -132,9 +132,7 @@ def test_epochs_that_are_cut_short(trainers_daemon, tmp_path):
     assert module.seen == whole
     with shuffled() as loader, PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
         module = Noting()
-        trainer(tmp_path, **settings).fit(
-            module, loader, validation, ckpt_path=tmp_path / "epoch=0.ckpt", weights_only=False
-        )
+        trainer(tmp_path, **settings).fit(module, loader, validation, ckpt_path=tmp_path / "epoch=0.ckpt")
     assert module.seen == [each for each in whole if each[0] > 0]
 
 
@@ -149,6 +147,8 @@ def test_loaders_that_are_made_for_each_epoch(trainers_daemon, tmp_path):
     assert module.seen == expected(range(EPOCHS))
 
 
+# Up to three runs of two processes that import torch and Lightning.
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("how", ["replaced", "made in the hook", "made before"])
 def test_two_ranks(trainers_daemon, tmp_path, how):
     found = run_ranks(trainers_daemon, tmp_path, how)
@@ -162,6 +162,10 @@ def test_two_ranks(trainers_daemon, tmp_path, how):
         (tmp_path / "theirs").mkdir()
         theirs = run_ranks(trainers_daemon, tmp_path / "theirs", "theirs")
         assert [its["seen"] for its in found] == [its["seen"] for its in theirs]
+        (tmp_path / "resumed").mkdir()
+        resumed = run_ranks(trainers_daemon, tmp_path / "resumed", "resumed")
+        rest = slice(lightning_ranks.SAVED_AFTER, None)
+        assert [its["seen"] for its in resumed] == [its["seen"][rest] for its in found]
         return
     for rank, its in enumerate(found):
         assert its["seen"] == expected(range(lightning_ranks.EPOCHS), rank, 2, lightning_ranks.SAMPLES)
