@@ -131,7 +131,7 @@ class _Steps:
         if samples:
             raise CallerError(
                 "a loader that was made from a PreparedLoader loads samples itself; allowed: to iterate over the "
-                "PreparedLoader, or over what skip_first_batches() makes of it"
+                "PreparedLoader, or over what skip_first_batches() makes of one without an IterableDataset"
             )
         if self._iterator is None:
             state = self._loader.state_dict()
@@ -164,7 +164,11 @@ def _check(accelerator: Accelerator, loader: PrefetchLoader) -> None:
             f"the loader's share is rank {spec.rank} of {spec.world_size}, this process is {mine[0]} of {mine[1]}; "
             "allowed: a loader that is made after the Accelerator, or that has rank= and world_size="
         )
-    elif not loader.drop_last and _are_repeats_hidden(spec.length, spec.world_size, loader.batch_size or 1):
+    elif (
+        spec.is_arithmetic
+        and not loader.drop_last
+        and _are_repeats_hidden(spec.length, spec.world_size, loader.batch_size or 1)
+    ):
         warnings.warn(
             f"{spec.length} samples are evened out with more than one over {spec.world_size} processes: "
             "gather_for_metrics() cuts off the end of what it has gathered, and not all of them stand there",
