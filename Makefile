@@ -12,7 +12,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "prefetchd needs Python 3.10 or newer; choose one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[compat,demo,test]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[compat,demo,test,trainers]'
 	@touch $(STAMP)
 
 demo: $(STAMP)

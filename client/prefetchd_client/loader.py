@@ -119,6 +119,11 @@ class PrefetchLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        # Under their names, as DataLoader's: who makes a loader anew from another's attributes finds them. Not
+        # `stream`: that name is taken as long as this loader lives.
+        self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
+        self.rank, self.world_size, self.socket = rank, world_size, socket
+        self.fingerprint_extra, self.fresh = fingerprint_extra, fresh
         self._own_batch_sampler = batch_sampler
         share = resolve_rank(rank, world_size)
         self._options: dict[str, Any] = {
@@ -267,6 +272,19 @@ class PrefetchLoader(DataLoader[Any]):
             self._epoch, self._step = epoch, step
             self._place_waiting()
         self._position = (epoch, step)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iterator to begin takes."""
+        return self._epoch
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by accelerate before it makes a plain DataLoader of this one, which nobody would notice."""
+        raise CallerError(
+            "accelerator.prepare() would make a plain DataLoader of this loader; allowed: "
+            "prefetchd_client.integrations.accelerate.prepare(accelerator, loader)"
+        )
 
     def stats(self) -> dict[str, Any]:
         """Counts of this loader since it was made: batches, copies, waits."""

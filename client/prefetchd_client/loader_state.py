@@ -75,11 +75,11 @@ def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[i
     """The step of this loader's ranks, and in words what keeps it from being a continuation."""
     mine = _identity(spec)
     differing = [key for key in mine if key in state and state[key] != mine[key]]
-    # Each rank's state is as good as any other's, and a sampler makes its own shares.
-    shares = {"rank", "world_size"} if spec.is_arithmetic else set()
+    # Each rank's state is as good as any other's, but for its generators. A sampler makes its own shares.
+    shares = {"rank", "world_size"} if spec.is_arithmetic else set() if state.get("generators") else {"rank"}
     told = [f"{key} was {state[key]}, is {mine[key]}" for key in differing if key not in shares]
     former = state.get("world_size", spec.world_size)
-    if told or not shares or former == spec.world_size or type(former) is not int or former < 1:
+    if told or not spec.is_arithmetic or former == spec.world_size or type(former) is not int or former < 1:
         return step, told
     batches, rest = divmod(step * former, spec.world_size)
     if rest:

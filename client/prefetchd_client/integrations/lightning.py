@@ -1,0 +1,99 @@
+"""PrefetchLoader in Lightning: a callback that every Trainer finds by itself, through the package's entry points.
+
+Lightning saves and loads a loader's state_dict() on its own. What it does not know is what a position at the end of an
+epoch means, and which share of an epoch a loader has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prefetchd.wire.errors import CallerError
+from prefetchd_client.loader import PrefetchLoader
+
+
+class _Watch:
+    """Holds a Trainer and its PrefetchLoaders together; does nothing where there are none."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        _check_shares(trainer, trainer.train_dataloader)
+        for loader in _ours(trainer.train_dataloader):
+            state = loader.state_dict()
+            # From a checkpoint of an epoch's last batch, whose end has no other hook. To us the next pass is what is
+            # left of that epoch, to a Trainer it is the next epoch.
+            if 0 < min(_steps(loader), trainer.num_training_batches) <= state["step"]:
+                loader.set_epoch(state["epoch"] + 1)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        for loader in _ours(trainer.train_dataloader):
+            state, following = loader.state_dict(), loader.next_epoch
+            if following == 0 == state["step"]:
+                # Made for this epoch, or its state was not loaded: that of an epoch's end is not always.
+                following = trainer.current_epoch
+            elif following == state["epoch"] and state["step"] > 0:
+                # From a checkpoint of the end of an epoch that was cut short.
+                following += 1
+            if following != loader.next_epoch:
+                loader.set_epoch(following)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        _check_shares(trainer, trainer.val_dataloaders)
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        _check_shares(trainer, trainer.test_dataloaders)
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        _check_shares(trainer, trainer.predict_dataloaders)
+        writes = any(hasattr(each, "write_on_batch_end") for each in trainer.callbacks)
+        if writes and next(_ours(trainer.predict_dataloaders), None) is not None:
+            raise CallerError(
+                "a BasePredictionWriter asks for batch_indices, and those of a PrefetchLoader are planned in another "
+                "process; allowed: what predict() returns, an on_predict_batch_end() of your own, or a DataLoader here"
+            )
+
+
+def callbacks() -> list[Any]:
+    """For lightning's entry point."""
+    from lightning.pytorch.callbacks import Callback
+
+    return [type("PrefetchWatch", (_Watch, Callback), {})()]
+
+
+def pytorch_lightning_callbacks() -> list[Any]:
+    """For pytorch_lightning's, the same package under its former name."""
+    from pytorch_lightning.callbacks import Callback
+
+    return [type("PrefetchWatch", (_Watch, Callback), {})()]
+
+
+def _ours(loaders: Any) -> Iterator[PrefetchLoader]:
+    """Those of a collection as Lightning takes them."""
+    if isinstance(loaders, PrefetchLoader):
+        yield loaders
+    elif isinstance(loaders, dict):
+        for each in loaders.values():
+            yield from _ours(each)
+    elif isinstance(loaders, (list, tuple)):
+        for each in loaders:
+            yield from _ours(each)
+
+
+def _steps(loader: PrefetchLoader) -> float:
+    try:
+        return len(loader)
+    except TypeError:
+        return float("inf")
+
+
+def _check_shares(trainer: Any, loaders: Any) -> None:
+    """Raises CallerError where several processes would take the same batches, or none would take some."""
+    mine = trainer.global_rank, trainer.world_size
+    for loader in _ours(loaders):
+        spec = loader.spec
+        if spec.order != "sampler" and (spec.rank, spec.world_size) != mine:
+            raise CallerError(
+                f"the loader's share is rank {spec.rank} of {spec.world_size}, this process is {mine[0]} of {mine[1]}; "
+                "allowed: use_distributed_sampler=True, a loader that is made in train_dataloader(), or rank= and "
+                "world_size= of the loader"
+            )

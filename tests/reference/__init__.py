@@ -1,0 +1,1 @@
+"""The reference systems as examples: every batch of each is DataLoader's."""

@@ -1,0 +1,182 @@
+"""Lightning's Trainer: fit, validate, predict, resume, two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.errors import CallerError
+from torch.utils.data import DataLoader
+
+from tests.scenario.datasets import Numbers
+from tests.scenario.oracle import epoch_batches
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint
+
+from tests.trainers import lightning_ranks
+from tests.trainers.lightning_module import Noting, trainer
+
+# Its own about itself, about few workers, and about directories that are there already.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+ROOT = Path(__file__).parents[2]
+SAMPLES, ROWS, STEPS, EPOCHS = 20, 4, 5, 3
+
+
+@pytest.fixture
+def loader(trainers_daemon):
+    with shuffled() as found:
+        yield found
+
+
+def shuffled(**extra):
+    return PrefetchLoader(Numbers(SAMPLES), batch_size=ROWS, shuffle=True, seed=3, **extra)
+
+
+def expected(epochs, rank=0, world_size=1, samples=SAMPLES):
+    return [
+        [epoch, step, batch[1].tolist()]
+        for epoch in epochs
+        for step, batch in enumerate(
+            epoch_batches(
+                Numbers(samples), epoch, batch_size=ROWS, seed=3, shuffle=True, rank=rank, world_size=world_size
+            )
+        )
+    ]
+
+
+def test_fit_validates_between_its_epochs(loader, tmp_path):
+    module = Noting()
+    with PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
+        trainer(tmp_path, max_epochs=EPOCHS).fit(module, loader, validation)
+        assert module.seen == expected(range(EPOCHS))
+        once = [index.tolist() for _, index in DataLoader(Numbers(10), batch_size=ROWS)]
+        # Two batches of them before anything else, to find mistakes early.
+        assert module.validated == once[:2] + once * EPOCHS
+
+
+def test_validate_and_predict(trainers_daemon, tmp_path):
+    once = [index.tolist() for _, index in DataLoader(Numbers(10), batch_size=ROWS)]
+    module = Noting()
+    with PrefetchLoader(Numbers(10), batch_size=ROWS) as loader:
+        trainer(tmp_path).validate(module, loader, verbose=False)
+        assert module.validated == once
+        assert trainer(tmp_path).predict(module, loader) == once
+
+
+class Writer(BasePredictionWriter):
+    def write_on_batch_end(self, *_):
+        pass
+
+
+def test_a_writer_of_predictions_is_refused(trainers_daemon, tmp_path):
+    with PrefetchLoader(Numbers(10), batch_size=ROWS) as loader, pytest.raises(CallerError, match="batch_indices"):
+        trainer(tmp_path, callbacks=[Writer("batch")]).predict(Noting(), loader)
+
+
+@pytest.mark.parametrize(
+    ("when", "at"),
+    [
+        ({"every_n_train_steps": 7}, (1, 2)),
+        ({"every_n_train_steps": STEPS}, (1, 0)),
+        ({"save_on_train_epoch_end": True}, (1, 0)),
+        ({"save_on_train_epoch_end": False}, (1, 0)),
+    ],
+    ids=["mid-epoch", "last batch", "end of epoch", "end of validation"],
+)
+def test_a_resumed_run_goes_on_where_it_was_saved(trainers_daemon, tmp_path, when, at):
+    saving = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1, **when)
+    with shuffled() as loader, PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
+        trainer(tmp_path, max_epochs=EPOCHS, enable_checkpointing=True, callbacks=[saving]).fit(
+            Noting(), loader, validation
+        )
+    first = min(tmp_path.glob("*.ckpt"), key=lambda path: torch.load(path, weights_only=False)["global_step"])
+    module = Noting()
+    with shuffled() as loader, PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
+        trainer(tmp_path, max_epochs=EPOCHS).fit(module, loader, validation, ckpt_path=first)
+        assert loader.stats()["yielded"] == EPOCHS * STEPS - (at[0] * STEPS + at[1])
+    assert module.seen == [each for each in expected(range(EPOCHS)) if tuple(each[:2]) >= at]
+
+
+def test_a_loader_that_lightning_makes_anew_keeps_its_options(trainers_daemon, tmp_path):
+    extra = {"seed": 5, "buffer": 8, "on_error": "skip", "fingerprint_extra": "v2", "lookback": 2}
+    with PrefetchLoader(Numbers(10), batch_size=ROWS, stream="named", **extra) as loader:
+        run = trainer(tmp_path)
+        once = [index.tolist() for _, index in DataLoader(Numbers(10), batch_size=ROWS)]
+        assert run.predict(Noting(), loader) == once
+        anew = run.predict_dataloaders
+        assert anew is not loader
+        assert {name: getattr(anew, name) for name in extra} == extra
+        assert (anew.spec.buffer_batches, anew.spec.on_error, anew.spec.seed) == (8, "skip", 5)
+
+
+def test_epochs_that_are_cut_short(trainers_daemon, tmp_path):
+    saving = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=False)
+    settings = {"max_epochs": EPOCHS, "limit_train_batches": 3, "enable_checkpointing": True}
+    with shuffled() as loader, PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
+        module = Noting()
+        trainer(tmp_path, callbacks=[saving], **settings).fit(module, loader, validation)
+    whole = [each for each in expected(range(EPOCHS)) if each[1] < 3]
+    assert module.seen == whole
+    with shuffled() as loader, PrefetchLoader(Numbers(10), batch_size=ROWS) as validation:
+        module = Noting()
+        trainer(tmp_path, **settings).fit(module, loader, validation, ckpt_path=tmp_path / "epoch=0.ckpt")
+    assert module.seen == [each for each in whole if each[0] > 0]
+
+
+class Reloading(Noting):
+    def train_dataloader(self):
+        return shuffled(stream="reloaded")
+
+
+def test_loaders_that_are_made_for_each_epoch(trainers_daemon, tmp_path):
+    module = Reloading()
+    trainer(tmp_path, max_epochs=EPOCHS, reload_dataloaders_every_n_epochs=1).fit(module)
+    assert module.seen == expected(range(EPOCHS))
+
+
+# Up to three runs of two processes that import torch and Lightning.
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("how", ["replaced", "made in the hook", "made before"])
+def test_two_ranks(trainers_daemon, tmp_path, how):
+    found = run_ranks(trainers_daemon, tmp_path, how)
+    if how == "made before":
+        assert all("use_distributed_sampler" in its["error"] and not its["seen"] for its in found)
+        return
+    assert [its["kind"] for its in found] == ["PrefetchLoader"] * 2
+    assert [its["buffer"] for its in found] == [8, 8]
+    assert found[0]["weights"] == found[1]["weights"]
+    if how == "replaced":
+        (tmp_path / "theirs").mkdir()
+        theirs = run_ranks(trainers_daemon, tmp_path / "theirs", "theirs")
+        assert [its["seen"] for its in found] == [its["seen"] for its in theirs]
+        (tmp_path / "resumed").mkdir()
+        resumed = run_ranks(trainers_daemon, tmp_path / "resumed", "resumed")
+        rest = slice(lightning_ranks.SAVED_AFTER, None)
+        assert [its["seen"] for its in resumed] == [its["seen"][rest] for its in found]
+        return
+    for rank, its in enumerate(found):
+        assert its["seen"] == expected(range(lightning_ranks.EPOCHS), rank, 2, lightning_ranks.SAMPLES)
+
+
+def run_ranks(daemon, directory, how):
+    environment = {**daemon.environment, "OMP_NUM_THREADS": "1"}
+    # The second rank is the same command, run again by Lightning.
+    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-W", "ignore", "-m", lightning_ranks.__name__, str(directory), how]
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1)]
