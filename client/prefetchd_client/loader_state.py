@@ -58,7 +58,9 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
         text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
         warnings.warn(text, stacklevel=3)
     texts = state.get("generators")
-    return Place(epoch, step, from_text(texts) if texts else None, {} if differing else _shards(state))
+    # Another rank's dataset may stand elsewhere: then this one's is gone through.
+    shards = _shards(state) if all(state.get(key, mine) == mine for key, mine in _identity(spec).items()) else {}
+    return Place(epoch, step, from_text(texts) if texts else None, shards)
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:

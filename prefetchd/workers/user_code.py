@@ -61,7 +61,8 @@ def remote_exception(error: UserCodeError) -> RemoteException:
 
 
 def load_program_or_fail(fd: int, spec: StreamSpec) -> Program | LoadFailed:
-    """The program behind `fd`, of a stream of `spec`, or what is to be said of its failure: importing the user's modules may even exit."""
+    """The program behind `fd`, of a stream of `spec`, or what is to be said of its failure: importing the user's
+    modules may even exit."""
     try:
         return load_program(fd, again=spec.order == "iterable")
     except KeyboardInterrupt:
