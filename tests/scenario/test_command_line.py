@@ -253,8 +253,8 @@ def test_help_of_run_names_its_limits_with_their_defaults(daemon):
     said = " ".join(daemon.command("run", "--help").stdout.split())
     for option in ("--workers", "--memory SIZE", "--nice", "--linger", "--linger-clean", "--idle-exit", "--detach"):
         assert option in said
-    assert "[default: 600.0" in said
-    assert "[default: 60.0" in said
+    assert "Default: 600." in said
+    assert "Default: 60." in said
 
 
 @pytest.mark.parametrize(

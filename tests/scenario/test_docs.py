@@ -35,14 +35,6 @@ TEXT = (ROOT / "docs" / "status.md").read_text("utf-8")
 # Null at first, or on a machine that is slow just now.
 DEPENDS_ON_TIME = re.compile(r"verdict|recent|runway_s|busy_share|pss_bytes")
 
-# What stands before the keys of the table that follows this line.
-PREFIXES = {
-    "One element of `streams`:": "streams[].",
-    "One element of `declared`:": "declared[].",
-    "`ring`:": "streams[].",
-    "One element of `consumers`.": "streams[].consumers[].",
-    "One element of a stream's `workers`:": "streams[].workers[].",
-}
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float,),

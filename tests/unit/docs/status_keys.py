@@ -15,6 +15,7 @@ SCHEMA = DOCS / "status.schema.json"
 
 # What stands before the keys of the table that follows this line.
 PREFIXES = {
+    "One element of `declared`:": "declared[].",
     "One element of `streams`:": "streams[].",
     "`ring`:": "streams[].",
     "`recent`:": "streams[].",
