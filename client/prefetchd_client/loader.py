@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -180,7 +180,7 @@ class PrefetchLoader(DataLoader[Any]):
             arguments |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
             if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
                 arguments["shuffle"] = True
-            elif type(sampler) is not SequentialSampler:
+            elif type(sampler) is not SequentialSampler and not isinstance(dataloader.dataset, IterableDataset):
                 arguments["sampler"] = sampler
         return cls(dataloader.dataset, **(arguments | extra))
 

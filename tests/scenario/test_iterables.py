@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from prefetchd.wire.errors import CallerError, WorkerDiedError
 from tests.scenario import iterables
@@ -198,3 +198,10 @@ def test_the_state_of_a_loader_whose_stream_is_empty(shared_daemon):
     with loader(iterables.Draws(0)) as ours:
         assert [list(ours) for _ in range(3)] == [[], [], []]
         assert ours.state_dict()["epoch"] == 3
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_data_loader_of_one_is_taken_over(shared_daemon, batch_size):
+    theirs = DataLoader(iterables.Scaled(3), batch_size)
+    with PrefetchLoader.wrap(theirs) as ours:
+        assert equal(list(ours), list(theirs))
