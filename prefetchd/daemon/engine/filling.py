@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.batches import Batch, Contents, Piece, cut
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.homes import Homes
+from prefetchd.daemon.engine.piece_queue import PieceQueue
 from prefetchd.daemon.engine.window import Window
 from prefetchd.ring.cursors import Cursor, advance_fill, settle
 from prefetchd.wire.stream_spec import Position
@@ -18,8 +18,8 @@ class Filling:
 
     `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
     known not to be filled by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must
-    be recalled; `pressed` when a blocked one awaits it. What must run alone, as `blame` says, waits apart
-    (next_suspect). While the window looks back, each batch's digest is taken before it is offered.
+    be recalled; `pressed` when a blocked one awaits it. Pieces wait in `queue`. While the window looks back, each
+    batch's digest is taken before it is offered.
     """
 
     def __init__(
@@ -31,14 +31,12 @@ class Filling:
     ) -> None:
         """`homes` tells which worker makes which batch; without it any does."""
         self.window = window
-        self._homes = homes
         self.blame = blame
+        self.queue = PieceQueue(blame, homes)
         self.whole_only = False
         self._contents_at = contents_at
         self.dropped_for_plan = 0
         self._awaits_plan = False
-        self._queue: deque[Piece] = deque()
-        self._suspects: deque[Piece] = deque()
         self._roomless: list[Batch] = []
         self._measuring: Batch | None = None
         self.cramped = False
@@ -71,7 +69,7 @@ class Filling:
 
     def need(self) -> float | None:
         """How needy the stream is (less is needier), or None when it has nothing to fill."""
-        if self._queue or self._roomless or self.has_suspect:
+        if self.queue or self._roomless or self.queue.has_suspect:
             return min((self.window.fill_ratio(each) for each in self.window.cursors.values()), default=1.0)
         if self._measuring is not None or not self.window.may_fill():
             return None
@@ -82,14 +80,14 @@ class Filling:
 
     def next_piece(self, worker: int, pieces: int) -> Piece | None:
         """The next piece for `worker`; a batch that is claimed for it is cut into `pieces`."""
-        piece = self._from_queue(worker)
+        piece = self.queue.take(worker)
         if piece is not None:
             return piece
         if self.window.ring is None and self._measuring is not None:
             return None
         starving = self._starving()
         if starving is not None and self._claim(starving.fill, pieces):
-            return self._from_queue(worker)
+            return self.queue.take(worker)
         while self._roomless:
             # Whoever waits for room goes first: later batches must not take the slots that it waits for.
             batch = min(self._roomless, key=self._turn)
@@ -99,78 +97,16 @@ class Filling:
             if not self._claim_room(batch):
                 return None
             self._roomless.remove(batch)
-            self._enqueue(batch.pending)
-            piece = self._from_queue(worker)
+            self.queue.add(batch.pending)
+            piece = self.queue.take(worker)
             if piece is not None:
                 return piece
-        while not self._is_crowded and self._claim_next(pieces):
-            piece = self._from_queue(worker)
+        while not self.queue.is_crowded and self._claim_next(pieces):
+            piece = self.queue.take(worker)
             if piece is not None:
                 return piece
             # It lay behind, and needs nobody's work; or it is another worker's.
         return None
-
-    @property
-    def has_suspect(self) -> bool:
-        """True while a piece waits that must run alone."""
-        while self._suspects and self._suspects[0] not in self._suspects[0].batch.pending:
-            self._suspects.popleft()  # its batch was dropped meanwhile
-        return bool(self._suspects)
-
-    def next_suspect(self) -> Piece:
-        """The next of those; has_suspect."""
-        assert self.has_suspect
-        return self._take(self._suspects.popleft())
-
-    def expecting(self) -> set[int]:
-        """The workers for which a piece waits that no other can do."""
-        return {owner for piece in self._queue if (owner := self._owner(piece)) is not None}
-
-    def _owner(self, piece: Piece) -> int | None:
-        """The only worker for the piece: it keeps the finished batch, or is the home of its shard."""
-        if piece.batch.retainer is not None:
-            return piece.batch.retainer
-        return None if self._homes is None or piece.digests else self._homes.of(piece.batch.position)
-
-    @property
-    def _is_crowded(self) -> bool:
-        return self._homes is not None and len(self._queue) >= self._homes.most_waiting
-
-    def _from_queue(self, worker: int) -> Piece | None:
-        others: list[Piece] = []
-        found: Piece | None = None
-        while self._queue and found is None:
-            piece = self._queue.popleft()
-            if piece not in piece.batch.pending:  # its batch was dropped meanwhile
-                continue
-            if self._owner(piece) in (None, worker):
-                found = piece
-            else:
-                others.append(piece)
-        # In their order: a shard's batches are made one after another.
-        self._queue.extendleft(reversed(others))
-        return self._take(found) if found is not None else None
-
-    @staticmethod
-    def _take(piece: Piece) -> Piece:
-        piece.batch.pending.remove(piece)
-        piece.batch.under_way += 1
-        return piece
-
-    def _enqueue(self, pieces: list[Piece], *, first: bool = False) -> None:
-        """Pending pieces are to be had from now on; `first` ones before all others."""
-        for piece in list(pieces):
-            parts = self.blame.parts(piece)
-            if len(parts) > 1:
-                piece.batch.pending.remove(piece)
-                piece.batch.pending += parts
-            for part in reversed(parts) if first else parts:
-                if self.blame.is_suspect(part):
-                    self._suspects.append(part)
-                elif first:
-                    self._queue.appendleft(part)
-                else:
-                    self._queue.append(part)
 
     def _claim_next(self, pieces: int) -> bool:
         window = self.window
@@ -222,7 +158,7 @@ class Filling:
             return False
         window.batches[position] = batch
         batch.pending = cut(batch, pieces)
-        self._enqueue(batch.pending)
+        self.queue.add(batch.pending)
         return True
 
     def prove(self) -> None:
@@ -262,7 +198,7 @@ class Filling:
 
     def _digest(self, batch: Batch) -> None:
         batch.pending = [Piece(batch, 0, 0, digests=True)]
-        self._enqueue(batch.pending)
+        self.queue.add(batch.pending)
 
     def _claim_room(self, batch: Batch) -> bool:
         window = self.window
@@ -431,7 +367,7 @@ class Filling:
                     self._refill_whole(batch)
                 return
             batch.pending.append(piece)
-            self._enqueue([piece], first=True)
+            self.queue.add([piece], first=True)
 
     def release_retainer(self, worker: int) -> None:
         """`worker` is gone, and what it kept with it: others make it again."""
@@ -441,7 +377,7 @@ class Filling:
 
     def _refill_whole(self, batch: Batch) -> None:
         batch.pending = cut(batch, 1)
-        self._enqueue(batch.pending, first=True)
+        self.queue.add(batch.pending, first=True)
 
     def _settle_failed(self, batch: Batch) -> None:
         # Its slot is free again only when no other worker writes to it.

@@ -89,7 +89,7 @@ class Pool:
     @property
     def waits_for_time(self) -> bool:
         """True while a suspect keeps others from their work, or they it: not for ever, so ask dispatch() again."""
-        return self._alone.is_under_way or any(stream.filling.has_suspect for stream in self._streams.values())
+        return self._alone.is_under_way or any(stream.filling.queue.has_suspect for stream in self._streams.values())
 
     def _hand_out(self) -> None:
         assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
@@ -121,7 +121,7 @@ class Pool:
         free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
         if not free:
             return None
-        expecting = stream.filling.expecting()
+        expecting = stream.filling.queue.expecting()
         best: Worker | None = None
         for worker in free:
             if worker.number in expecting:

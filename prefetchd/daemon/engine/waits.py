@@ -161,7 +161,7 @@ class Waits:
         )
 
     def _suspect(self, stream: StreamState) -> Cause | None:
-        if not stream.filling.has_suspect:
+        if not stream.filling.queue.has_suspect:
             return None
         busy = [worker for worker in self._pool.workers.values() if worker.busy]
         text = "a sample on which workers have died is to be made while nothing else runs, and waits for other tasks"
