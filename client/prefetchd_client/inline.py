@@ -74,7 +74,7 @@ class InlineStream:
         """It has left its generators as they are."""
 
     def stats(self) -> dict[str, Any]:
-        return {"inline": True, "yielded": self._yielded}
+        return {"inline": True, "yielded": self._yielded, "bad_samples": self._batches.bad_samples}
 
     def abandon(self) -> None:
         """A forked child may go on with it: nothing is shared."""

@@ -287,7 +287,8 @@ class PrefetchLoader(DataLoader[Any]):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this loader since it was made: batches, copies, waits."""
+        """Counts of this loader since it was made: batches, copies, waits; and which samples were bad (`on_error`),
+        each index once, those of batches ahead of the trainer included."""
         session = self._sessions.current
         return {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
 

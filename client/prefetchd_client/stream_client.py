@@ -23,6 +23,7 @@ from prefetchd.wire.errors import (
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
+    BadSamplesNamed,
     BatchFailed,
     CloseCursor,
     Consumed,
@@ -49,6 +50,7 @@ from prefetchd.wire.stream_spec import StreamSpec, decode_spec
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import what_it_says
+from prefetchd_client.bad_samples import BadSampleList
 from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
 from prefetchd_client.epoch_plans import EpochPlans
@@ -109,6 +111,7 @@ class StreamClient:
         self._reconnections = 0
         self._wait: LongWait | None = None
         self._progress = Progress()
+        self._bad = BadSampleList()
         self._undrained = 0
         self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
         for attempts_left in reversed(range(ATTEMPTS)):
@@ -295,9 +298,9 @@ class StreamClient:
         _outliving.discard(self)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the loader was made; times in seconds."""
+        """Counts since the loader was made, times in seconds; and the bad samples that were named."""
         counts = self._attachment.stats() if self._attachment is not None else {"yielded": 0}
-        return counts | {"reconnections": self._reconnections}
+        return counts | {"reconnections": self._reconnections, "bad_samples": self._bad.told()}
 
     def abandon(self) -> None:
         """In a forked child: closes what it inherited and sends nothing."""
@@ -423,6 +426,8 @@ class StreamClient:
             self._give_back(message)
         elif isinstance(message, Output):
             _print_output(message)
+        elif isinstance(message, BadSamplesNamed):
+            self._bad.named(message)
         elif isinstance(message, WaitNamed):
             cursor = self._cursors.get(message.cursor)
             # What comes when nobody waits any more is of no interest.

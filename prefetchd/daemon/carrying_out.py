@@ -99,8 +99,6 @@ class CarryingOut:
                 self._rings.grow(stream, slots)
             case c.NameWait():
                 self._wait_names.name(command)
-            case c.Tell(stream, worker, text):
-                self._printed.tell(stream, worker, text)
             case c.FreeSlot(stream, slot, generation):
                 self._rings.free_slot(stream, slot, generation)
             case c.ParkStream(stream):

@@ -17,6 +17,8 @@ from prefetchd.wire.status_layout import SNAPSHOT_VERSION
 from prefetchd.workers.backend import Backend
 from prefetchd.workers.note import PHASES
 
+MOST_BAD_SHOWN = 8
+
 
 class Birth:
     """When this daemon began. The wall clock is for people alone: it may be set meanwhile."""
@@ -102,6 +104,7 @@ def _stream(
         "zygote_deaths": counters.zygote_deaths,
         "retries": counters.retries,
         "bad_samples": counters.bad_samples,
+        "bad_samples_named": [text.decode("utf-8", "replace") for _, text in stream.bad_named[-MOST_BAD_SHOWN:]],
         "replanned_batches": stream.filling.dropped_for_plan,
     }
 

@@ -312,6 +312,17 @@ class EpochStates(Message):
 BEFORE, AFTER_FIRST, AT_END = range(3)
 
 
+@_numbered(29)
+@dataclasses.dataclass(frozen=True, slots=True)
+class BadSamplesNamed(Message):
+    """Samples that were left out or replaced, each index once. Rows (epoch, step, row, worker), and of each a line of
+    text for people, in UTF-8. With `before` the stream's former trainers were told of them when they came."""
+
+    samples: Rows
+    texts: Blobs
+    before: bool = False
+
+
 @_numbered(25)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Farewell(Message):

@@ -21,6 +21,8 @@ from prefetchd.workers.shards import NoSuchBatch as NoSuchBatch
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError
 
+MOST_BAD = 1000
+
 
 class EpochEnds(Exception):  # noqa: N818 - it is none
     """The epoch has no batch there."""
@@ -34,6 +36,7 @@ class InlineBatches:
         self._program = program = Program(**parts)
         self._lengths = ShardLengths(spec.logical_shards) if spec.order == "iterable" else None
         self._filler = Filler(spec, program)
+        self.bad_samples: list[dict[str, Any]] = []
         self._sampling = Sampling(spec, program, shared=True) if spec.order == "sampler" else None
         if program.worker_init_fn is not None and self._lengths is None:
             program.worker_init_fn(0)
@@ -58,6 +61,8 @@ class InlineBatches:
         finally:
             for bad in self._filler.take_bad():
                 print(f"prefetchd: {bad.text}", file=sys.stderr)
+                told = {"epoch": position[0], "step": position[1], "row": bad.row, "text": bad.text}
+                self.bad_samples = [*self.bad_samples, told][:MOST_BAD]
             torch.set_rng_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])

@@ -582,7 +582,7 @@ class World:
                     trainer.marks = self.marks[stream].setdefault(trainer.record, {})
             case c.NameWait():
                 self.named.append(command)
-            case c.LendRing() | c.Log() | c.Tell():
+            case c.LendRing() | c.Log():
                 pass
             case _:
                 raise AssertionError(command)

@@ -107,6 +107,26 @@ def test_samples_are_told_once_by_index_and_counted_each_time(shared_daemon, cap
     assert sum('"index": 5,' in line for line in of_stream) == 1
 
 
+@pytest.mark.parametrize("inline", ["", "1"])
+def test_stats_and_status_have_the_list_of_bad_samples(shared_daemon, monkeypatch, inline):
+    monkeypatch.setenv("PREFETCHD_INLINE", inline)
+    arguments = {"batch_size": 4, "buffer": 6, "on_error": "skip", "num_workers": 1, "stream": "listed"}
+    with PrefetchLoader(Partly(12, raising=(5, 9)), **arguments) as loader:
+        list(loader)
+        found = loader.stats()["bad_samples"]
+        first, second = sorted(found[:2], key=lambda bad: bad["step"])
+        assert [(bad["step"], bad["row"]) for bad in (first, second)] == [(1, 1), (2, 1)]
+        assert first["text"].startswith("dataset[5] (epoch 0, step 1, row 1) is left out: ValueError: no sample 5")
+        if not inline:
+            assert len(found) == 2, "each index once"
+            named = stream_when(shared_daemon, "listed", lambda told: len(told["bad_samples_named"]) == 2)
+            assert sorted(named["bad_samples_named"]) == sorted(bad["text"] for bad in found)
+    if not inline:
+        with PrefetchLoader(Partly(12, raising=(5, 9)), **arguments) as later:
+            next(iter(later))
+            assert later.stats()["bad_samples"] == found, "whoever comes later is told what was named before"
+
+
 def test_a_dataset_of_nothing_but_bad_samples_raises_its_first_error(shared_daemon):
     with PrefetchLoader(Partly(8, raising=tuple(range(8))), 4, buffer=6, on_error="substitute") as loader:
         iterator = iter(loader)

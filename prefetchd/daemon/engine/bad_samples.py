@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from prefetchd.daemon.engine.batches import Piece
-from prefetchd.daemon.engine.commands import Command, Log, Tell
+from prefetchd.daemon.engine.commands import Command, Log, Send
 from prefetchd.daemon.engine.stream import StreamState, Worker
-from prefetchd.wire.messages import BadSamples
+from prefetchd.wire.messages import BadSamples, BadSamplesNamed
 
 MOST_NAMED = 1000
 """Indices of a stream that are named; the rest only counts."""
+
+TOLD_LATER = 100
+"""Of those, the latest that a trainer is told which comes later."""
 
 MOST_REMEMBERED = 4096
 """Samples that are told apart from themselves when their batch is made again."""
@@ -31,14 +34,25 @@ class BadSampleNews:
             while len(stream.bad_samples) > MOST_REMEMBERED:
                 del stream.bad_samples[next(iter(stream.bad_samples))]
             stream.counters.bad_samples += 1
-            self._name(stream, worker.number, index, text)
+            self._name(stream, (*piece.batch.position, row, worker.number), index, text)
 
-    def _name(self, stream: StreamState, worker: int, index: int, text: str) -> None:
+    def _name(self, stream: StreamState, sample: tuple[int, int, int, int], index: int, text: str) -> None:
         if index in stream.named_indices or len(stream.named_indices) > MOST_NAMED:
             return
         stream.named_indices.add(index)
         if len(stream.named_indices) > MOST_NAMED:
             text = f"more than {MOST_NAMED} samples are bad: further ones are counted only (`prefetchd status`)"
-        fields = (("stream", stream.name), ("worker", worker), ("index", index), ("text", text))
+        fields = (("stream", stream.name), ("worker", sample[3]), ("index", index), ("text", text))
         self._commands.append(Log("warning", "bad sample", fields))
-        self._commands.append(Tell(stream.number, worker, text))
+        stream.bad_named.append((sample, text.encode("utf-8", "replace")))
+        del stream.bad_named[:-TOLD_LATER]
+        named = BadSamplesNamed((sample,), (stream.bad_named[-1][1],))
+        self._commands += [Send(session, named) for session in stream.consumers]
+
+
+def named_before(stream: StreamState) -> BadSamplesNamed | None:
+    """What a trainer is to be told that comes now; None where there is nothing."""
+    if not stream.bad_named:
+        return None
+    samples, texts = zip(*stream.bad_named)
+    return BadSamplesNamed(samples, texts, before=True)

@@ -156,15 +156,6 @@ class NameWait(Command):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tell(Command):
-    """Show a line to the stream's trainers, as if the worker had printed it."""
-
-    stream: int
-    worker: int
-    text: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class DropStream(Command):
     """Forget the stream: end its zygote and workers, unlink its segments."""
 

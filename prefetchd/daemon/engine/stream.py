@@ -183,6 +183,8 @@ class StreamState:
         # Of the samples that were left out or replaced: (epoch, step, row, attempt), and the indices that were named.
         self.bad_samples: dict[tuple[int, ...], None] = {}
         self.named_indices: set[int] = set()
+        # The latest of these, with their texts: ((epoch, step, row, worker), text).
+        self.bad_named: list[tuple[tuple[int, int, int, int], bytes]] = []
         self.layout = b""
         self.slot_bytes = 0
         self.batch_bytes = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from prefetchd.daemon.engine.bad_samples import named_before
 from prefetchd.daemon.engine.commands import CloseSession, Command, Send, ShareRing, StartStream
 from prefetchd.daemon.engine.keeping import GHOST
 from prefetchd.daemon.engine.registry import Registry
@@ -101,6 +102,8 @@ class Trainers:
             encode_spec(stream.spec) if not hello.spec else b"",
         )
         self._commands.append(Send(session, welcome))
+        if (named := named_before(stream)) is not None:
+            self._commands.append(Send(session, named))
         if stream.failure is not None:
             self._commands.append(Send(session, StreamFailed(*stream.failure)))
         elif stream.window.ring is not None:

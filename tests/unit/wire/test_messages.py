@@ -38,6 +38,7 @@ NUMBERS = {
     26: "Recall",
     27: "WaitNamed",
     28: "EpochStates",
+    29: "BadSamplesNamed",
     30: "Stop",
     31: "Pause",
     32: "Resume",

@@ -65,6 +65,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.StreamFailed(code="stream_failed", message="the program does not load", error=b"\x00\xff"),
     m.Output(worker=2, text="Läuft…\n", dropped=12),
     m.Farewell(reason="asked to stop"),
+    m.BadSamplesNamed(samples=((2, 300, 1, 4),), texts=("dätaset[12] is left out".encode(),), before=True),
     m.Recall(cursor=7, step=299),
     m.Assume(epoch=3, sampler_epoch=5, states=(b"\x01\x02", b"\x03")),
     m.ShardStart(epoch=2, shard=1, following=300, state=b"\x80\x05"),
