@@ -31,7 +31,7 @@ def to_state(
     epoch: int,
     step: int,
     generators: Sequence[bytes] | None,
-    shards: Mapping[int, ShardState],
+    shards: Mapping[int, ShardState] | None = None,
 ) -> dict[str, Any]:
     """The state at (epoch, step), JSON-able."""
     state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **_identity(spec)}

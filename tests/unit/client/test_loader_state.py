@@ -17,7 +17,7 @@ def spec(**changes):
 @pytest.mark.parametrize("order", ["sampler", "shuffle"])
 def test_another_rank_s_state_is_as_good_as_one_s_own(order):
     """Lightning writes the checkpoint on rank 0, and all ranks load it."""
-    state = to_state(spec(order=order, rank=0, world_size=2), 1, 3, None, {})
+    state = to_state(spec(order=order, rank=0, world_size=2), 1, 3, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         place = from_state(spec(order=order, rank=1, world_size=2), state)
@@ -25,6 +25,6 @@ def test_another_rank_s_state_is_as_good_as_one_s_own(order):
 
 
 def test_a_sampler_of_another_number_of_ranks_is_told():
-    state = to_state(spec(order="sampler", rank=0, world_size=2), 1, 3, None, {})
+    state = to_state(spec(order="sampler", rank=0, world_size=2), 1, 3, None)
     with pytest.warns(UserWarning, match="world_size was 2, is 3"):
         from_state(spec(order="sampler", rank=0, world_size=3), state)
