@@ -79,9 +79,9 @@ def as_text(states: Sequence[bytes]) -> list[str]:
     return [base64.b64encode(state).decode("ascii") for state in states]
 
 
-def from_text(texts: Sequence[str]) -> tuple[bytes, ...]:
-    """Raises CallerError."""
+def from_text(texts: Sequence[str], key: str) -> tuple[bytes, ...]:
+    """Raises CallerError, naming the state's `key`."""
     try:
         return tuple(base64.b64decode(text, validate=True) for text in texts)
     except (TypeError, ValueError, binascii.Error) as error:
-        raise CallerError(f"the state has texts that are no states: {error}") from None
+        raise CallerError(f"the state's {key!r} has texts that are no states: {error}") from None

@@ -60,7 +60,7 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
     texts = state.get("generators")
     # Another rank's dataset may stand elsewhere: then this one's is gone through.
     shards = _shards(state) if all(state.get(key, mine) == mine for key, mine in _identity(spec).items()) else {}
-    return Place(epoch, step, from_text(texts) if texts else None, shards)
+    return Place(epoch, step, from_text(texts, "generators") if texts else None, shards)
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:
@@ -69,7 +69,7 @@ def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:
         rows = [(int(shard), int(number), str(text)) for shard, number, text in state.get("shards", ())]
     except (TypeError, ValueError):
         raise CallerError("the shards of a PrefetchLoader's state are [shard, number, text] each") from None
-    states = from_text([text for _, _, text in rows])
+    states = from_text([text for _, _, text in rows], "shards")
     return {shard: (number, found) for (shard, number, _), found in zip(rows, states)}
 
 
