@@ -45,8 +45,14 @@ class Connection:
         self.flush()
 
     def send_with_fd(self, message: Message, fd: int) -> None:
-        """Sends one packet with a descriptor; only before the stream runs. Raises OSError."""
-        socket.send_fds(self._sock, [encode(message)], [fd])
+        """Sends one packet with a descriptor; only before the stream runs. Silent on a closed connection, as send().
+        Raises BlockingIOError."""
+        try:
+            socket.send_fds(self._sock, [encode(message)], [fd])
+        except BlockingIOError:
+            raise
+        except OSError:
+            self._end_sending()
 
     def flush(self) -> None:
         """Sends what waits, as far as the daemon takes it."""

@@ -71,6 +71,15 @@ def test_a_descriptor_goes_with_a_program(connection, peer):
     assert decode(packet) == Program("/p", 1)
 
 
+def test_a_program_for_a_daemon_that_is_gone_is_told_by_receive(connection, peer):
+    """Found by chaos: it ended the trainer."""
+    peer.close()
+    with open(os.devnull) as file:
+        connection.send_with_fd(Program("/p", 1), file.fileno())
+    assert connection.receive() is None
+    assert not connection.is_open
+
+
 def test_the_daemon_s_end_is_told_by_receive(connection, peer):
     peer.close()
     assert connection.receive() is None
