@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -11,12 +12,21 @@ _UNLIMITED = 1 << 60
 # Beyond memory.high nothing fails, but every allocation is slowed down.
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
+_FREE_HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages"
 
 
 def free_bytes(directory: str) -> int:
     """Bytes that a file in `directory` may still take."""
     found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
+    if found.f_blocks:
+        return found.f_bavail * found.f_frsize
+    # Mounted without a bound of its own: what the machine has left.
+    if found.f_bsize > mmap.PAGESIZE:
+        pages = _number(Path(_FREE_HUGE_PAGES.format(found.f_bsize >> 10)))
+        return (pages or 0) * found.f_bsize
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:

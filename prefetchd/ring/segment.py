@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.ring_memory import RingMemory, map_shared
 from prefetchd.wire.segment_layout import (
     CONSUMER_LOCK_OFFSET,
     DAEMON_LOCK_OFFSET,
@@ -95,7 +95,7 @@ class RingSegment:
             if not try_lock(fd, DAEMON_LOCK_OFFSET):
                 raise InvariantError(f"the new segment {name} is locked by somebody")
             # Mapped, as a hugetlbfs has no write(2).
-            with mmap.mmap(fd, os.fstat(fd).st_size) as memory:
+            with map_shared(fd, os.fstat(fd).st_size) as memory:
                 memory[SPEC_OFFSET : SPEC_OFFSET + len(spec)] = spec
                 memory[ROW_LAYOUT_OFFSET : ROW_LAYOUT_OFFSET + len(row_layout)] = row_layout
                 kill_point("daemon.ring.headless")

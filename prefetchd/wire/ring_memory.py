@@ -29,6 +29,12 @@ Buffer = Any
 """A ctypes array: it exports its memory and can be watched by weakref, and it keeps its mapping alive."""
 
 
+def map_shared(fd: int, size: int) -> mmap.mmap:
+    """The first `size` bytes behind `fd`. Memory is put behind them by fallocate, part by part: a hugetlbfs would
+    otherwise set pages aside for all of them now. Raises OSError."""
+    return mmap.mmap(fd, size, mmap.MAP_SHARED | _MAP_NORESERVE)
+
+
 class RingMemory:
     """The segment behind `fd`, mapped shared and writable. Takes the descriptor over; owned by one process."""
 
@@ -42,7 +48,7 @@ class RingMemory:
             size = os.fstat(fd).st_size
             if size < HEADER_BYTES:
                 raise ProtocolError(f"a ring of {size} bytes is too short for its header")
-            self.memory = mmap.mmap(fd, size)
+            self.memory = map_shared(fd, size)
             undoing.callback(self.memory.close)
             self.header: SegmentHeader = decode_header(self.memory[:HEADER_BYTES], size)
             undoing.pop_all()
@@ -82,22 +88,26 @@ class RingMemory:
     def _map_one_after_another(self, slots: tuple[int, ...]) -> Buffer:
         slot_bytes = self.header.slot_bytes
         total = slot_bytes * len(slots)
-        base = _mmap(None, total, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
+        page_bytes = self.header.page_bytes
+        # Longer by a page, as it may begin anywhere.
+        room = total + page_bytes
+        reserved = _mmap(None, room, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
+        base = -(-reserved // page_bytes) * page_bytes
         try:
             for place, slot in enumerate(slots):
                 _mmap(
                     base + place * slot_bytes,
                     slot_bytes,
                     mmap.PROT_READ | mmap.PROT_WRITE,
-                    mmap.MAP_SHARED | _MAP_FIXED,
+                    mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE,
                     self._fd,
                     self.header.slot_payload_offset(slot),
                 )
         except BaseException:
-            _libc.munmap(base, total)
+            _libc.munmap(reserved, room)
             raise
         array = self.array_type(total).from_address(base)
-        weakref.finalize(array, _libc.munmap, base, total)
+        weakref.finalize(array, _libc.munmap, reserved, room)
         return array
 
 

@@ -1,4 +1,4 @@
-"""The ring's segment: one shared mapping, little-endian, version 1.
+"""The ring's segment: one shared mapping, little-endian, version 2.
 
     offset 0        +--------------------------------------------------------------+
                     | header, reserved slots                           4096 bytes  |  daemon writes
@@ -11,7 +11,7 @@
                     | record of consumer 0 | 1 | ...               128 bytes each  |  that consumer writes
     marks           +--------------------------------------------------------------+
                     | consumer 0: one u64 a slot | consumer 1: ...                 |  that consumer writes
-    payloads        +--------------------------------------------------------------+  aligned to 4096
+    payloads        +--------------------------------------------------------------+  at a multiple of a page
                     | payload of slot 0 (slot_layout) | slot 1 | ...  slot_bytes   |  workers write their rows
                     +--------------------------------------------------------------+
 
@@ -21,7 +21,8 @@ A slot record is written state first and state last: SLOT_EMPTY, the fields, the
 so that whoever reads it after a kill trusts only what was finished.
 
 A batch that is larger than a slot takes several, not necessarily adjacent ones, chained by their records; whoever
-writes or reads it maps their pages one after another.
+writes or reads it maps their pages one after another. Slots of whole huge pages begin at such, so that this is
+possible wherever the segment lies.
 
 A mark is the generation of the slot's batch that this consumer was handed without a copy, written before the
 hand-out: a slot whose generation equals a mark may have been written to by its holder.
@@ -40,8 +41,9 @@ import struct
 from prefetchd.wire.errors import ProtocolError
 
 MAGIC = b"PFDRING\0"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PAGE_BYTES = 4096
+HUGE_PAGE_BYTES = 2 << 20
 
 HEADER = struct.Struct("<8sIIQQQQIIQQQQII32s64s")
 HEADER_BYTES = PAGE_BYTES
@@ -115,7 +117,12 @@ class SegmentHeader:
 
     @functools.cached_property
     def payload_offset(self) -> int:
-        return self.marks_offset + _aligned(self.consumers * self.slots * MARK.size, PAGE_BYTES)
+        return _aligned(self.marks_offset + self.consumers * self.slots * MARK.size, self.page_bytes)
+
+    @functools.cached_property
+    def page_bytes(self) -> int:
+        """Slots begin at multiples of this, in the segment and wherever they are mapped one after another."""
+        return PAGE_BYTES if self.slot_bytes % HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
 
     @property
     def segment_bytes(self) -> int:

@@ -68,3 +68,12 @@ class BadAtNine:
 
 def bad_at_nine(length=24):
     return BadAtNine(length)
+
+
+def growing(length=24):
+    """Samples that become longer: the last batches of 4 have several MiB, the first ones less than one."""
+    return [torch.full((10_000 * (1 + index),), float(index)) for index in range(length)]
+
+
+def padded(samples):
+    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)

@@ -137,3 +137,9 @@ def test_free_bytes_are_what_a_file_may_still_take(tmp_path):
     assert free_bytes(str(tmp_path)) > 0
     with pytest.raises(FileNotFoundError):
         free_bytes(str(Path(tmp_path) / "missing"))
+
+
+def test_a_file_system_without_a_bound_has_what_the_machine_has_left():
+    # Its statvfs says 0 of 0.
+    assert os.statvfs("/proc").f_blocks == 0
+    assert 0 < free_bytes("/proc") <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
