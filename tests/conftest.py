@@ -15,7 +15,7 @@ import pytest
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
-from prefetchd.workers.zygote import BOOTSTRAP
+from prefetchd.workers.zygote_children import BOOTSTRAP
 
 GONE_WITHIN_S = 20.0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -24,6 +24,7 @@ from prefetchd_client.ranks import resolve_rank
 from prefetchd_client.sessions import Session, Sessions
 from prefetchd_client.stream_client import WaitTimedOut
 from prefetchd_client.stream_request import StreamRequest, resolve_order, stream_request
+from prefetchd_client.wrapping import arguments_of
 
 WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
@@ -161,28 +162,7 @@ class PrefetchLoader(DataLoader[Any]):
     @classmethod
     def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
         """A PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
-        arguments: dict[str, Any] = {
-            "num_workers": dataloader.num_workers,
-            "collate_fn": dataloader.collate_fn,
-            "pin_memory": dataloader.pin_memory,
-            "timeout": dataloader.timeout,
-            "worker_init_fn": dataloader.worker_init_fn,
-            "multiprocessing_context": dataloader.multiprocessing_context,
-            "generator": dataloader.generator,
-            "prefetch_factor": dataloader.prefetch_factor,
-            "persistent_workers": dataloader.persistent_workers,
-            "pin_memory_device": dataloader.pin_memory_device,
-        }
-        sampler = dataloader.sampler
-        if dataloader.batch_sampler is not None and dataloader.batch_size is None:
-            arguments["batch_sampler"] = dataloader.batch_sampler
-        else:
-            arguments |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
-            if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
-                arguments["shuffle"] = True
-            elif type(sampler) is not SequentialSampler and not isinstance(dataloader.dataset, IterableDataset):
-                arguments["sampler"] = sampler
-        return cls(dataloader.dataset, **(arguments | extra))
+        return cls(dataloader.dataset, **(arguments_of(dataloader) | extra))
 
     @classmethod
     def attach(cls, stream: str, *, timeout: float = 0, socket: str | None = None) -> PrefetchLoader:

@@ -105,7 +105,7 @@ def _stream(
         "retries": counters.retries,
         "bad_samples": counters.bad_samples,
         "bad_samples_named": [text.decode("utf-8", "replace") for _, text in stream.bad_named[-MOST_BAD_SHOWN:]],
-        "replanned_batches": stream.filling.dropped_for_plan,
+        "replanned_batches": stream.claims.dropped_for_plan,
     }
 
 
@@ -137,7 +137,7 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
         "free": ring.count(SlotState.FREE),
         "filling": ring.count(SlotState.FILLING),
         "ready": ready_slots(stream, ring),
-        "leased": stream.offering.slots_given_out(),
+        "leased": stream.leases.slots_given_out(),
         "behind": stream.window.lookback.slots,
         "slots_a_batch": ring.mean_span,
         "quarantined": ring.count(SlotState.QUARANTINED),

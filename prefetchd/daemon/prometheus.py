@@ -106,7 +106,7 @@ class EngineMetrics(Collector):
             size.add_metric([stream.name], ring.reserved * stream.slot_bytes)
             for state, count in (
                 ("ready", ready_slots(stream, ring)),
-                ("leased", stream.offering.slots_given_out()),
+                ("leased", stream.leases.slots_given_out()),
                 ("behind", stream.window.lookback.slots),
                 ("filling", ring.count(SlotState.FILLING)),
                 ("free", ring.count(SlotState.FREE)),

@@ -134,11 +134,11 @@ class Watching:
 def ready_slots(stream: StreamState, ring: Ring) -> int:
     """The slots of batches that are made, and that next() has not given out."""
     made = ring.count(SlotState.READY) + ring.count(SlotState.LEASED)
-    return made - stream.offering.slots_given_out() - stream.window.lookback.slots
+    return made - stream.leases.slots_given_out() - stream.window.lookback.slots
 
 
 def _is_full(stream: StreamState, ring: Ring) -> bool:
-    return ring.count(SlotState.FREE) < ring.mean_span or stream.filling.need() is None
+    return ring.count(SlotState.FREE) < ring.mean_span or stream.claims.need() is None
 
 
 def _busy_s(worker: Worker, now_s: float) -> float:

@@ -6,11 +6,8 @@ this says so) and an output pipe.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -25,29 +22,17 @@ from prefetchd.wire.messages import (
     SpawnWorker,
     UseRing,
 )
-from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.workers.backend import ORPHANED, BackendEvents, Look, Watcher
 from prefetchd.workers.child_process import ChildProcess
-from prefetchd.workers.environment import digest_at_start, variables_at_start
+from prefetchd.workers.environment import digest_at_start
+from prefetchd.workers.environment_zygote import EnvironmentZygote
 from prefetchd.workers.looking import look
 from prefetchd.workers.note import NO_NOTE, Note, NoteFile
 from prefetchd.workers.program import read_environment
-from prefetchd.workers.zygote import BOOTSTRAP, ENVIRONMENT
 
 KEEP_ENVIRONMENT_S = 600.0
 CLOSE_DEADLINE_S = 5.0
-
-
-class _Zygote:
-    """An environment zygote, and the streams whose zygotes it has forked or will fork."""
-
-    def __init__(self) -> None:
-        self.child: ChildProcess | None = None
-        self.note = NoteFile()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.streams: set[int] = set()
-        self.unused_since_s: float | None = None
 
 
 class _Host:
@@ -67,7 +52,7 @@ class ProcessBackend:
         self._watcher = watcher
         self._events = events
         self._nice = nice
-        self._zygotes: dict[bytes, _Zygote] = {}
+        self._zygotes: dict[bytes, EnvironmentZygote] = {}
         self._hosts: dict[int, _Host] = {}
         self._workers: dict[int, ChildProcess | None] = {}
         self._notes: dict[int, NoteFile] = {}
@@ -81,12 +66,18 @@ class ProcessBackend:
         environment = read_environment(program_fd)
         digest = digest_at_start(environment)
         zygote = self._zygotes.get(digest)
-        if zygote is None or zygote.child is None:
-            zygote = self._zygotes[digest] = self._start_zygote(digest, environment)
+        if zygote is None:
+            zygote = self._zygotes[digest] = EnvironmentZygote(
+                self._watcher,
+                environment,
+                lambda message, fds: self._environment_says(digest, message, fds),
+                lambda how: self._environment_ended(digest, how),
+                lambda text: self._zygote_printed(digest, text),
+                nice=self._nice,
+            )
         zygote.streams.add(stream)
         zygote.unused_since_s = None
         host = self._hosts[stream] = _Host(digest)
-        assert zygote.child is not None
         message = SpawnStream(stream, os.fstat(program_fd).st_size, encode_spec(spec))
         zygote.child.send(message, (program_fd, host.note.fd))
 
@@ -169,7 +160,7 @@ class ProcessBackend:
             if zygote.unused_since_s is not None and zygote.unused_since_s + KEEP_ENVIRONMENT_S <= now_s:
                 del self._zygotes[digest]
                 self._bury(zygote.child)
-                self._reap(zygote)
+                zygote.reap()
 
     def close(self) -> None:
         for stream in {*self._hosts, *self._stream_of.values()}:
@@ -181,51 +172,11 @@ class ProcessBackend:
             child.is_dead(deadline_s - time.monotonic())
             child.close()
         for zygote in self._zygotes.values():
-            self._reap(zygote)
+            zygote.reap()
         self._zygotes.clear()
         self._dying.clear()
 
     # --- zygotes ---
-
-    def _start_zygote(self, digest: bytes, environment: Environment) -> _Zygote:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        output, into = os.pipe()
-        command = [environment.executable, b"-c", BOOTSTRAP.encode(), json.dumps(list(environment.sys_path)).encode()]
-        zygote = _Zygote()
-        command += [ENVIRONMENT.encode(), str(os.getpid()).encode(), str(theirs.fileno()).encode()]
-        command += [str(zygote.note.fd).encode()]
-        try:
-            zygote.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=into,
-                stderr=into,
-                pass_fds=[theirs.fileno(), zygote.note.fd],
-                cwd="/",
-                env=variables_at_start(environment),
-            )
-        except OSError:
-            ours.close()
-            os.close(output)
-            zygote.note.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(into)
-        if self._nice:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, zygote.process.pid, self._nice)
-        zygote.child = ChildProcess(
-            self._watcher,
-            ours,
-            zygote.process.pid,
-            os.pidfd_open(zygote.process.pid),
-            output,
-            lambda message, fds: self._environment_says(digest, message, fds),
-            lambda how: self._environment_ended(digest, how),
-            lambda text: self._zygote_printed(digest, text),
-        )
-        return zygote
 
     def _environment_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
         if isinstance(message, Spawned):
@@ -253,9 +204,8 @@ class ProcessBackend:
         zygote = self._zygotes.pop(digest, None)
         if zygote is None:
             return
-        self._reap(zygote)
-        if zygote.child is not None:
-            zygote.child.close()
+        zygote.reap()
+        zygote.child.close()
         for stream in list(zygote.streams):
             host = self._hosts.get(stream)
             if host is not None and host.child is None:
@@ -359,10 +309,3 @@ class ProcessBackend:
             child.kill()
             self._dying.add(child)
             child.forsake(lambda: self._dying.discard(child))
-
-    @staticmethod
-    def _reap(zygote: _Zygote) -> None:
-        zygote.note.close()
-        if zygote.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                zygote.process.wait(CLOSE_DEADLINE_S)

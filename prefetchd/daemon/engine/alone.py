@@ -57,7 +57,7 @@ class Alone:
                 continue
             worker = next((each for each in _ready(stream) if not each.busy), None)
             if worker is not None:
-                self._worker, self._piece, self._began_s = worker, stream.filling.queue.next_suspect(), now_s
+                self._worker, self._piece, self._began_s = worker, stream.claims.queue.next_suspect(), now_s
                 self._disturbed = False
                 return worker, self._piece
         return None
@@ -65,7 +65,7 @@ class Alone:
 
 def _could_begin(stream: StreamState) -> bool:
     # Until it has a worker the others may go on.
-    return stream.stage is Stage.RUNNING and stream.filling.queue.has_suspect and bool(_ready(stream))
+    return stream.stage is Stage.RUNNING and stream.claims.queue.has_suspect and bool(_ready(stream))
 
 
 def _ready(stream: StreamState) -> list[Worker]:

@@ -69,7 +69,7 @@ class Engine:
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
         self._operating = Operating(self.streams, self.registry, self.pool, self._commands)
-        self._rings = Rings(self.streams, self.registry, self.pool, self._commands, self._fail_stream)
+        self._rings = Rings(self.streams, self.registry, self._commands, self._fail_stream)
         self._trainers = Trainers(
             identity,
             limits.linger_clean_s,
@@ -358,12 +358,12 @@ class Engine:
         self.registry.unpark()
         for stream in self.streams.values():
             if stream.plans is not None:
-                stream.filling.prove()
+                stream.claims.prove()
         self.pool.dispatch()
         self.planners.dispatch(self._now_s)
         for stream in self.streams.values():
             offering = stream.offering
-            cramped, pressed = stream.filling.take_need()
+            cramped, pressed = stream.claims.take_need()
             if cramped:
                 for session, recall in offering.recalls(pressing=pressed):
                     self._commands.append(Send(session, recall))  # type: ignore[arg-type]

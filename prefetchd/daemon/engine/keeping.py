@@ -87,7 +87,7 @@ def is_warm(stream: StreamState) -> bool:
         return True
     busy = any(worker.busy for worker in stream.workers.values())
     # A plan may end, and a ring that could not grow stays small.
-    return not busy and ring.reserved >= stream.wanted_slots and stream.filling.need() is None
+    return not busy and ring.reserved >= stream.wanted_slots and stream.claims.need() is None
 
 
 def waits_for_trainers(stream: StreamState) -> bool:

@@ -1,14 +1,13 @@
-"""The consuming side of one stream: offers, leases, releases, and what is given back. Pure."""
+"""The consuming side of one stream: its cursors, what is offered to them, and what is taken back. Pure."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
-from prefetchd.daemon.engine.batches import Batch, Lease
+from prefetchd.daemon.engine.batches import Batch
+from prefetchd.daemon.engine.leases import Key, Leases
 from prefetchd.daemon.engine.window import Window
 from prefetchd.ring.cursors import Cursor, place
-from prefetchd.ring.policy import Grant
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import BatchFailed, Message, Published, Recall
 from prefetchd.wire.stream_spec import Position
@@ -16,24 +15,14 @@ from prefetchd.wire.stream_spec import Position
 BATCHES_A_PUBLICATION = 1024
 FAILURES_A_PUBLICATION = 64
 
-Key = tuple[Hashable, int]
-"""(consumer, the number that it gave its cursor)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Absent:
-    """Holds what is leased to the consumer of `record` while that has no connection."""
-
-    record: int
-
 
 class Offering:
-    """Who has been offered what. A lease begins with the publication and ends with the release of its holder."""
+    """What each cursor is offered; from then on it is leased."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, leases: Leases) -> None:
         self.window = window
         self.shareable = False
-        self._leases: dict[Key, dict[int, Lease]] = {}
+        self._leases = leases
 
     @property
     def consumers(self) -> set[Hashable]:
@@ -60,7 +49,7 @@ class Offering:
         """Ends the cursor; unknown ones are ignored. Leases on yielded batches go on."""
         cursor = self.window.cursors.pop(key, None)
         if cursor is not None:
-            self._give_back(key, cursor.next)
+            self._leases.give_back(key, cursor.next)
             self.window.cursors_moved()
 
     def give_back(self, key: Key, step: int) -> None:
@@ -74,7 +63,7 @@ class Offering:
         # First the cursor, then the leases: an evicted batch takes back the filling of cursors that still want it.
         cursor.offered, cursor.told = position, step
         cursor.recalled = False
-        self._give_back(key, position)
+        self._leases.give_back(key, position)
         self.window.cursors_moved()
 
     def wait(self, key: Key) -> None:
@@ -90,7 +79,7 @@ class Offering:
         assert window.ring is not None
         if any(cursor.recalled for cursor in window.cursors.values()):
             return []
-        found = max(self._recallable(pressing), key=lambda each: window.lead(each.position), default=None)
+        found = max(self._leases.recallable(pressing), key=lambda each: window.lead(each.position), default=None)
         if found is None:
             return []
         assert found.grant is not None
@@ -101,28 +90,6 @@ class Offering:
             cursor.recalled = True
             told.append((cursor.consumer, Recall(cursor.key[1], found.position[1])))  # type: ignore[index]
         return told
-
-    def doubt(self, epoch: int) -> None:
-        """The plan is another from `epoch` on: what was made after the former one is to be proven."""
-        leased = [lease.batch for leases in self._leases.values() for lease in leases.values()]
-        for batch in [*self.window.batches.values(), *leased]:
-            if batch.position[0] >= epoch:
-                batch.proven = False
-
-    def _recallable(self, pressing: bool) -> list[Batch]:
-        """Batches that could be evicted if those who were offered them gave them back: nobody has yielded them, and no
-        living cursor awaits them. When the need is pressing, no blocked one."""
-        cursors = self.window.cursors
-        ring = self.window.ring
-        assert ring is not None
-        offered = {id(lease.batch): lease.batch for leases in self._leases.values() for lease in leases.values()}
-        return [
-            batch
-            for batch in offered.values()
-            if batch.grant is not None
-            and not self.window.is_awaited(batch, pressing=pressing)
-            and all(key in cursors and cursors[key].next <= batch.position for key in ring.leases(batch.grant.slot))
-        ]
 
     def yielded_up_to(self, key: Key, step: int) -> int:
         """The consumer's next() has come to `step` of the cursor's epoch; how many batches further that is."""
@@ -139,15 +106,6 @@ class Offering:
         cursor.blocked = False
         return batches
 
-    def release(self, key: Key, slot: int, generation: int) -> None:
-        """Ends a lease. Late and unknown releases are harmless."""
-        ring = self.window.ring
-        grant = ring.grant_of(slot, generation) if ring is not None else None
-        leases = self._leases.get(key)
-        if grant is None or leases is None or slot not in leases or leases[slot].grant != grant:
-            return
-        self._end(key, leases[slot], returned=False)
-
     def close_cursors(self, consumer: Hashable) -> Position | None:
         """Ends the consumer's cursors. The position of its furthest-behind living one, else of its waiting one:
         where the ring stays."""
@@ -158,80 +116,15 @@ class Offering:
         return min(living or [cursor.next for cursor in ended.values()], default=None)
 
     def drop_consumer(self, consumer: Hashable, marks: Sequence[int]) -> Position | None:
-        """The process is gone: its cursors and leases end. `marks[slot]` is the generation that it was handed
-        without a copy: such a batch may have been written to. Returns what close_cursors does."""
-        for key in [key for key in self._leases if key[0] == consumer]:
-            for lease in list(self._leases[key].values()):
-                slot = lease.grant.slot
-                written = slot < len(marks) and marks[slot] == lease.grant.generation
-                self._end(key, lease, returned=not written)
+        """The process is gone: its cursors and leases end. Returns what close_cursors does."""
+        self._leases.drop(consumer, marks)
         return self.close_cursors(consumer)
-
-    # --- consumers whose connection has ended, though they live ---
 
     def keep_for_absent(self, consumer: Hashable, record: int) -> Position | None:
-        """The consumer may come back, and until it knows that its connection has ended it takes what it was offered:
-        all that stays leased, to its record; its cursors end. Returns what close_cursors does."""
-        absent: Key = (Absent(record), 0)
-        for key in [key for key in self._leases if key[0] == consumer]:
-            for lease in list(self._leases[key].values()):
-                self._hold(absent, lease.batch, lease.grant, exclusive=lease.exclusive)
-                self._end(key, lease, returned=True)
+        """The consumer's connection has ended, though it lives: it may come back, and until it knows it takes what it
+        was offered. All that stays leased, to its record; its cursors end. Returns what close_cursors does."""
+        self._leases.keep_for_absent(consumer, record)
         return self.close_cursors(consumer)
-
-    def adopt(self, batch: Batch, records: Sequence[int]) -> None:
-        """A batch that a former daemon made: it is leased to all living consumers of that time, for each may have been
-        offered it or even hold it."""
-        assert batch.grant is not None
-        for record in records:
-            self._hold((Absent(record), 0), batch, batch.grant)
-        if not records:
-            self.window.batches[batch.position] = batch
-        self.window.cursors_moved()
-
-    def resolve_absent(self, record: int, marks: Sequence[int], held: Mapping[tuple[int, int], Key]) -> None:
-        """The absent consumer has come back, or died: `held` says for each (slot, generation) whose tensors live which
-        cursor of its new session leases it. What it has not been handed without a copy (`marks`) can be offered
-        again."""
-        key: Key = (Absent(record), 0)
-        # The oldest first: of those that are kept behind the latest are to stay.
-        for lease in sorted(self._leases.get(key, {}).values(), key=lambda each: each.grant.generation):
-            slot, generation = lease.grant.slot, lease.grant.generation
-            holder = held.get((slot, generation))
-            if holder is not None:
-                self._hold(holder, lease.batch, lease.grant)
-            self._end(key, lease, returned=not (slot < len(marks) and marks[slot] == generation))
-        self.window.cursors_moved()
-
-    def absent_departed(self, record: int, marks: Sequence[int]) -> None:
-        """The absent consumer will not come back, though it lives: only what it was handed without a copy (`marks`)
-        stays leased to it."""
-        key: Key = (Absent(record), 0)
-        for lease in list(self._leases.get(key, {}).values()):
-            slot = lease.grant.slot
-            if not (slot < len(marks) and marks[slot] == lease.grant.generation):
-                self._end(key, lease, returned=True)
-        self.window.cursors_moved()
-
-    def _hold(self, key: Key, batch: Batch, grant: Grant, *, exclusive: bool = True) -> None:
-        assert self.window.ring is not None
-        if grant.slot not in self._leases.get(key, {}):
-            self.window.ring.lease(grant, key)
-            self._leases.setdefault(key, {})[grant.slot] = Lease(key, batch, grant, exclusive)
-
-    def held(self, consumer: Hashable) -> int:
-        """Batches in the consumer's hands, offered or yielded."""
-        return sum(len(leases) for key, leases in self._leases.items() if key[0] == consumer)
-
-    def slots_given_out(self) -> int:
-        """Slots whose batches next() has given out and whose tensors live, as far as the daemon was told."""
-        found: set[int] = set()
-        for key, leases in self._leases.items():
-            cursor = self.window.cursors.get(key)
-            for lease in leases.values():
-                if cursor is None or lease.batch.position < cursor.next:
-                    found.update(lease.grant.slots)
-        return len(found)
 
     # --- publications ---
 
@@ -277,7 +170,7 @@ class Offering:
         while room:
             assert batch.grant is not None
             run += (batch.grant.slot, batch.grant.generation)
-            self._lease(cursor, batch, exclusive=not private)
+            self._leases.lease(cursor, batch, exclusive=not private)
             room -= 1
             self._pass(cursor)
             position = cursor.offered
@@ -323,52 +216,6 @@ class Offering:
     def cursors_of(self, consumer: Hashable) -> list[Cursor]:
         """The consumer's."""
         return [cursor for cursor in self.window.cursors.values() if cursor.consumer == consumer]
-
-    # --- leases ---
-
-    def _lease(self, cursor: Cursor, batch: Batch, *, exclusive: bool) -> None:
-        ring = self.window.ring
-        assert ring is not None
-        assert batch.grant is not None
-        ring.lease(batch.grant, cursor.key)
-        key: Key = cursor.key  # type: ignore[assignment]
-        self._leases.setdefault(key, {})[batch.grant.slot] = Lease(key, batch, batch.grant, exclusive)
-        if exclusive:
-            del self.window.batches[batch.position]
-
-    def _give_back(self, key: Key, position: Position) -> None:
-        for lease in list(self._leases.get(key, {}).values()):
-            if lease.batch.position >= position:
-                self._end(key, lease, returned=True)
-
-    def _end(self, key: Key, lease: Lease, *, returned: bool) -> None:
-        """Ends the lease. A batch that its holder may have written to (exclusive and not returned) is done with; any
-        other stays while somebody wants it."""
-        ring, window = self.window.ring, self.window
-        assert ring is not None
-        del self._leases[key][lease.grant.slot]
-        if not self._leases[key]:
-            del self._leases[key]
-        if lease.exclusive and not returned:
-            lease.batch.written = True
-        if not ring.release(lease.grant, key):
-            return
-        batch = lease.batch
-        returned = returned and not batch.written
-        if batch.recalled and returned:
-            ring.evict(lease.grant)
-            window.batches.setdefault(batch.position, batch)
-            window.remove(batch)
-        elif lease.exclusive:
-            if returned and batch.position not in window.batches:
-                ring.keep(lease.grant)
-                window.batches[batch.position] = batch
-            else:
-                window.retire(batch)
-        elif returned or window.is_wanted(batch.position):
-            ring.keep(lease.grant)
-        else:
-            window.retire(batch)
 
     def _drop_failed(self, position: Position, passer: Cursor) -> None:
         batch = self.window.batches.get(position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.batches import Batch, Piece
 from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.homes import Homes
 
@@ -37,6 +37,11 @@ class PieceQueue:
                     self._pieces.appendleft(part)
                 else:
                     self._pieces.append(part)
+
+    def add_digest(self, batch: Batch) -> None:
+        """The digest of all that is in the batch is to be taken."""
+        batch.pending = [Piece(batch, 0, 0, digests=True)]
+        self.add(batch.pending)
 
     def take(self, worker: int) -> Piece | None:
         """The first one that `worker` can do."""

@@ -6,30 +6,16 @@ neediest stream is served first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import MutableMapping
 
 from prefetchd.daemon.engine.alone import Alone
-from prefetchd.daemon.engine.bad_samples import BadSampleNews
-from prefetchd.daemon.engine.batches import Batch, Piece
-from prefetchd.daemon.engine.commands import Assign, Command, GrowRing, LendRing, Log, StartWorker, StopWorker
+from prefetchd.daemon.engine.answers import Answers
+from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.commands import Assign, Command, LendRing, Log, StartWorker, StopWorker
 from prefetchd.daemon.engine.deaths import Deaths, FailStream
 from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import (
-    BadSamples,
-    Digested,
-    Fill,
-    Filled,
-    FillFailed,
-    Measured,
-    Message,
-    ShardCame,
-    ShardEnded,
-    StoreFailed,
-    Unfit,
-)
-from prefetchd.wire.remote_exception import RemoteException, encode_exception
+from prefetchd.wire.messages import Fill, Message
 from prefetchd.workers.note import Note
 
 
@@ -51,7 +37,7 @@ class Pool:
         self._now_s = 0.0
         self._alone = Alone()
         self._deaths = Deaths(commands, fail_stream)
-        self._bad_samples = BadSampleNews(commands)
+        self._answers = Answers(commands, self._take)
         self._retire_after_s = retire_after_s
         self._streams = streams
         self._commands = commands
@@ -89,7 +75,7 @@ class Pool:
     @property
     def waits_for_time(self) -> bool:
         """True while a suspect keeps others from their work, or they it: not for ever, so ask dispatch() again."""
-        return self._alone.is_under_way or any(stream.filling.queue.has_suspect for stream in self._streams.values())
+        return self._alone.is_under_way or any(stream.claims.queue.has_suspect for stream in self._streams.values())
 
     def _hand_out(self) -> None:
         assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
@@ -105,7 +91,7 @@ class Pool:
                     break
                 running.remove(stream)
                 continue
-            piece = stream.filling.next_piece(worker.number, stream.pieces)
+            piece = stream.claims.next_piece(worker.number, stream.pieces)
             if piece is not None:
                 assigned.setdefault(worker, []).append((self._task(worker, piece), stream.task_keys(worker, piece)))
             elif self._worker_for(stream) in (worker, None):
@@ -121,7 +107,7 @@ class Pool:
         free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
         if not free:
             return None
-        expecting = stream.filling.queue.expecting()
+        expecting = stream.claims.queue.expecting()
         best: Worker | None = None
         for worker in free:
             if worker.number in expecting:
@@ -162,7 +148,7 @@ class Pool:
                 stream.homes.want(wanted)
             if stream.stage is not Stage.RUNNING or stream.paused:
                 continue
-            if len(stream.workers) >= wanted or stream.filling.need() is None:
+            if len(stream.workers) >= wanted or stream.claims.need() is None:
                 continue
             while len(stream.workers) < wanted:
                 places = {each.place for each in stream.workers.values()}
@@ -199,35 +185,19 @@ class Pool:
         worker = self.workers.get(number)
         if worker is None:
             return None
-        if isinstance(message, Filled):
-            for task, payload_bytes, duration_us, samples in message.tasks:
-                self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
-        elif isinstance(message, Digested):
-            worker.fill_us += message.duration_us
-            self._digested(worker.stream, self._take(worker, message.task), message)
-        elif isinstance(message, Measured):
-            self._measured(worker, self._take(worker, message.task), message)
-        elif isinstance(message, Unfit):
-            self._unfit(worker, self._take(worker, message.task), message)
-        elif isinstance(message, FillFailed):
-            if worker.stream.filling.failed(self._take(worker, message.task), message.error):
-                worker.stream.counters.failed += 1
-        elif isinstance(message, ShardCame):
-            worker.stream.learn_start(message)
-        elif isinstance(message, ShardEnded):
-            worker.stream.shard_ended(self._take(worker, message.task), message.batches)
-        elif isinstance(message, StoreFailed):
-            self._store_failed(worker, self._take(worker, message.task), message.reason)
-        elif isinstance(message, BadSamples):
-            piece = worker.tasks.get(message.task)
-            if piece is None:
-                raise ProtocolError(f"worker {number} tells of task {message.task}, which it was not given")
-            self._bad_samples.told(worker, piece, message)
-        else:
-            raise ProtocolError(f"a worker does not send {type(message).__name__}")
+        self._answers.told(worker, message)
         if not worker.busy:
             worker.idle_since_s = now_s
         return worker.stream
+
+    def _take(self, worker: Worker, task: int) -> Piece:
+        piece = worker.tasks.pop(task, None)
+        if piece is None:
+            raise ProtocolError(f"worker {worker.number} answers task {task}, which it was not given")
+        worker.head_since_s = self._now_s
+        if worker.tasks:
+            self._alone.began(worker)
+        return piece
 
     def worker_died(self, number: int, how: str, now_s: float, note: Note, oom_kills: int = 0) -> None:
         """The worker's rows go to others. With `oom_kills`, so many of this daemon's processes the kernel has killed
@@ -266,86 +236,6 @@ class Pool:
         for worker in idle[: max(0, len(self.workers) - self.limit)]:
             self._stop(worker)
         return True
-
-    def _take(self, worker: Worker, task: int) -> Piece:
-        piece = worker.tasks.pop(task, None)
-        if piece is None:
-            raise ProtocolError(f"worker {worker.number} answers task {task}, which it was not given")
-        worker.head_since_s = self._now_s
-        if worker.tasks:
-            self._alone.began(worker)
-        return piece
-
-    def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
-        stream = worker.stream
-        stream.timed(max(1, piece.rows), duration_us / 1e6)
-        stream.counters.task_took(duration_us, samples)
-        worker.fill_us += duration_us
-        stream.host_deaths = 0
-        if stream.store_fault:
-            self._log("info", "batches can be stored again", stream=stream.name)
-            stream.store_fault = ""
-        if stream.filling.filled(piece, payload_bytes):
-            self._is_ready(stream, piece.batch)
-
-    def _digested(self, stream: StreamState, piece: Piece, message: Digested) -> None:
-        stream.counters.tasks += 1
-        stream.counters.fill_us += message.duration_us
-        if stream.filling.digested(piece, message.digest):
-            self._is_ready(stream, piece.batch)
-
-    def _store_failed(self, worker: Worker, piece: Piece, reason: str) -> None:
-        """The worker keeps the batch, and gets the task again; others have their turn first."""
-        stream = worker.stream
-        if stream.store_fault != reason:
-            self._log("error", "batches cannot be stored", stream=stream.name, why=reason)
-        stream.store_fault = reason
-        stream.filling.lost(piece)
-        piece.batch.retainer = worker.number
-
-    @staticmethod
-    def _is_ready(stream: StreamState, batch: Batch) -> None:
-        stream.counters.batches += 1
-        stream.counters.payload_bytes += batch.payload_bytes
-
-    def _measured(self, worker: Worker, piece: Piece, message: Measured) -> None:
-        stream = worker.stream
-        stream.batch_bytes = message.payload_bytes
-        stream.layout = message.layout
-        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.pieces)
-
-    def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
-        stream = worker.stream
-        ring = stream.window.ring
-        if not message.payload_bytes:
-            stream.counters.deviations += 1
-            stream.filling.deviates(piece)
-            return
-        assert ring is not None
-        span = -(-message.payload_bytes // stream.slot_bytes)
-        if span > stream.most_slots // 2:
-            error = _too_large(piece.batch, message.payload_bytes, stream.most_slots * stream.slot_bytes)
-            if stream.filling.failed(piece, error):
-                stream.counters.failed += 1
-            return
-        stream.filling.too_large(piece, span, worker.number)
-        batches = stream.spec.buffer_batches
-        most = stream.most_slots
-        wanted = min(most, max(2 * span, math.ceil(batches * ring.mean_span))) if batches else most
-        if wanted > stream.wanted_slots:
-            stream.wanted_slots = wanted
-            self._commands.append(GrowRing(stream.number, wanted))
-
-    def keep_ring_small(self, stream: StreamState) -> None:
-        """The ring cannot have more slots than are reserved: batches that wait for more room than there will be
-        fail."""
-        ring = stream.window.ring
-        assert ring is not None
-        stream.wanted_slots = stream.most_slots = ring.reserved
-        for batch in stream.filling.wider_than(stream.most_slots // 2):
-            size = batch.span * stream.slot_bytes
-            stream.filling.refuse_room(batch, _too_large(batch, size, stream.most_slots * stream.slot_bytes))
-            stream.counters.failed += 1
 
     # --- going ---
 
@@ -410,15 +300,6 @@ def _neediest(running: list[StreamState]) -> StreamState | None:
     needs = [
         (stream.lingers, need, stream.number, stream)
         for stream in running
-        if (need := stream.filling.need()) is not None
+        if (need := stream.claims.need()) is not None
     ]
     return min(needs)[3] if needs else None
-
-
-def _too_large(batch: Batch, payload_bytes: int, ring_bytes: int) -> bytes:
-    epoch, step = batch.position
-    text = (
-        f"the batch at epoch {epoch}, step {step} takes {payload_bytes} bytes; allowed: half of the ring's "
-        f"{ring_bytes} bytes. Raise buffer="
-    )
-    return encode_exception(RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}"))

@@ -92,7 +92,7 @@ class Registry:
         stream.layout, stream.slot_bytes, stream.ring_id = found.layout, found.slot_bytes, found.ring
         stream.batch_bytes = max((record.payload_bytes for record in found.records), default=0)
         stream.wanted_slots, stream.most_slots = found.wanted_slots, found.slots
-        stream.filling.whole_only = not found.layout
+        stream.claims.whole_only = not found.layout
         first_generation = last_generation(found) + 1
         ring = ring_of(stream, found.slots, self._commands, first_generation=first_generation)
         stream.window.ring = ring
@@ -116,7 +116,7 @@ class Registry:
             holders = [*living, *(each.handed_to & holding)]
             if holders or (not written and each.position not in stream.window.batches):
                 ring.adopt(each.grant, quarantined=False)
-                stream.offering.adopt(batch, holders)
+                stream.leases.adopt(batch, holders)
             elif written:
                 behind.append(batch)
         for batch in reversed(behind):
@@ -174,7 +174,7 @@ class Registry:
             stream
             for stream in self._lingering()
             if stream.stage is Stage.RUNNING
-            and stream.filling.need() is None
+            and stream.claims.need() is None
             and not any(worker.busy for worker in stream.workers.values())
         ]
         for stream in idle[:-1]:
@@ -191,7 +191,7 @@ class Registry:
         for stream in self._streams.values():
             if stream.stage is not Stage.PARKED or stream.paused or stream.settles_until_s is not None:
                 continue
-            if stream.filling.need() is not None:
+            if stream.claims.need() is not None:
                 stream.stage = Stage.LOADING
                 self._commands.append(StartStream(stream.number))
 

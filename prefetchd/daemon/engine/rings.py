@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from prefetchd.daemon.engine.answers import keep_ring_small
 from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, Log, ShareRing
 from prefetchd.daemon.engine.places import FILES, ring_of
-from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream import StreamState, WorkerStage
 
@@ -20,13 +20,11 @@ class Rings:
         self,
         streams: Mapping[int, StreamState],
         registry: Registry,
-        pool: Pool,
         commands: list[Command],
         fail_stream: FailStream,
     ) -> None:
         self._streams = streams
         self._registry = registry
-        self._pool = pool
         self._commands = commands
         self._fail_stream = fail_stream
 
@@ -51,7 +49,7 @@ class Rings:
         stream.wanted_slots = wanted_slots
         stream.most_slots = slots
         stream.window.ring = ring_of(stream, slots, self._commands)
-        stream.filling.ring_opened()
+        stream.claims.ring_opened()
         for worker in stream.workers.values():
             if worker.stage is WorkerStage.READY:
                 self._commands.append(LendRing(worker.number, number))
@@ -91,7 +89,7 @@ class Rings:
             return
         fields = (("stream", stream.name), ("slots", reserved), ("why", message))
         self._commands.append(Log("warning", "ring stays small", fields))
-        self._pool.keep_ring_small(stream)
+        keep_ring_small(stream)
 
     def _create(self, stream: StreamState) -> None:
         self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))

@@ -8,11 +8,14 @@ import enum
 from prefetchd.daemon.engine.adoption import FoundBatch
 from prefetchd.daemon.engine.batches import Contents, Piece
 from prefetchd.daemon.engine.blame import Blame
+from prefetchd.daemon.engine.claims import Claims
 from prefetchd.daemon.engine.commands import Command, WriteSlot
-from prefetchd.daemon.engine.durations import Durations
+from prefetchd.daemon.engine.counters import Counters
 from prefetchd.daemon.engine.filling import Filling
 from prefetchd.daemon.engine.homes import Homes
+from prefetchd.daemon.engine.leases import Leases
 from prefetchd.daemon.engine.offering import Offering
+from prefetchd.daemon.engine.piece_queue import PieceQueue
 from prefetchd.daemon.engine.plans import Plans
 from prefetchd.daemon.engine.shard_starts import KEPT_EPOCHS, ShardStarts
 from prefetchd.daemon.engine.window import Window
@@ -93,43 +96,6 @@ class Consumer:
     yielded: int = 0
 
 
-@dataclasses.dataclass(slots=True)
-class Counters:
-    """What has happened on the stream since it began."""
-
-    batches: int = 0
-    samples: int = 0
-    payload_bytes: int = 0
-    tasks: int = 0
-    fill_us: int = 0
-    consumed: int = 0
-    waited_us: int = 0
-    failed: int = 0
-    deviations: int = 0
-    worker_deaths: int = 0
-    bad_samples: int = 0
-    retries: int = 0
-    zygote_deaths: int = 0
-    longest_task_us: int = 0
-    task_durations: Durations = dataclasses.field(default_factory=Durations)
-    sample_durations: Durations = dataclasses.field(default_factory=Durations)
-
-    def task_took(self, duration_us: int, samples: int) -> None:
-        """A fill task is done; each of its samples counts as an equal part of it."""
-        self.tasks += 1
-        self.fill_us += duration_us
-        self.samples += samples
-        self.longest_task_us = max(self.longest_task_us, duration_us)
-        self.task_durations.add(duration_us)
-        if samples:
-            self.sample_durations.add(duration_us // samples, samples)
-
-    def take_longest_task_us(self) -> int:
-        """The longest task since the last call."""
-        longest, self.longest_task_us = self.longest_task_us, 0
-        return longest
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class AbsentConsumer:
     """A consumer without a connection whose process lives, and where it stood (None: nowhere yet). One that has
@@ -166,8 +132,10 @@ class StreamState:
         self.workers: dict[int, Worker] = {}
         self.homes = Homes(self.shards, self.workers) if self.shards else None
         self.starts = ShardStarts(self.shards) if self.shards else None
-        self.filling = Filling(self.window, contents_at, self.blame, self.homes)
-        self.offering = Offering(self.window)
+        self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.homes))
+        self.filling = Filling(self.window, self.claims, self.blame)
+        self.leases = Leases(self.window)
+        self.offering = Offering(self.window, self.leases)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
         self.settles_until_s: float | None = None

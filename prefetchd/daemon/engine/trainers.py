@@ -113,7 +113,7 @@ class Trainers:
             if not stream.is_awaited and len(stream.consumers) == 1:
                 stream.offering.shareable = hello.shared
             held = {(slot, generation): (session, cursor) for cursor, slot, generation in hello.held}
-            stream.offering.resolve_absent(record, marks, held)
+            stream.leases.resolve_absent(record, marks, held)
         for cursor, epoch, step, waiting in hello.cursors:
             self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
         self._registry.settle(now_s)
@@ -192,7 +192,7 @@ class Trainers:
         absent = stream.absents.pop(record, None) if stream is not None else None
         if stream is None or absent is None:
             return
-        stream.offering.resolve_absent(record, marks, {})
+        stream.leases.resolve_absent(record, marks, {})
         if stream.failure is not None and not stream.in_use:
             self._registry.drop(stream)
             return
@@ -208,7 +208,7 @@ class Trainers:
         if stream is None or absent is None or absent.departed:
             return
         stream.absents[record] = dataclasses.replace(absent, departed=True)
-        stream.offering.absent_departed(record, marks)
+        stream.leases.absent_departed(record, marks)
         self._registry.linger(stream, absent.position, now_s + self._linger_clean_s, clean=True)
         self._registry.settle(now_s)
 
@@ -237,7 +237,7 @@ class Trainers:
             self._commands.append(Send(session, StreamFailed("caller", text)))
             return
         stream.plans.assume(message)
-        stream.offering.doubt(message.epoch)
+        stream.leases.doubt(message.epoch)
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))
@@ -260,7 +260,7 @@ class Trainers:
         consumer.waited_us += message.waited_us
         stream.counters.waited_us += message.waited_us
         for at in range(0, len(released), 3):
-            stream.offering.release((session, released[at]), released[at + 1], released[at + 2])
+            stream.leases.release((session, released[at]), released[at + 1], released[at + 2])
 
     def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int) -> None:
         """Progress that was made and not told any more."""

@@ -161,7 +161,7 @@ class Waits:
         )
 
     def _suspect(self, stream: StreamState) -> Cause | None:
-        if not stream.filling.queue.has_suspect:
+        if not stream.claims.queue.has_suspect:
             return None
         busy = [worker for worker in self._pool.workers.values() if worker.busy]
         text = "a sample on which workers have died is to be made while nothing else runs, and waits for other tasks"
@@ -222,7 +222,7 @@ def _slots(ring: Ring) -> str:
 
 
 def _holders(stream: StreamState) -> str:
-    held = [(f"pid {each.pid}", stream.offering.held(each.session)) for each in stream.consumers.values()]
+    held = [(f"pid {each.pid}", stream.leases.held(each.session)) for each in stream.consumers.values()]
     told = ", ".join(f"{who} holds {count}" for who, count in held if count)
     former = f"workers of a dead daemon may still write to {len(stream.former_grants)}" if stream.former_grants else ""
     return "; ".join(filter(None, [told and f"Offered or handed out: {told}", former])) or "Nobody holds a batch"

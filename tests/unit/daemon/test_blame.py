@@ -269,7 +269,7 @@ def test_a_suspect_waits_for_a_task_that_never_ends_but_not_for_long():
     world.killing[(0, 0)] = 1
     world.settle()
     assert not run.trainer.can_next(1), "it would have to run alone"
-    assert run.state.filling.queue.has_suspect
+    assert run.state.claims.queue.has_suspect
     assert run.state.counters.worker_deaths == SUSPECTED_AFTER
     world.now += PATIENCE_S + 1
     world.tick()
@@ -306,7 +306,7 @@ def test_a_suspect_without_a_worker_keeps_nobody_waiting():
     withheld = []
     while not withheld:
         while world.pending:
-            if world.pending[0][0] == "started" and run.state.filling.queue.has_suspect:
+            if world.pending[0][0] == "started" and run.state.claims.queue.has_suspect:
                 withheld.append(world.pending.pop(0))
             else:
                 world.deliver(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefetchd.daemon.engine.batches import Batch
+from prefetchd.daemon.engine.leases import Leases
 from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.window import Window
 from prefetchd.daemon.sessions import OUTBOX_LIMIT
@@ -15,7 +16,7 @@ def test_failures_are_told_a_few_at_a_time():
     window = Window(EpochLengths(1000), lambda slot, record: None)
     window.ring = Ring(1000)
     window.ring.reserve(1000)
-    offering = Offering(window)
+    offering = Offering(window, Leases(window))
     offering.place_cursor(("trainer", 1), (0, 0), waiting=False)
     for step in range(1000):
         window.batches[0, step] = Batch((0, step), 1, error=b"it failed")

@@ -202,7 +202,7 @@ def test_a_suspect_that_waits_for_others(world):
         world._die(worker, 0, "killed by SIGSEGV", Note(worker.tasks[0][0], LOADING, 0, 0))
         world.run()
         deliver(world, "started")
-    assert waiter.state.filling.queue.has_suspect
+    assert waiter.state.claims.queue.has_suspect
     world.engine.waits._after_s = 10.0
     told = waiter.after(11.0)
     assert "a sample on which workers have died is to be made while nothing else runs" in told.cause

@@ -1,0 +1,49 @@
+"""What has happened on a stream, counted. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.daemon.engine.durations import Durations
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """What has happened on the stream since it began."""
+
+    batches: int = 0
+    samples: int = 0
+    payload_bytes: int = 0
+    tasks: int = 0
+    fill_us: int = 0
+    consumed: int = 0
+    waited_us: int = 0
+    failed: int = 0
+    deviations: int = 0
+    worker_deaths: int = 0
+    bad_samples: int = 0
+    retries: int = 0
+    zygote_deaths: int = 0
+    longest_task_us: int = 0
+    task_durations: Durations = dataclasses.field(default_factory=Durations)
+    sample_durations: Durations = dataclasses.field(default_factory=Durations)
+
+    def batch_is_ready(self, payload_bytes: int) -> None:
+        """A batch of so many bytes can be offered for the first time."""
+        self.batches += 1
+        self.payload_bytes += payload_bytes
+
+    def task_took(self, duration_us: int, samples: int) -> None:
+        """A fill task is done; each of its samples counts as an equal part of it."""
+        self.tasks += 1
+        self.fill_us += duration_us
+        self.samples += samples
+        self.longest_task_us = max(self.longest_task_us, duration_us)
+        self.task_durations.add(duration_us)
+        if samples:
+            self.sample_durations.add(duration_us // samples, samples)
+
+    def take_longest_task_us(self) -> int:
+        """The longest task since the last call."""
+        longest, self.longest_task_us = self.longest_task_us, 0
+        return longest
