@@ -9,19 +9,13 @@ that collation and the way to the trainer are all that is left.
 from __future__ import annotations
 
 import argparse
-import itertools
 from typing import Any
 
-from prefetchd_client import PrefetchLoader
-from torch.utils.data import DataLoader
-
-from benchmarks.harness import endless, interleave, own_daemon, report, stopwatch
-from benchmarks.loading import RING_BATCHES, WORKERS
+from benchmarks.loading import compare
 from examples.texts import Texts, padded
 
 TEXTS, BATCH = 20_000, 64
 BATCHES_A_ROUND = 900
-TO_REACH = 1.2
 
 
 def main() -> None:
@@ -32,28 +26,8 @@ def main() -> None:
     dataset: Any = Texts("benchmark", TEXTS)
     if arguments.prepared:
         dataset = [dataset[number] for number in range(TEXTS)]
-    common: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "num_workers": WORKERS}
-    common["collate_fn"] = padded
-    with own_daemon(workers=WORKERS), PrefetchLoader(dataset, buffer=RING_BATCHES, **common) as ours:
-        theirs = DataLoader(dataset, persistent_workers=True, **common)
-
-        def batches_a_second(loader: DataLoader[Any]) -> float:
-            batches = endless(loader)
-            # The workers of the one that is not measured stand still: its buffer is full.
-            for _ in itertools.islice(batches, RING_BATCHES + 1):
-                pass
-            elapsed = stopwatch()
-            for batch in itertools.islice(batches, BATCHES_A_ROUND):
-                del batch
-            return BATCHES_A_ROUND / elapsed()
-
-        contestants = {
-            "prefetchd": lambda: batches_a_second(ours),
-            "DataLoader": lambda: batches_a_second(theirs),
-        }
-        figures = interleave(arguments.rounds, contestants)
     title = "text, prepared" if arguments.prepared else "text"
-    report(title, "batches/s", figures, "prefetchd", {"DataLoader": TO_REACH})
+    compare(title, dataset, BATCH, BATCHES_A_ROUND, arguments.rounds, {"DataLoader": 1.2}, padded)
 
 
 if __name__ == "__main__":

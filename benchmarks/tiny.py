@@ -45,7 +45,8 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    compare("tiny", Images(), BATCH, BATCHES_A_ROUND, parser.parse_args().rounds)
+    to_reach: dict[str, float | None] = {"two bare loops": 0.95, "DataLoader": 1.0}
+    compare("tiny", Images(), BATCH, BATCHES_A_ROUND, parser.parse_args().rounds, to_reach)
 
 
 if __name__ == "__main__":
