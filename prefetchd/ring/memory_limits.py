@@ -24,9 +24,14 @@ def free_bytes(directory: str) -> int:
     if found.f_bsize > mmap.PAGESIZE:
         pages = _number(Path(_FREE_HUGE_PAGES.format(found.f_bsize >> 10)))
         return (pages or 0) * found.f_bsize
-    import psutil
+    return _available_bytes()
 
-    return int(psutil.virtual_memory().available)
+
+def _available_bytes() -> int:
+    """What the kernel would give to a new process without swapping, as proc_meminfo(5) has it."""
+    with open("/proc/meminfo") as file:
+        found = dict(line.split(":") for line in file)
+    return int(found["MemAvailable"].removesuffix(" kB\n")) << 10
 
 
 def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:
