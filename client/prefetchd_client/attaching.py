@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+from collections.abc import Iterator
 from typing import Any
+
+from torch.utils.data import IterableDataset
 
 from prefetchd.wire.errors import CallerError, DaemonUnavailableError
 from prefetchd.wire.messages import Hello
@@ -34,6 +37,34 @@ class DeclaredDataset:
     def __getitem__(self, index: Any) -> Any:
         """Raises CallerError."""
         raise CallerError(f"the dataset of the declared stream {self._name!r} is in its workers, not here")
+
+
+class DeclaredIterable(IterableDataset[Any]):
+    """The same in the place of an iterable dataset."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        self._spec = spec
+
+    def __len__(self) -> int:
+        """Samples that make as many batches. Raises TypeError where nobody knows."""
+        spec = self._spec
+        if not spec.epoch_steps or spec.drop_last:
+            raise TypeError(f"nobody here knows how many samples the declared stream {spec.name!r} has")
+        return spec.epoch_steps * max(1, spec.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raises CallerError."""
+        raise CallerError(f"the dataset of the declared stream {self._spec.name!r} is in its workers, not here")
+
+
+def dataset_of(spec: StreamSpec) -> Any:
+    """What stands in the trainer for the dataset of a declared stream."""
+    return DeclaredIterable(spec) if spec.order == "iterable" else DeclaredDataset(spec)
+
+
+def is_elsewhere(dataset: Any) -> bool:
+    """True of what dataset_of() makes."""
+    return isinstance(dataset, DeclaredDataset | DeclaredIterable)
 
 
 def attached_client(paths: RuntimePaths, name: str) -> StreamClient:

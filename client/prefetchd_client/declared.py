@@ -18,6 +18,8 @@ import sys
 import traceback
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.framing import send
 from prefetchd.wire.messages import Declared, LoadFailed
@@ -55,13 +57,11 @@ def named(entry_point: str) -> Any:
 def request_for(declared: dict[str, Any]) -> StreamRequest:
     """The spec and the program of a declared stream. Raises CallerError and whatever the user's code raises."""
     dataset = make(declared["dataset"], json.dumps(declared["dataset_args"]))
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        kind = type(dataset).__name__
-        raise CallerError(f"{declared['dataset']} made a {kind}; allowed: a dataset with __len__ and __getitem__")
+    order = _order_of(dataset, declared)
     made = {key: named(declared[key]) if declared[key] else None for key in ("collate_fn", "worker_init_fn")}
     request = stream_request(
         dataset=dataset,
-        order="shuffle" if declared["shuffle"] else "sequential",
+        order=order,
         batch_size=declared["batch_size"] or None,
         drop_last=declared["drop_last"],
         collate_fn=made["collate_fn"],
@@ -79,6 +79,29 @@ def request_for(declared: dict[str, Any]) -> StreamRequest:
     )
     request.parts["dataset"] = Made(declared["dataset"], declared["dataset_args"])
     return request
+
+
+def _order_of(dataset: Any, declared: dict[str, Any]) -> str:
+    """Raises CallerError when the dataset is none, or what is declared cannot be for its kind."""
+    if isinstance(dataset, IterableDataset):
+        if declared["shuffle"]:
+            raise CallerError("shuffle = true; allowed for an IterableDataset: false (it shuffles for itself)")
+        if declared["store"] == "files":
+            raise CallerError('store = {files = ...}; allowed for an IterableDataset: "shm", {ram_disk = ...}')
+        if declared["progress_file"] and declared["workers"] > 1:
+            raise CallerError(
+                "progress = {file = ...} and workers = "
+                f"{declared['workers']}; allowed for an IterableDataset: workers = 1 (where shards end, batches and "
+                "steps are not the same)"
+            )
+        return "iterable"
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        kind = type(dataset).__name__
+        raise CallerError(
+            f"{declared['dataset']} made a {kind}; allowed: a dataset with __len__ and __getitem__, or an "
+            "IterableDataset"
+        )
+    return "shuffle" if declared["shuffle"] else "sequential"
 
 
 def main(parent: str, socket_fd: str, daemon_socket: str) -> None:

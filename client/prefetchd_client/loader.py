@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.shard_states import ShardState
-from prefetchd_client.attaching import DeclaredDataset, attached_client
+from prefetchd_client.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.changes import ChangeWatch
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.forks import guard_forks, is_forked
@@ -177,7 +177,7 @@ class PrefetchLoader(DataLoader[Any]):
         loader = cls.__new__(cls)
         DataLoader.__init__(
             loader,
-            DeclaredDataset(spec),  # type: ignore[arg-type]
+            dataset_of(spec),
             batch_size=spec.batch_size or None,
             drop_last=spec.drop_last,
             timeout=timeout,
@@ -277,7 +277,7 @@ class PrefetchLoader(DataLoader[Any]):
         if they are not what they were, iterators that begin from now on get batches of what they are now. Those that
         have begun go on. Does nothing to an attached loader, whose dataset is not here. Raises UnpicklableError,
         NoSpaceError and what the constructor raises."""
-        if isinstance(self.dataset, DeclaredDataset):
+        if is_elsewhere(self.dataset):
             return
         request = self._request(self.spec.name)
         if request.spec.fingerprint == self.spec.fingerprint:

@@ -77,3 +77,19 @@ def growing(length=24):
 
 def padded(samples):
     return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+
+class Shares(torch.utils.data.IterableDataset):
+    """Numbers, each worker's share of them."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        place, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        return iter([torch.full((3,), float(number)) for number in range(place, self.length, workers)])
+
+
+def shares(length=20):
+    return Shares(length)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
 from prefetchd_client import PrefetchLoader
+from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError, DaemonRefusedError, DaemonUnavailableError
 from tests.scenario.datasets import Numbers, equal
+from tests.scenario.declared_datasets import shares
 from tests.scenario.watching import is_gone, stream_when, until
 
 NUMBERS = 'dataset = "tests.scenario.declared_datasets:numbers"\n'
+SHARES = 'dataset = "tests.scenario.declared_datasets:shares"\n'
 
 
 @pytest.fixture
@@ -84,6 +88,44 @@ def test_what_is_not_declared_cannot_be_attached_to(daemon, declare):
         PrefetchLoader.attach("test")
     with pytest.raises(CallerError):
         PrefetchLoader.attach("")
+
+
+def test_an_iterable_dataset_is_shared_out_to_as_many_workers_as_are_declared(daemon, declare):
+    declare(f"[streams.it]\n{SHARES}batch_size = 3\nworkers = 2\nbuffer = 8\n")
+    stream_when(daemon, "it", ready(8))
+    wanted = list(DataLoader(shares(), 3, num_workers=2))
+    with PrefetchLoader.attach("it") as loader:
+        assert all(map(equal, loader, wanted))
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+        with pytest.raises(TypeError):
+            len(loader)
+        with pytest.raises(CallerError):
+            iter(loader.dataset)
+    with PrefetchLoader.attach("it") as loader:
+        loader.load_state_dict(state)
+        assert all(map(equal, loader, wanted[3:]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("shuffle = true\n", "shuffle = true; allowed for an IterableDataset: false"),
+        ('on_error = "skip"\n', "on_error='skip'; allowed for an IterableDataset: 'raise'"),
+        (
+            'workers = 2\nprogress = {file = "progress.txt"}\n',
+            "workers = 2; allowed for an IterableDataset: workers = 1",
+        ),
+        ("store = {files = DIRECTORY}\n", "store = {files = ...}; allowed for an IterableDataset:"),
+    ],
+)
+def test_what_an_iterable_dataset_cannot_have_is_told(declare, tmp_path, lines, why):
+    (tmp_path / "disk").mkdir()
+    declare(f"[streams.it]\n{SHARES}{lines}".replace("DIRECTORY", f'"{tmp_path / "disk"}"'))
+    with pytest.raises(DaemonRefusedError, match=re.escape(why)):
+        PrefetchLoader.attach("it")
 
 
 @pytest.mark.parametrize(
