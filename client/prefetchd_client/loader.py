@@ -6,6 +6,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from prefetchd_client.ranks import resolve_rank
 from prefetchd_client.sessions import Session, Sessions
 from prefetchd_client.stream_client import WaitTimedOut
 from prefetchd_client.stream_request import StreamRequest, resolve_order, stream_request
+from prefetchd_client.successors import await_successor, is_used, predecessor_of
 from prefetchd_client.wrapping import arguments_of
 
 WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
@@ -137,9 +139,13 @@ class PrefetchLoader(DataLoader[Any]):
             "on_error": on_error,
             "fingerprint_extra": fingerprint_extra,
         }
-        request = self._request()
+        is_own_order = sampler is not None or batch_sampler is not None
+        former = predecessor_of(self.dataset, self.collate_fn) if is_own_order else None
+        request = self._request(former.hand_over(self._options) if former is not None else None)
         self._took_over(request)
         self._begin(Sessions.opened(socket, request, fresh=fresh))
+        if not is_own_order:
+            await_successor(self)
 
     def _begin(self, sessions: Sessions) -> None:
         self._epoch = 0
@@ -183,6 +189,7 @@ class PrefetchLoader(DataLoader[Any]):
             timeout=timeout,
         )
         loader.fingerprint_s = 0.0
+        loader.socket = socket
         loader.spec = spec
         loader._assumptions = None
         loader._watch = ChangeWatch({})
@@ -289,10 +296,18 @@ class PrefetchLoader(DataLoader[Any]):
 
     def close(self) -> None:
         """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
+        is_used(self)
         for iterator in list(self._iterators):
             iterator.stop()
         # The cursors end with the session: until then they tell the daemon where the next run goes on.
         self._finalizer()
+
+    def __reduce__(self) -> Any:
+        """As its arguments: unpickled, it is a loader of its own, at its beginning."""
+        if is_elsewhere(self.dataset):
+            return partial(type(self).attach, self.spec.name, timeout=self.timeout, socket=self.socket), ()
+        own = {name: getattr(self, name) for name in ("rank", "world_size", "socket", "fresh")}
+        return partial(type(self), self.dataset, **(arguments_of(self) | self._options | own)), ()
 
     def __enter__(self) -> PrefetchLoader:
         return self
@@ -300,11 +315,21 @@ class PrefetchLoader(DataLoader[Any]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def hand_over(self, options: dict[str, Any]) -> str:
+        """For a loader that a framework makes of this one, with these `options`: gives up the stream, and says what it
+        is called. Whoever iterates over this loader after all gets another one."""
+        is_used(self)
+        self._waiting = None
+        self._sessions.give_up(self._request)
+        options["stream"], self._options["stream"] = self._options["stream"], None
+        return self.spec.name
+
     # --- for PrefetchIterator ---
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
         """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
         self._check_fork()
+        is_used(self)
         if self._watch.has_changed():
             self._refresh_if_possible()
         if self._waiting is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -18,24 +19,35 @@ Session = StreamClient | InlineStream
 
 
 class Sessions:
-    """`current` is the session that new cursors belong to. One thread at a time."""
-
-    current: Session
+    """One thread at a time."""
 
     def __init__(self, current: Session, socket: str | Path | None) -> None:
-        self.current = current
+        self._current = current
         self._socket = socket
         self._former: list[Session] = []
+        self._again: Callable[[], StreamRequest] | None = None
+
+    @property
+    def current(self) -> Session:
+        """The session that new cursors belong to. Raises what StreamClient raises when it was given up."""
+        if self._again is not None:
+            request, self._again = self._again(), None
+            self._current = _open(self._socket, request, fresh=False)
+        return self._current
 
     @classmethod
     def opened(cls, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> Sessions:
         """With a session on what `request` tells. Raises what StreamClient raises."""
         return cls(_open(socket, request, fresh=fresh), socket)
 
+    def give_up(self, again: Callable[[], StreamRequest]) -> None:
+        """The stream is another's from now on; whoever needs a session still gets one on what `again` tells then."""
+        self._current.close()
+        self._again = again
+
     def replace(self, request: StreamRequest, waiting: ClientCursor | None) -> None:
         """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
-        UnpicklableError, and nothing has
-        changed then, and what else StreamClient raises."""
+        UnpicklableError, and nothing has changed then, and what else StreamClient raises."""
         inline = isinstance(self.current, InlineStream)
         prepared = None if inline else pickle_program(request.parts)
         former = self.current
@@ -46,7 +58,7 @@ class Sessions:
         else:
             # First: its name is free then.
             former.close()
-        self.current = _open(self._socket, request, prepared, fresh=False)
+        self._current = _open(self._socket, request, prepared, fresh=False)
 
     def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
         """An iterator of `session` is gone. Idempotent."""
@@ -57,12 +69,13 @@ class Sessions:
 
     def close(self) -> None:
         """Ends all. Idempotent."""
-        for session in (*self._former, self.current):
+        self._again = None
+        for session in (*self._former, self._current):
             session.close()
 
     def abandon(self) -> None:
         """In a forked child."""
-        for session in (*self._former, self.current):
+        for session in (*self._former, self._current):
             session.abandon()
 
 

@@ -21,6 +21,7 @@ def arguments_of(dataloader: DataLoader[Any]) -> dict[str, Any]:
         "prefetch_factor": dataloader.prefetch_factor,
         "persistent_workers": dataloader.persistent_workers,
         "pin_memory_device": dataloader.pin_memory_device,
+        "in_order": dataloader.in_order,
     }
     if dataloader.batch_sampler is not None and dataloader.batch_size is None:
         return arguments | {"batch_sampler": dataloader.batch_sampler}

@@ -12,7 +12,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.utils.data._utils.worker as torch_worker
+from torch.utils.data import IterDataPipe, graph_settings
 
 from prefetchd.plan.shard_plan import ShardPlan
 from prefetchd.wire.shard_states import ShardState
@@ -59,6 +61,7 @@ class Shards:
         self._plan = plan
         self._seeder = seeder
         self._note = note
+        self._spec = spec
         self._rows = max(1, spec.batch_size)
         self._drop_last = spec.drop_last
         self._walks: dict[int, list[_Walk]] = {}
@@ -155,6 +158,9 @@ class Shards:
         )
         torch_worker._worker_info = walk.info
         self._seeder.seed(seed)
+        if isinstance(program.dataset, IterDataPipe):
+            with user_code(f"sharding the data pipe, {where}"):
+                self._share_out(program.dataset, walk)
         if program.worker_init_fn is not None:
             with user_code(f"worker_init_fn({walk.shard}), {where}"):
                 program.worker_init_fn(walk.shard)
@@ -169,6 +175,13 @@ class Shards:
             with user_code(f"load_state_dict() of the dataset's iterator, {where}"):
                 iterator: Any = walk.iterator
                 iterator.load_state_dict(of_iterator)
+
+    def _share_out(self, pipe: IterDataPipe[Any], walk: _Walk) -> None:
+        """As DataLoader does: all shards shuffle alike, and each sharding_filter() passes this one's share."""
+        generator = torch.Generator().manual_seed(self._plan.begin_seed(walk.epoch, 0))
+        graph_settings.apply_random_seed(pipe, generator)
+        ranks = self._spec.world_size
+        graph_settings.apply_sharding(pipe, self._plan.shards * ranks, walk.shard * ranks + self._spec.rank)
 
 
 def _state_of(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import ChainDataset, IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.compatibility import material as m
 from tests.compatibility.case import Loading, Raised, Separate, case, every_batch, loading
@@ -134,6 +135,10 @@ def padded(samples: list[Any]) -> dict[str, Any]:
     return {"texts": [sample["text"] for sample in samples], "ids": ids}
 
 
+def doubled(number: int) -> int:
+    return 2 * number
+
+
 def told_worker(samples: list[Any]) -> Any:
     info: Any = get_worker_info()
     return info.id, samples
@@ -212,6 +217,22 @@ def chain_dataset() -> Loading:
 @case("datasets")
 def chain_dataset_that_workers_share() -> Loading:
     return loading(ChainDataset([Lines(5), Lines(14)]), batch_size=3)
+
+
+@case("datasets")
+def a_data_pipe_that_is_sharded() -> Loading:
+    return loading(IterableWrapper(range(20)).sharding_filter().map(doubled), batch_size=3, use=epochs)
+
+
+@case("datasets")
+def a_data_pipe_that_is_not_sharded() -> Loading:
+    return loading(IterableWrapper(range(7)), batch_size=3)
+
+
+@case("datasets")
+def a_data_pipe_that_is_shuffled_before_it_is_sharded() -> Loading:
+    pipe = IterableWrapper(range(20)).shuffle().sharding_filter()
+    return loading(pipe, batch_size=3, use=lambda loader: sorted(int(x) for batch in loader for x in batch))
 
 
 @case("datasets")
