@@ -75,9 +75,9 @@ def test_not_one_ready_batch_is_computed_again(daemon):
         full(daemon, loader, 31)
         kill(daemon)
         daemon.start()
-        assert next(iterator)[1][0] == 4, "it hears of the end"
-        assert next(iterator)[1][0] == 8, "it has come back"
-        assert loader.stats()["reconnections"] == 1
+        while not loader.stats()["reconnections"]:
+            # It hears of the end in one of them, and has come back in a later one.
+            assert next(iterator)[1][0] == 4 * loader.stats()["yielded"] - 4
         consumed = loader.stats()["yielded"]
         for step in range(consumed, 200):
             assert next(iterator)[1][0] == 4 * step

@@ -55,7 +55,7 @@ def test_a_file_that_is_no_ring_is_closed_at_once(content, size, error):
 
 
 def test_one_that_cannot_be_mapped_is_closed_too(monkeypatch):
-    def fail(fd: int, size: int) -> mmap.mmap:
+    def fail(*_: int) -> mmap.mmap:
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(mmap, "mmap", fail)
