@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A test waits for its processes most of the time.
+TESTS_AT_ONCE ?= 3
 
 .PHONY: setup demo test check clean
 .DEFAULT_GOAL := test
@@ -19,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff check .
