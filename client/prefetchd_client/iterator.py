@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from prefetchd_client.cursors import EndOfEpoch
+from prefetchd_client.cursors import ClientCursor, EndOfEpoch
+from prefetchd_client.sessions import Session
 
-if TYPE_CHECKING:
-    from prefetchd_client.cursors import ClientCursor
-    from prefetchd_client.loader import PrefetchLoader
-    from prefetchd_client.sessions import Session
+
+class Epochs(Protocol):
+    """What an iterator needs of its loader."""
+
+    def __len__(self) -> int: ...
+
+    def begin_epoch(self) -> tuple[Session, ClientCursor]: ...
+
+    def next_batch(self, session: Session, cursor: ClientCursor) -> Any: ...
+
+    def end_cursor(self, session: Session, cursor: ClientCursor) -> None: ...
 
 
 class PrefetchIterator(Iterator[Any]):
     """An iterator over the epoch that is next when its first batch is asked for. Living iterators are independent."""
 
-    def __init__(self, loader: PrefetchLoader) -> None:
+    def __init__(self, loader: Epochs) -> None:
         self._loader = loader
         self._cursor: ClientCursor | None = None
         self._session: Session | None = None

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from prefetchd_client.loader import PrefetchLoader
+
+class Predecessor(Protocol):
+    """A loader that can hand its stream over."""
+
+    dataset: Any
+    collate_fn: Any
+
+    def hand_over(self, options: dict[str, Any]) -> str: ...
+
 
 # Living ones that nobody has iterated over.
-_unused: weakref.WeakSet[PrefetchLoader] = weakref.WeakSet()
+_unused: weakref.WeakSet[Predecessor] = weakref.WeakSet()
 
 
-def await_successor(loader: PrefetchLoader) -> None:
+def await_successor(loader: Predecessor) -> None:
     """The loader, of no sampler of its own, has a stream that nobody has used so far."""
     _unused.add(loader)
 
 
-def is_used(loader: PrefetchLoader) -> None:
+def is_used(loader: Predecessor) -> None:
     """From now on its stream is its own."""
     _unused.discard(loader)
 
 
-def predecessor_of(dataset: Any, collate_fn: Any) -> PrefetchLoader | None:
+def predecessor_of(dataset: Any, collate_fn: Any) -> Predecessor | None:
     """The unused loader of the same dataset and collate_fn, if there is one."""
     for loader in list(_unused):
         if loader.dataset is dataset and loader.collate_fn is collate_fn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers, equal
+from tests.scenario.watching import report_when
 
 
 class Backwards:
@@ -25,9 +25,13 @@ class Backwards:
         return self.length
 
 
-def streams(daemon):
-    found = json.loads(daemon.command("status", "--json").stdout)["streams"]
-    return sorted(each["name"] for each in found if each["consumers"])
+def consumed_are(daemon, *names):
+    """Waits until these streams, and no others, have a consumer."""
+
+    def look(report):
+        return sorted(each["name"] for each in report.snapshot["streams"] if each["consumers"]) == sorted(names)
+
+    return report_when(daemon, look, f"{names} are consumed")
 
 
 def batches(dataset, **arguments):
@@ -40,7 +44,7 @@ def test_a_loader_with_a_sampler_takes_the_stream_of_the_unused_one_without(shar
     with PrefetchLoader(dataset, batch_size=4, stream="anew") as first:
         with PrefetchLoader(dataset, batch_size=4, sampler=Backwards(20)) as second:
             assert second.stats()["stream"] == "anew"
-            assert streams(shared_daemon) == ["anew"]
+            consumed_are(shared_daemon, "anew")
             assert all(map(equal, second, list(torch.utils.data.DataLoader(dataset, 4, sampler=Backwards(20)))))
         assert all(map(equal, first, batches(Numbers(20)))), "whoever wants the first one after all has it"
 
@@ -51,7 +55,7 @@ def test_a_loader_that_was_iterated_over_keeps_its_stream(shared_daemon):
         iterator = iter(first)
         next(iterator)
         with PrefetchLoader(dataset, batch_size=4, sampler=Backwards(20), stream="other"):
-            assert streams(shared_daemon) == ["kept", "other"]
+            consumed_are(shared_daemon, "kept", "other")
         assert len(list(iterator)) == 4
 
 
@@ -63,7 +67,7 @@ def test_loaders_that_nobody_makes_from_others_keep_theirs(shared_daemon, sample
         for own, name in zip(samplers, ("one", "two"))
     )
     with first, second:
-        assert streams(shared_daemon) == ["one", "two"]
+        consumed_are(shared_daemon, "one", "two")
 
 
 def test_an_unpickled_loader_is_one_of_its_own_with_the_same_arguments(shared_daemon):
