@@ -19,6 +19,19 @@ PLANNER = -1
 ORPHANED = "its zygote died"
 """How a worker ended that was never heard of: it may never have begun."""
 
+KILLED = "killed by SIGKILL"
+"""How a process ended that did nothing for it: somebody else did, or the kernel, for memory."""
+
+MOST_DEATHS = 3
+MOST_KILLS = 10
+"""Deaths in a row, with nothing done in between, after which a process is not started again: of its own fault, and
+killed from outside."""
+
+
+def is_hopeless(deaths: int, how: str) -> bool:
+    """True when a process that has died so often in a row, the last time like this, will die again."""
+    return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
+
 
 @dataclasses.dataclass(frozen=True)
 class Look:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from prefetchd.wire.messages import Message
 from prefetchd.wire.program_layout import Environment
-from prefetchd.workers.backend import Watcher
+from prefetchd.workers.backend import UNEXPLAINED, Watcher
 from prefetchd.workers.child_process import ChildProcess
 from prefetchd.workers.environment import variables_at_start
 from prefetchd.workers.note import NoteFile
-from prefetchd.workers.zygote_children import BOOTSTRAP, ENVIRONMENT
+from prefetchd.workers.zygote_children import BOOTSTRAP, ENVIRONMENT, ending
 
 REAP_DEADLINE_S = 5.0
 
@@ -66,8 +66,11 @@ class EnvironmentZygote:
                 os.setpriority(os.PRIO_PROCESS, pid, nice)
         self.child = ChildProcess(watcher, ours, pid, os.pidfd_open(pid), output, on_message, on_end, on_output)
 
-    def reap(self) -> None:
-        """It has ended, or is about to: waits for that a while."""
+    def reap(self) -> str:
+        """It has ended, or is about to: waits for that a while, and says how it did."""
         self.note.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(REAP_DEADLINE_S)
+        try:
+            code = self._process.wait(REAP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            return UNEXPLAINED
+        return ending(-code if code < 0 else code << 8)

@@ -71,7 +71,7 @@ class ProcessBackend:
                 self._watcher,
                 environment,
                 lambda message, fds: self._environment_says(digest, message, fds),
-                lambda how: self._environment_ended(digest, how),
+                lambda _: self._environment_ended(digest),
                 lambda text: self._zygote_printed(digest, text),
                 nice=self._nice,
             )
@@ -200,11 +200,11 @@ class ProcessBackend:
         else:
             close_all(fds)
 
-    def _environment_ended(self, digest: bytes, how: str) -> None:
+    def _environment_ended(self, digest: bytes) -> None:
         zygote = self._zygotes.pop(digest, None)
         if zygote is None:
             return
-        zygote.reap()
+        how = zygote.reap()
         zygote.child.close()
         for stream in list(zygote.streams):
             host = self._hosts.get(stream)

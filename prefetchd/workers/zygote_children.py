@@ -130,7 +130,7 @@ class Children:
         self._poll.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        send(self._sock, ChildEnded(number, _ending(status)))
+        send(self._sock, ChildEnded(number, ending(status)))
 
 
 def _execute(role: str, sock: socket.socket, output: int, fds: list[int], numbers: tuple[int, ...]) -> int:
@@ -149,7 +149,8 @@ def _execute(role: str, sock: socket.socket, output: int, fds: list[int], number
     return process.pid
 
 
-def _ending(status: int) -> str:
+def ending(status: int) -> str:
+    """In words, of what waitpid(2) gives."""
     if os.WIFSIGNALED(status):
         return f"killed by {_signal_name(os.WTERMSIG(status))}"
     return f"exited with {os.WEXITSTATUS(status)}"

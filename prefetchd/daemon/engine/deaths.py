@@ -14,10 +14,8 @@ from prefetchd.daemon.engine.blame import (
 )
 from prefetchd.daemon.engine.commands import Command, Log
 from prefetchd.daemon.engine.stream import StreamState, Worker, WorkerStage
-from prefetchd.workers.backend import ORPHANED, UNEXPLAINED
+from prefetchd.workers.backend import ORPHANED, UNEXPLAINED, is_hopeless
 from prefetchd.workers.note import LOADING, NO_NOTE, Note
-
-MOST_DEATHS_AT_START = 3
 
 FailStream = Callable[[StreamState, str, str], None]
 
@@ -83,7 +81,7 @@ class Deaths:
 
     def _died_at_start(self, stream: StreamState, how: str) -> None:
         stream.deaths_at_start += 1
-        if stream.deaths_at_start >= MOST_DEATHS_AT_START:
+        if is_hopeless(stream.deaths_at_start, how):
             text = f"{stream.deaths_at_start} workers in a row died before they were ready: {how}"
             self._fail_stream(stream, "stream_failed", text)
 

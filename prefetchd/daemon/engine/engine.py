@@ -37,6 +37,7 @@ from prefetchd.wire.messages import (
     check_rows,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.workers.backend import is_hopeless
 from prefetchd.workers.note import NO_NOTE, Note
 
 
@@ -221,7 +222,7 @@ class Engine:
         stream.host_deaths += 1
         stream.counters.zygote_deaths += 1
         self._log("warning", "zygote died", stream=stream.name, how=how, deaths=stream.host_deaths)
-        if stream.host_deaths > 3:
+        if is_hopeless(stream.host_deaths, how):
             self._fail_stream(
                 stream, "stream_failed", f"the zygote of stream {stream.name!r} dies again and again: {how}"
             )

@@ -8,9 +8,8 @@ from prefetchd.daemon.engine.commands import Assign, Command, Log, StartWorker, 
 from prefetchd.daemon.engine.stream import Planner, Stage, StreamState
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Message, Planned
-from prefetchd.workers.backend import ORPHANED, PLANNER, UNEXPLAINED
+from prefetchd.workers.backend import ORPHANED, PLANNER, UNEXPLAINED, is_hopeless
 
-MOST_DEATHS = 3
 """Planners in a row that die before they have told anything."""
 
 FailStream = Callable[[StreamState, str, str], None]
@@ -73,7 +72,7 @@ class Planners:
         stream.planner_deaths += how not in (UNEXPLAINED, ORPHANED)
         fields = (("stream", stream.name), ("how", how), ("deaths", stream.planner_deaths))
         self._commands.append(Log("info" if how == "exited with 0" else "warning", "planner ended", fields))
-        if stream.planner_deaths > MOST_DEATHS:
+        if is_hopeless(stream.planner_deaths, how):
             text = f"the planner of stream {stream.name!r}, which runs its sampler, dies again and again: {how}"
             self._fail_stream(stream, "stream_failed", text)
 

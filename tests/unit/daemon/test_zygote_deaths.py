@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.backend import ORPHANED, UNEXPLAINED
+from prefetchd.workers.backend import KILLED, MOST_DEATHS, MOST_KILLS, ORPHANED, UNEXPLAINED
 from prefetchd.workers.note import NO_NOTE
 from tests.property.world import World
 
@@ -14,27 +16,50 @@ WORKERS = 8
 
 
 @pytest.mark.parametrize("how", [ORPHANED, UNEXPLAINED])
-def test_it_is_started_again_three_times(how):
+@pytest.mark.parametrize(
+    ("ends", "times"), [("killed by SIGSEGV", MOST_DEATHS), (KILLED, MOST_KILLS), (UNEXPLAINED, MOST_KILLS)]
+)
+def test_it_is_started_again_more_often_when_somebody_else_kills_it(how, ends, times):
     world = World(workers=WORKERS)
     trainer = world.join(SPEC)
     trainer.place(1, 0, 0, True)
-    for _ in range(3):
+    for _ in range(times):
         world.deliver(0)  # it has loaded; workers are started
         assert len(world.workers) == WORKERS
         for number in list(world.workers):
             del world.workers[number]
             world.engine.worker_died(number, how, world.now, NO_NOTE)
         world.pending.clear()
-        world.engine.host_died(trainer.stream, "killed by SIGKILL")
+        world.engine.host_died(trainer.stream, ends)
         world.run()
         assert trainer.failed is None
+    world.engine.host_died(trainer.stream, ends)
+    world.run()
+    assert "dies again and again" in trainer.failed
+
+
+def test_a_batch_that_was_made_begins_the_count_anew():
+    world = World(workers=WORKERS)
+    trainer = world.join(dataclasses.replace(SPEC, length=3000))
+    trainer.place(1, 0, 0, True)
     world.settle()
     trainer.activate(1)
-    assert trainer.can_next(1)
+    for _ in range(2 * MOST_DEATHS):
+        assert trainer.can_next(1)
+        for number in list(world.workers):
+            del world.workers[number]
+            world.engine.worker_died(number, ORPHANED, world.now, NO_NOTE)
+        world.pending.clear()
+        world.engine.host_died(trainer.stream, "killed by SIGSEGV")
+        world.run()
+        trainer.next(1, hold=False)
+        trainer.flush()
+        world.settle()
+    assert trainer.failed is None
 
 
 def test_workers_that_die_of_themselves_are_given_up():
-    world = World(workers=3)
+    world = World(workers=MOST_DEATHS + 1)
     trainer = world.join(SPEC)
     trainer.place(1, 0, 0, True)
     world.deliver(0)
@@ -42,4 +67,4 @@ def test_workers_that_die_of_themselves_are_given_up():
         del world.workers[number]
         world.engine.worker_died(number, "exited with 3", world.now, NO_NOTE)
     world.run()
-    assert "3 workers in a row died before they were ready: exited with 3" in trainer.failed
+    assert "4 workers in a row died before they were ready: exited with 3" in trainer.failed
