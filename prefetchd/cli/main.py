@@ -60,9 +60,8 @@ def cli() -> None:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 wrong usage; `status` has its own."""
     try:
-        cli(prog_name="prefetchd", standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        # What ctx.exit() was given, or None.
+        sys.exit(cli(prog_name="prefetchd", standalone_mode=False))
     except click.Abort:
         sys.exit(130)
     except click.ClickException as error:

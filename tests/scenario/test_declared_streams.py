@@ -220,6 +220,16 @@ def test_warm_returns_when_the_low_watermark_is_reached(daemon, tmp_path):
     assert found["ends"]["batches_ready"] == 6, "two epochs of three"
 
 
+def test_warm_says_when_its_time_is_over(daemon, tmp_path):
+    file = tmp_path / "streams.toml"
+    slow = 'dataset = "tests.scenario.declared_datasets:slow"\ndataset_args = {sample_s = 60}\n'
+    file.write_text(f"[streams.train]\n{slow}buffer = 4\n")
+    daemon.environment["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    done = daemon.command("warm", "--config", str(file), "--timeout", "0.1", check=False)
+    assert done.returncode == 3
+    assert "not warm within 0.1 s: stream 'train' has 0 batches ready" in done.stderr
+
+
 def test_warm_says_when_it_will_never_be(daemon, tmp_path):
     file = tmp_path / "streams.toml"
     file.write_text('[streams.train]\ndataset = "tests.no_such_module:make"\n')
