@@ -7,8 +7,8 @@ import time
 
 POLL_S = 0.001
 _RUNNING, _ALLOWED, _FIRST = range(3)
-_CELLS_A_TRAINER = 3
-_TAKEN, _RENEWALS, _FRESH = range(_CELLS_A_TRAINER)
+_CELLS_A_TRAINER = 4
+_TAKEN, _RENEWALS, _FRESH, _BREAKS = range(_CELLS_A_TRAINER)
 
 
 class Board:
@@ -33,6 +33,10 @@ class Board:
         """The trainer closes its loader and makes another one, with fresh= as told."""
         self._cells[self._at(trainer, _FRESH)] = fresh
         self._cells[self._at(trainer, _RENEWALS)] += 1
+
+    def break_off(self, trainer: int) -> None:
+        """The trainer goes on with another epoch after its next batch."""
+        self._cells[self._at(trainer, _BREAKS)] += 1
 
     def end(self) -> None:
         """All trainers close their loaders and exit."""
@@ -61,6 +65,10 @@ class Board:
     def renewals(self, trainer: int) -> int:
         """How often the trainer was told to make another loader."""
         return self._cells[self._at(trainer, _RENEWALS)]
+
+    def breaks(self, trainer: int) -> int:
+        """How often the trainer was told to break its epoch off."""
+        return self._cells[self._at(trainer, _BREAKS)]
 
     def is_fresh(self, trainer: int) -> bool:
         return bool(self._cells[self._at(trainer, _FRESH)])

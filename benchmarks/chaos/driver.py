@@ -193,6 +193,11 @@ class Driver:
             fresh = stimulus == "fresh loader"
             alone = [number for number, work in enumerate(WORKS) if work.stream != "shared" or not fresh]
             self._board.renew(self._dice.choice(alone), fresh=fresh)
+        elif stimulus.startswith("break off"):
+            for number, work in enumerate(WORKS):
+                # Of those that do so of themselves: others may come to another order with it.
+                if work.breaks and (work.reseeds or "reseeded" not in stimulus):
+                    self._board.break_off(number)
 
     def _kill_at_random(self) -> None:
         role = self._dice.choices(list(RANDOM_ROLES), list(RANDOM_ROLES.values()))[0]

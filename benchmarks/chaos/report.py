@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prefetchd_client.demo.machine import describe_machine
 
+from benchmarks.chaos.declared import declare
 from benchmarks.chaos.driver import BATCHES_A_KILL, Driver, Stuck
 from benchmarks.chaos.verdict import Samples, recomputed, use_one_thread
 from prefetchd.wire.kill_point_table import POINTS
@@ -22,6 +23,7 @@ SHOWN = 20
 def run(directory: Path, kills: int, seed: int, minutes: float) -> bool:
     """Runs and tells; True when nothing was wrong."""
     use_one_thread()
+    declare(directory)
     paths = runtime_paths()
     print(f"{describe_machine()}\n{kills} kills, seed {seed}", flush=True)
     driver = Driver(directory, paths, kills, seed, lambda line: print(line, flush=True))

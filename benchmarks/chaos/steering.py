@@ -11,7 +11,7 @@ from prefetchd.wire.kill_point_table import POINTS
 
 EXPENSIVE = 0.15
 """Most kills out of which a zygote has to import torch again; unless too few points would be hit."""
-AT_RANDOM = 0.3
+AT_RANDOM = 0.1
 """Kills at no point, but at a random time."""
 
 # What brings a process to a point; by the first pattern that matches. The rest is passed with every batch.
@@ -37,12 +37,15 @@ STIMULI = {
     "daemon.ring.*": "fresh loader",
     "client.program.*": "fresh loader",
     "worker.measured": "fresh loader",
+    "daemon.files.*": "kill the daemon",
+    "client.plan.*": "break off the reseeded",
+    "client.cursor.begun": "break off",
     "daemon.hello.*": "new loader",
     "daemon.session.*": "new loader",
     "client.hello.*": "new loader",
     "client.ring.*": "new loader",
     "client.close.*": "new loader",
-    "client.cursor.closed": "new loader",
+    "client.cursor.closed": "break off",
 }
 
 DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env"}

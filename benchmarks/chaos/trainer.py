@@ -21,6 +21,7 @@ import torch
 from prefetchd_client import PrefetchLoader, stream_request
 
 from benchmarks.chaos.board import Board
+from benchmarks.chaos.declared import FilesLoader
 from benchmarks.chaos.work import Work, digest, scribble
 from prefetchd.workers.process_setup import die_with_parent, name_process
 
@@ -77,7 +78,8 @@ class _Trainer:
         self._dice = dice
         self._board = board
         self._journal = journal
-        self._notes = str(directory / "samples")
+        self._directory = directory
+        self._breaks = board.breaks(number)
         self._state = journal.last_state()
         self._kept: deque[tuple[Any, str]] = deque()
 
@@ -104,13 +106,20 @@ class _Trainer:
             self._state = {**self._state, "step": step}
             self._journal.write("back", state=self._state)
 
-    def _loader(self, fresh: bool) -> PrefetchLoader:
+    def _loader(self, fresh: bool) -> PrefetchLoader | FilesLoader:
+        began_s = time.monotonic()
+        loader = FilesLoader(self._directory) if self._work.files else self._connected(fresh)
+        self._journal.write("loader", took_s=time.monotonic() - began_s, fresh=fresh)
+        if self._state is not None:
+            loader.load_state_dict(self._state)
+        return loader
+
+    def _connected(self, fresh: bool) -> PrefetchLoader:
         work = self._work
         # The default name counts the loaders of a script; this script makes the same one again.
         stream_request._ordinals = itertools.count(self._number)
-        began_s = time.monotonic()
-        loader = PrefetchLoader(
-            work.dataset(self._notes),
+        return PrefetchLoader(
+            work.dataset(str(self._directory / "samples")),
             batch_size=work.batch_size,
             shuffle=work.shuffle,
             num_workers=work.shards,
@@ -122,16 +131,12 @@ class _Trainer:
             stream=work.stream,
             fresh=fresh,
         )
-        self._journal.write("loader", took_s=time.monotonic() - began_s, fresh=fresh)
-        if self._state is not None:
-            loader.load_state_dict(self._state)
-        return loader
 
-    def _take_epoch(self, loader: PrefetchLoader, renewals: int) -> bool:
+    def _take_epoch(self, loader: PrefetchLoader | FilesLoader, renewals: int) -> bool:
         """One iterator's batches; False when the loader is to be closed."""
         iterator = iter(loader)
         epoch, step = (self._state["epoch"], self._state["step"]) if self._state is not None else (0, 0)
-        if self._work.reseeds and step == 0:
+        if self._work.reseeds and step == 0 and isinstance(loader, PrefetchLoader):
             loader.generator.manual_seed(self._work.seed_of(epoch))
         while True:
             if not self._board.may_take(self._number, renewals):
@@ -147,12 +152,18 @@ class _Trainer:
             self._drop(self._dice.randrange(self._work.keeps + 1))
             if self._dice.random() < RENEWAL:
                 return False
-            if self._dice.random() < self._work.breaks:
+            if self._is_to_break_off():
                 self._state = dict(loader.state_dict(), epoch=loader.state_dict()["epoch"] + 1, step=0)
                 self._journal.write("break", state=self._state)
+                if self._work.files:
+                    loader.load_state_dict(self._state)
                 return True
 
-    def _took(self, loader: PrefetchLoader, batch: Any, waited_s: float) -> None:
+    def _is_to_break_off(self) -> bool:
+        before, self._breaks = self._breaks, self._board.breaks(self._number)
+        return self._breaks > before or self._dice.random() < self._work.breaks
+
+    def _took(self, loader: PrefetchLoader | FilesLoader, batch: Any, waited_s: float) -> None:
         found = digest(batch)
         self._state = loader.state_dict()
         self._journal.write("batch", digest=found, waited_s=waited_s, state=self._state)

@@ -76,7 +76,8 @@ class Work:
     its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch.
     With `lookback` it often begins a new life as many batches earlier, at most. With a `generator` the order is what
     DataLoader makes of one that begins with `seed`; if it `reseeds`, of one that begins anew with each epoch, which
-    nobody can foresee. With `shards` the dataset is an iterable one."""
+    nobody can foresee. With `shards` the dataset is an iterable one. With `files` the stream is a declared one, and its
+    batches are files."""
 
     name: str
     seed: int
@@ -94,6 +95,7 @@ class Work:
     generator: bool = False
     reseeds: bool = False
     shards: int = 0
+    files: bool = False
 
     @property
     def steps(self) -> int:
@@ -154,6 +156,7 @@ WORKS = (
     Work("with a generator", 15, 60, 4, buffer=8, generator=True, keeps=1),
     Work("reseeded", 16, 40, 4, buffer=8, generator=True, reseeds=True, breaks=0.03),
     Work("iterable", 17, 70, 4, buffer=8, shuffle=False, shards=3, keeps=1, breaks=0.02),
+    Work("as files", 18, 80, 4, buffer=8, files=True, keeps=1, breaks=0.02),
 )
 
 

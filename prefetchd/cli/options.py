@@ -42,5 +42,6 @@ def config_option(*, required: bool = False) -> Callable[[Any], Any]:
         "--config",
         metavar="FILE",
         required=required,
-        help="Declares streams and settings (docs/configuration.md).",
+        envvar="PREFETCHD_CONFIG",
+        help="Declares streams and settings (docs/configuration.md). Default: $PREFETCHD_CONFIG.",
     )
