@@ -18,6 +18,8 @@ from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_p
 from prefetchd.workers.zygote_children import BOOTSTRAP
 
 GONE_WITHIN_S = 20.0
+UNSEEDED = 1 << 40
+"""A seed that is too large to be a user's choice: as torch begins."""
 
 _instances: set[str] = set()
 """The daemons of this run: others on the machine have segments too."""
@@ -135,6 +137,14 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for a module's tests: its zygote imports torch but once."""
     with running_daemon(tmp_path_factory.mktemp("daemon")) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def unseeded() -> None:
+    """A loader's default seed is what torch.manual_seed() was given: not by a test before."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(UNSEEDED)
 
 
 @pytest.fixture(scope="session", autouse=True)
