@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A test waits for its processes most of the time.
-TESTS_AT_ONCE ?= 3
+TESTS_AT_ONCE ?= 2
 
 .PHONY: setup demo test check clean
 .DEFAULT_GOAL := test
