@@ -58,7 +58,7 @@ printf '[Service]\\nWatchdogSec=4\\nRestartSec=0.2\\n' > $XDG_CONFIG_HOME/system
 systemctl --user daemon-reload && systemctl --user restart prefetchd.service
 echo "ready: $(systemctl --user is-active prefetchd.service)"
 train "batches:"
-idle() {{ systemctl --user show -p StatusText --value prefetchd | grep -q "0 of"; }}
+idle() {{ systemctl --user show -p StatusText --value prefetchd | grep -q "1 stream, 0 of"; }}
 until_ idle; echo "says: $(systemctl --user show -p StatusText --value prefetchd | sed 's/ of .*//')"
 kill -KILL $(pid); until_ restarted 1; train "killed:"
 kill -STOP $(pid); until_ restarted 2; train "hung:"
