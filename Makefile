@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: check
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile
+	PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff check .

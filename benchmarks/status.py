@@ -4,16 +4,21 @@
 
 The command is timed from its start to its end, interpreter included, beside a daemon with one stream. The daemon's CPU
 is measured while a trainer takes batches at an even pace, with its tick (which collects, and looks after other things)
-as it is and four times as often: a third of the difference is what the tick costs as it is.
+as it is and four times as often: a third of the difference is what the tick costs as it is. Once more with `--metrics`
+and a scrape each second: the difference is what those cost.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 
 import psutil
 import torch
@@ -76,29 +81,66 @@ def daemon_share(batches_per_s: float) -> tuple[float, list[float]]:
         return spent_s / took_s, answer_ms(20)
 
 
+@contextlib.contextmanager
+def scraped(address: str) -> Iterator[None]:
+    """Within it somebody asks for the metrics each second."""
+    ended = threading.Event()
+
+    def scrape() -> None:
+        while not ended.wait(1.0):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(address)
+                sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                while sock.recv(1 << 16):
+                    pass
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches-per-s", type=float, default=100.0)
     options = parser.parse_args()
-    usual, often, answers = [], [], []
+    prefetchd = [sys.executable, "-m", "prefetchd"]
+    usual, often, asked, answers = [], [], [], []
     for number in range(options.rounds):
-        with own_daemon(workers=2):
+        with own_daemon(workers=2) as directory:
             share, found = daemon_share(options.batches_per_s)
             usual.append(share)
             answers += found
-            subprocess.run([sys.executable, "-m", "prefetchd", "stop"], check=True, capture_output=True)
+            subprocess.run([*prefetchd, "stop"], check=True, capture_output=True)
             subprocess.run([sys.executable, "-c", OFTENER_DAEMON], check=True)
             often.append(daemon_share(options.batches_per_s)[0])
-        print(f"  round {number + 1}: {usual[-1]:.2%} of a core, {OFTENER} times as often {often[-1]:.2%}", flush=True)
+            subprocess.run([*prefetchd, "stop"], check=True, capture_output=True)
+            address = f"{directory}/metrics.sock"
+            subprocess.run(
+                [*prefetchd, "run", "--detach", "--workers", "2", "--metrics", f"unix:{address}"], check=True
+            )
+            with scraped(address):
+                asked.append(daemon_share(options.batches_per_s)[0])
+        print(
+            f"  round {number + 1}: {usual[-1]:.2%} of a core, {OFTENER} times as often {often[-1]:.2%}, "
+            f"scraped {asked[-1]:.2%}",
+            flush=True,
+        )
     each = statistics.median(high - low for low, high in zip(usual, often)) / (OFTENER - 1)
+    scrapes = statistics.median(high - low for low, high in zip(usual, asked))
     print(f"\nstatus\n{describe_machine()}")
     print(
         f"  answer, interpreter included   median {statistics.median(answers):6.1f} ms, "
         f"slowest {max(answers):6.1f} ms   to reach: {REACH_MS:.0f}"
     )
     print(f"  daemon at {options.batches_per_s:.0f} batches/s        {statistics.median(usual):.2%} of a core")
-    print(f"  of that, its tick              {each:.2%} of a core   to reach: {REACH_SHARE:.0%}")
+    print(f"  of that, its tick              {each:.2%} of a core")
+    print(f"  a scrape each second           {scrapes:.2%} of a core")
+    print(f"  both                           {each + scrapes:.2%} of a core   to reach: {REACH_SHARE:.0%}")
 
 
 if __name__ == "__main__":

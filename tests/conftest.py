@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -18,11 +21,18 @@ from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_p
 from prefetchd.workers.zygote_children import BOOTSTRAP
 
 GONE_WITHIN_S = 20.0
+MISSING = re.compile(r"could not import '|is not installed$")
 UNSEEDED = 1 << 40
 """A seed that is too large to be a user's choice: as torch begins."""
 
-_instances: set[str] = set()
+# A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_instances: dict[str, RuntimePaths] = {}
 """The daemons of this run: others on the machine have segments too."""
+
+PACKAGES_VARIABLE = "PREFETCHD_TESTS_PACKAGES"
+"""Set to "all" by `make test`, which installs them: a test that a missing package would skip fails."""
 
 
 class Daemon:
@@ -36,7 +46,7 @@ class Daemon:
         )
         self.paths: RuntimePaths = runtime_paths(self.socket, self.environment)
         self._pids: set[int] = set()
-        _instances.add(self.paths.instance)
+        _instances[self.paths.instance] = self.paths
 
     def command(self, *arguments: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Runs `prefetchd` with these arguments against this daemon."""
@@ -149,10 +159,48 @@ def unseeded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """The whole run leaves no segment and no child."""
+    """The whole run leaves no segment, no socket, no lock and no process."""
     yield
     ours = tuple(f"{SEGMENT_PREFIX}{instance}-" for instance in _instances)
-    left = [name for name in os.listdir("/dev/shm") if name.startswith(ours)]
-    children = [each.cmdline()[:4] for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
-    assert not left, f"segments left behind: {left}"
-    assert not children, f"children left behind: {children}"
+    segments = [name for name in os.listdir("/dev/shm") if name.startswith(ours)]
+    sockets = [paths.socket for paths in _instances.values()]
+    # Whatever a daemon or its clients keep beside the socket is called after it.
+    files = [str(file) for socket in sockets for file in socket.parent.glob(f"{socket.name}*")]
+    assert not segments, f"segments left behind: {segments}"
+    assert not files, f"files left behind: {files}"
+    assert not (processes := _processes_of(set(map(str, sockets)))), f"processes left behind: {processes}"
+
+
+def _processes_of(sockets: set[str]) -> list[list[str]]:
+    """The command lines of this process's descendants, and of all that were told one of the sockets."""
+    descendants = {each.pid for each in psutil.Process().children(recursive=True)}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            is_ours = process.pid in descendants or process.environ().get("PREFETCHD_SOCKET") in sockets
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.cmdline()[:4])
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _unless_a_package_is_missing((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _unless_a_package_is_missing((yield))
+
+
+Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
+
+
+def _unless_a_package_is_missing(report: Report) -> Report:
+    """The report, or a failure where all packages are to be there and one is not."""
+    if report.skipped and os.environ.get(PACKAGES_VARIABLE) == "all":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if MISSING.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{reason} ({PACKAGES_VARIABLE}=all)"
+    return report

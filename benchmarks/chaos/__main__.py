@@ -2,8 +2,9 @@
 
     python -m benchmarks.chaos --kills N [--seed S] [--minutes M] [--keep]
 
-Exits 1 when a batch was lost, repeated, reordered or torn, when one that was ready was made again, or when anything was
-left behind. docs/reliability.md tells how it works.
+Exits 1 when a batch was lost, repeated, reordered or torn, when one that was ready was made again, when anything was
+left behind, when there were fewer kills than asked for, or when 1,000 kills and more missed a kill point.
+docs/reliability.md tells how it works.
 """
 
 from __future__ import annotations

@@ -10,23 +10,26 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Callable
 
 from prefetchd_client.autostart import connect
 
 from benchmarks.chaos.processes import Processes
-from benchmarks.chaos.rings import ReadyBatch, ready_batches
+from benchmarks.chaos.rings import ReadyBatch
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 
 class DaemonWatch:
-    """`pid` of the daemon that serves, 0 while there is none; `deaths`, each with its time and what was ready."""
+    """`pid` of the daemon that serves, 0 while there is none; `deaths`, each with its time and what was ready then, as
+    `ready` tells it."""
 
-    def __init__(self, paths: RuntimePaths, processes: Processes) -> None:
+    def __init__(self, paths: RuntimePaths, processes: Processes, ready: Callable[[], set[ReadyBatch]]) -> None:
         self.pid = 0
         self.deaths: list[tuple[float, set[ReadyBatch]]] = []
         self._paths = paths
+        self._ready = ready
         self._processes = processes
         self._pidfd = -1
         self._lock = LockFile(paths.start_lock)
@@ -39,7 +42,7 @@ class DaemonWatch:
         if self.pid and select.select([self._pidfd], [], [], 0)[0]:
             os.close(self._pidfd)
             self.pid = 0
-            self.deaths.append((time.monotonic(), ready_batches(self._paths)))
+            self.deaths.append((time.monotonic(), self._ready()))
             self._unlock()
             happened = "the daemon is dead"
         if not self.pid and (pid := self._processes.daemon()) and self._answers():

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from prefetchd_client import BatchDirectory
 
-from benchmarks.chaos.work import WORKS, Dice
+from benchmarks.chaos.rings import ReadyBatch
+from benchmarks.chaos.work import WORKS, Dice, Work
+from prefetchd.progress.two_lines import parse
+from prefetchd.wire.batch_file import STREAM_FILE, position_of
+from prefetchd.wire.stream_spec import Position
 
 STREAMS = """
 [streams.files]
 dataset = "benchmarks.chaos.declared:dataset"
-dataset_args = {{length = {work.length}, width = {work.width}}}
+dataset_args = {{length = {work.length}, width = {work.width}, notes = "{notes}"}}
 cwd = "{cwd}"
 batch_size = {work.batch_size}
 shuffle = true
@@ -23,19 +27,37 @@ progress = {{file = "{progress}"}}
 """
 
 
-def dataset(length: int, width: int) -> Dice:
+def dataset(length: int, width: int, notes: str) -> Dice:
     """The declaration names it."""
-    return Dice(length, width, 0.0)
+    return Dice(length, width, 0.0, notes)
 
 
 def declare(directory: Path) -> None:
     """Daemons that are started from now on, by whomever, have the stream."""
-    work = next(each for each in WORKS if each.files)
+    work = _work()
     files = _files(directory)
     files.mkdir()
     config = directory / "streams.toml"
-    config.write_text(STREAMS.format(work=work, cwd=os.getcwd(), directory=files, progress=_progress(directory)))
+    config.write_text(
+        STREAMS.format(
+            work=work, cwd=os.getcwd(), directory=files, progress=_progress(directory), notes=directory / "samples"
+        )
+    )
     os.environ["PREFETCHD_CONFIG"] = str(config)
+
+
+def ready_files(directory: Path) -> set[ReadyBatch]:
+    """The batches that lie ahead of the trainer. For when the daemon is dead and no other has begun."""
+    at = _at(directory)
+    positions = map(position_of, os.listdir(_files(directory)))
+    return {ReadyBatch(_work().seed, *each) for each in positions if each is not None and each >= at}
+
+
+def left_over(directory: Path) -> list[str]:
+    """What an orderly end should not have left: all but the description, and the batches that lie ahead."""
+    at = _at(directory)
+    names = set(os.listdir(_files(directory))) - {STREAM_FILE}
+    return sorted(name for name in names if (position := position_of(name)) is None or position < at)
 
 
 class FilesLoader(BatchDirectory):
@@ -46,6 +68,18 @@ class FilesLoader(BatchDirectory):
 
     def close(self) -> None:
         """There is no connection."""
+
+
+def _work() -> Work:
+    return next(each for each in WORKS if each.files)
+
+
+def _at(directory: Path) -> Position:
+    """Where the trainer says that it is; the beginning when it has said nothing yet."""
+    path = _progress(directory)
+    found = parse(path.read_bytes()) if path.exists() else ((0, 0), True)
+    assert not isinstance(found, str), found
+    return found[0]
 
 
 def _files(directory: Path) -> Path:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from benchmarks.chaos.board import Board
 from benchmarks.chaos.daemon_watch import DaemonWatch
+from benchmarks.chaos.declared import left_over, ready_files
 from benchmarks.chaos.processes import Processes, kill
+from benchmarks.chaos.rings import ready_batches
 from benchmarks.chaos.steering import Order, Steering
 from benchmarks.chaos.trainer import start_trainer
 from benchmarks.chaos.verdict import Oracle, Trail
@@ -64,7 +66,7 @@ class Driver:
         self._dice = random.Random(seed)
         self._board = Board(len(WORKS))
         self._processes = Processes(paths, str(self.kill_log))
-        self.watch = DaemonWatch(paths, self._processes)
+        self.watch = DaemonWatch(paths, self._processes, lambda: ready_batches(paths) | ready_files(directory))
         self._steering = Steering(self._dice, kills, kills // 100)
         self._trainers: dict[int, int] = {}
         self._lives = [0] * len(WORKS)
@@ -145,7 +147,8 @@ class Driver:
         prefix = f"prefetchd-{self._paths.instance}-"
         left += [f"segment {name}" for name in os.listdir("/dev/shm") if name.startswith(prefix)]
         files = (self._paths.socket, self._paths.lock, self._paths.start_lock)
-        return left + [f"file {path}" for path in files if path.exists()]
+        left += [f"file {path}" for path in files if path.exists()]
+        return left + [f"file {name} in the directory of batches" for name in left_over(self._directory)]
 
     def say_where_it_is(self) -> None:
         """Everybody's state, for whoever is to find out why nothing goes on."""

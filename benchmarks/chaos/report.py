@@ -17,6 +17,8 @@ from prefetchd.wire.kill_points import kills_by_point
 from prefetchd.wire.runtime_paths import runtime_paths
 
 MOST_BATCHES_A_KILL = 20
+KILLS_FOR_EVERY_POINT = 1000
+"""A run of so many must have hit every point."""
 SHOWN = 20
 
 
@@ -68,8 +70,7 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
     print(f"daemons that died: {len(driver.watch.deaths)}")
     for point in POINTS:
         print(f"    {point:28} {hits[point]:4}")
-    missed = [point for point in POINTS if hits[point] < kills // 100]
-    print(f"points hit fewer than {kills // 100} times: {', '.join(missed) or 'none'}")
+    print(f"points hit fewer than {kills // 100} times: {', '.join(missed_points(kills, hits)) or 'none'}")
     for deaths, longest_s in sorted(longest_waits(driver).items()):
         print(f"longest wait in next() while {deaths} daemons died: {longest_s:.2f} s")
     print(f"longest start of a loader: {max(trail.longest_start_s for trail in driver.trails):.2f} s")
@@ -85,10 +86,30 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
         print(f"WRONG {line}")
     if len(wrong) > SHOWN:
         print(f"... and {len(wrong) - SHOWN} more")
-    too_few = batches > MOST_BATCHES_A_KILL * total + BATCHES_A_KILL
-    if too_few:
-        print(f"too few kills for {batches} batches")
-    return not wrong and not too_few
+    short = shortfalls(kills, hits, total, batches, driver.batches)
+    for line in short:
+        print(f"SHORT {line}")
+    return not wrong and not short
+
+
+def shortfalls(wanted: int, hits: Counter[str], kills: int, judged: int, taken: int) -> list[str]:
+    """What the run cannot show, in words: of `wanted` kills there were `kills`, and `judged` of the `taken` batches
+    stand in journals."""
+    found = []
+    if kills < wanted:
+        found.append(f"{kills} of {wanted} kills")
+    if judged < taken:
+        found.append(f"{judged} batches are in the journals, {taken} were taken")
+    if judged > MOST_BATCHES_A_KILL * kills + BATCHES_A_KILL:
+        found.append(f"too few kills for {judged} batches")
+    if wanted >= KILLS_FOR_EVERY_POINT and (missed := missed_points(wanted, hits)):
+        found.append(f"{len(missed)} points were hit too rarely")
+    return found
+
+
+def missed_points(wanted: int, hits: Counter[str]) -> list[str]:
+    """Those at which less than a hundredth of all kills fell."""
+    return [point for point in POINTS if hits[point] < wanted // 100]
 
 
 def longest_waits(driver: Driver) -> dict[int, float]:

@@ -31,8 +31,8 @@ SCRIBBLES = 0.3
 
 
 class Journal:
-    """One JSON object a line. `what`: "life", "back", "loader", "batch", "end", "break", "changed", "closed" or
-    "error"."""
+    """One JSON object a line. `what`: "life", "back", "fresh", "loader", "batch", "end", "break", "changed", "closed"
+    or "error"."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -107,6 +107,8 @@ class _Trainer:
             self._journal.write("back", state=self._state)
 
     def _loader(self, fresh: bool) -> PrefetchLoader | FilesLoader:
+        if fresh:
+            self._journal.write("fresh")
         began_s = time.monotonic()
         loader = FilesLoader(self._directory) if self._work.files else self._connected(fresh)
         self._journal.write("loader", took_s=time.monotonic() - began_s, fresh=fresh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -93,6 +94,8 @@ class Trail:
         self.longest_start_s = 0.0
         self.lives: list[float] = []
         """When a life, or a loader, of it began."""
+        self.resets: list[float] = []
+        """When it asked for another ring, or went back."""
         self.yields: dict[Position, float] = {}
         """When a position was yielded last."""
         self._path = path
@@ -122,6 +125,10 @@ class Trail:
             self._expected = _position(line)
         elif what in ("break", "back"):
             self._expected = _position(line)
+            if what == "back":
+                self.resets.append(line["at"])
+        elif what == "fresh":
+            self.resets.append(line["at"])
         elif what == "changed":
             self._blame("changed", f"a batch changed while it was held, digest {line['digest']}")
         elif what == "error":
@@ -181,12 +188,14 @@ def recomputed(
 ) -> tuple[list[str], int, int]:
     """Batches that were ready when a daemon died and were made again: in words those for which there was no reason;
     then how many had one (a daemon was stopped in order meanwhile, and its rings with it; a trainer of the stream began
-    anew, and may have been handed them before; or one of two had yielded them, and the other was too far behind for
-    them to be kept); then of how many batches all this was asked. `stops` are when daemons were told to stop."""
+    anew, and may have been handed them before: where there is a lookback that is none, but that it went back or asked
+    for another ring; or one of two had yielded them, and the other was too far behind for them to be kept); then of how
+    many batches all this was asked. `stops` are when daemons were told to stop."""
     unexcused, excused, asked = [], 0, 0
     for number, (died_s, ready) in enumerate(deaths):
         for batch in ready:
-            if next(each.reseeds or each.shards for each in WORKS if each.seed == batch.seed):
+            work = next(each for each in WORKS if each.seed == batch.seed)
+            if work.reseeds or work.shards:
                 # It was made for an order that nobody wanted in the end, or may have been; or an iterator goes through
                 # all that comes before.
                 continue
@@ -195,14 +204,14 @@ def recomputed(
             if made_s is None:
                 continue
             consumers = [trail for trail in trails if trail.work.seed == batch.seed]
-            reasons = [*stops, *(at_s for trail in consumers for at_s in trail.lives)]
+            beginnings = [trail.resets if work.lookback else trail.lives for trail in consumers]
+            reasons = [*stops, *itertools.chain.from_iterable(beginnings)]
             reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
             if any(died_s < at_s < made_s for at_s in reasons):
                 excused += 1
             else:
-                name = next(each.name for each in WORKS if each.seed == batch.seed)
                 unexcused.append(
-                    f"{name}: ({batch.epoch}, {batch.step}) was ready when daemon {number} died, at {died_s:.3f}; "
+                    f"{work.name}: ({batch.epoch}, {batch.step}) was ready when daemon {number} died, at {died_s:.3f}; "
                     f"made again {made_s - died_s:.3f} s later"
                 )
     return unexcused, excused, asked

@@ -6,5 +6,6 @@ loader = PrefetchLoader(dataset, batch_size=64, shuffle=True)      # or Prefetch
 
 from prefetchd_client.batch_directory import BatchDirectory
 from prefetchd_client.loader import PrefetchLoader
+from prefetchd_client.sample_cache import SampleCache
 
-__all__ = ["BatchDirectory", "PrefetchLoader"]
+__all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache"]

@@ -53,8 +53,15 @@ class Assumptions:
         """Raises CallerError when these are not the generators' states."""
         if len(states) != len(self.generators):
             raise CallerError(f"states of {len(states)} generators; this loader's sampler uses {len(self.generators)}")
-        for generator, state in zip(self.generators, states):
-            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        wanted = [torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in states]
+        before = [generator.get_state() for generator in self.generators]
+        try:
+            for generator, state in zip(self.generators, wanted):
+                generator.set_state(state)
+        except RuntimeError as error:
+            for generator, state in zip(self.generators, before):
+                generator.set_state(state)
+            raise CallerError(f"these are no states of this loader's generators: {error}") from None
 
     @contextlib.contextmanager
     def at_epoch_zero(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from prefetchd.wire.errors import RemoteError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.runtime_paths import SHARED_MEMORY
 from prefetchd.wire.segment_layout import (
     CONSUMER_CURSOR,
     CONSUMER_CURSOR_OFFSET,
@@ -24,6 +25,9 @@ from prefetchd.wire.segment_layout import (
     DAEMON_LOCK_OFFSET,
     DEPARTED,
     MARK,
+    MEMORY_MODE,
+    MEMORY_MODE_OFFSET,
+    MEMORY_MODES,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
     SLOT_SPAN,
@@ -36,9 +40,8 @@ from prefetchd.wire.segment_layout import (
 )
 from prefetchd.wire.stream_spec import decode_spec
 from prefetchd_client.batch_files import read_batch
+from prefetchd_client.device.pins import RingPins
 from prefetchd_client.tensors import BatchReader, private_copy
-
-SHARED_MEMORY = "/dev/shm"
 
 Release = tuple[int, int, int]
 """(cursor, slot, generation)."""
@@ -79,10 +82,13 @@ class Attachment:
         self._dropped: deque[Release] = deque()
         self._when_all_are_dropped: Callable[[], None] | None = None
         self._held_slots = 0
+        self.pins: RingPins | None = None
+        """Once the ring's batches go to a device: what is pinned of it, and who still reads what was dropped."""
         self._counts: _Counts = former._counts if former is not None else _Counts()
         if former is None:
             # Whoever wrote this record before must not be taken for us.
             CONSUMER_RECORD.pack_into(self.ring.memory, self._record_offset, os.getpid(), -1, *[0] * 8)
+            self.note_memory(MEMORY_MODES[0])
         self._write_waits()
 
     def is_to(self, fd: int, consumer: int) -> bool:
@@ -145,8 +151,10 @@ class Attachment:
 
     def take_released(self) -> tuple[int, ...]:
         """Flat (cursor, slot, generation) triples of the batches that nobody holds any more."""
+        if not self._dropped:
+            return ()
         released: list[int] = []
-        while self._dropped:
+        for _ in range(len(self._dropped) if self.pins is None else self.pins.unread(self._dropped)):
             key = self._dropped.popleft()
             _, span, _ = self._held.pop(key[1:])
             self._held_slots -= span
@@ -188,6 +196,10 @@ class Attachment:
     def _write_waits(self) -> None:
         WAIT_COUNTS.pack_into(self.ring.memory, self._record_offset + WAIT_COUNTS_OFFSET, *self._counts.waits)
 
+    def note_memory(self, mode: str) -> None:
+        """What this consumer's batches go to a device from, one of MEMORY_MODES, for status."""
+        MEMORY_MODE.pack_into(self.ring.memory, self._record_offset + MEMORY_MODE_OFFSET, MEMORY_MODES.index(mode))
+
     def note_departure(self) -> None:
         """Tells a daemon that adopts the ring that this consumer will not come back; it only holds batches."""
         CONSUMER_CURSOR.pack_into(self.ring.memory, self._record_offset + CONSUMER_CURSOR_OFFSET, DEPARTED)
@@ -206,15 +218,26 @@ class Attachment:
         """`callback`, from whatever thread that happens in, once the last held batch is gone. It must not block."""
         self._when_all_are_dropped = callback
         if len(self._dropped) == len(self._held):
-            callback()
+            self._all_are_dropped()
 
     def _drop(self, key: Release) -> None:
         self._dropped.append(key)
         if self._when_all_are_dropped is not None and len(self._dropped) == len(self._held):
-            self._when_all_are_dropped()
+            self._all_are_dropped()
+
+    def _all_are_dropped(self) -> None:
+        callback = self._when_all_are_dropped
+        assert callback is not None
+        if self.pins is None:
+            callback()
+        else:
+            self.pins.when_unread(callback)
 
     def close(self) -> None:
         """Lets go; memory that tensors look at stays mapped until they are gone."""
+        if self.pins is not None:
+            self.pins.close()
+            self.pins = None
         # What refers back to this object would keep the mapping until the garbage collector comes round.
         self._when_all_are_dropped = None
         self.take_released()

@@ -111,20 +111,25 @@ def start_daemon(paths: RuntimePaths) -> None:
     raise failure
 
 
-def launch(paths: RuntimePaths) -> subprocess.Popen[bytes]:
-    """Begins to start a daemon; the process ends when the daemon serves, or cannot (see outcome). Does not block."""
+def launch(paths: RuntimePaths, config: bytes = b"") -> subprocess.Popen[bytes]:
+    """Begins to start a daemon, with the configuration file `config` if there is one; the process ends when the daemon
+    serves, or cannot (see outcome). Does not block. Raises DaemonUnavailableError when no process can be started."""
     command = [sys.executable, "-m", "prefetchd", "run", "--detach", "--socket", os.fspath(paths.socket)]
     command += ["--idle-exit", str(IDLE_EXIT_S), "--reset-affinity"]
+    command += ["--config", os.fsdecode(config)] if config else []
     # The trainer may have made our modules importable by other means than an installation.
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry))
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env=environment,
-    )
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=environment,
+        )
+    except OSError as error:
+        raise DaemonUnavailableError(f"no daemon can be started with {sys.executable}: {error.strerror}") from None
 
 
 def outcome(process: subprocess.Popen[bytes], paths: RuntimePaths) -> DaemonUnavailableError | None:

@@ -24,6 +24,11 @@ class BadSampleList:
             if len(self._known) < MOST_KEPT:
                 self._known[sample] = said
 
+    @property
+    def count(self) -> int:
+        """Samples that were named, each index once; how often each was bad, the daemon's counters know."""
+        return len(self._known)
+
     def told(self) -> list[dict[str, Any]]:
         """Where each one stood, and what is to be said of it."""
         return [

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name, read_description
-from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
+from prefetchd.wire.errors import CallerError, ForkedError, ProtocolError, RemoteError
 from prefetchd.wire.stream_spec import Position
 from prefetchd_client.batch_files import read_batch
+from prefetchd_client.long_wait import LongWait
 
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02
@@ -49,6 +50,7 @@ class BatchDirectory:
         self._progress = os.fspath(progress) if progress is not None else None
         self._timeout_s = timeout
         self._position = (epoch, step)
+        self._pid = os.getpid()
         self._described: dict[str, Any] | None = None
         # At once: the daemon may be far from there, and must know before the first batch can come.
         self._tell()
@@ -56,13 +58,12 @@ class BatchDirectory:
     @property
     def description(self) -> dict[str, Any]:
         """What the daemon says of the stream: see docs/batch-files.md. Waits until it is there."""
-        began_s = time.monotonic()
-        pause_s = FIRST_PAUSE_S
+        wait = self._wait()
         while self._described is None:
             with contextlib.suppress(FileNotFoundError):
                 self._described = read_description(Path(self.directory, STREAM_FILE).read_bytes())
                 break
-            pause_s = self._pause(pause_s, began_s, STREAM_FILE)
+            self._pause(wait, STREAM_FILE)
         return self._described
 
     def __len__(self) -> int:
@@ -96,12 +97,12 @@ class BatchDirectory:
             self._go_to((epoch, 0))
 
     def _go_to(self, position: Position) -> None:
+        self._check_fork()
         self._position = position
         self._tell()
 
     def _wait_for(self, position: Position) -> Any:
-        began_s = time.monotonic()
-        pause_s = FIRST_PAUSE_S
+        wait = self._wait()
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return read_batch(self.directory, position)
@@ -111,20 +112,30 @@ class BatchDirectory:
                 self._position = (position[0], position[1] + 1)
                 raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
             try:
-                pause_s = self._pause(pause_s, began_s, file_name(position))
+                self._pause(wait, file_name(position))
             finally:
                 self._check()
 
-    def _pause(self, pause_s: float, began_s: float, name: str) -> float:
-        waited_s = time.monotonic() - began_s
+    def _wait(self) -> LongWait:
+        self._check_fork()
+        return LongWait(self.directory, *self._position)
+
+    def _pause(self, wait: LongWait, name: str) -> None:
+        waited_s = wait.waited_s
         if self._timeout_s and waited_s >= self._timeout_s:
             raise RemoteError(
                 f"{os.path.join(self.directory, name)} has not come within {self._timeout_s} s: `prefetchd status` "
                 "tells what its daemon is doing"
             )
-        time.sleep(pause_s)
-        self.waited_s += time.monotonic() - began_s - waited_s
-        return min(2 * pause_s, LONGEST_PAUSE_S)
+        if waited_s >= wait.name_at_s:
+            wait.name(f"{name} is not there; `prefetchd status` tells what its daemon is doing")
+        # So that it is found late by a small part of what was waited anyway.
+        time.sleep(min(max(waited_s, FIRST_PAUSE_S), LONGEST_PAUSE_S))
+        self.waited_s += wait.waited_s - waited_s
+
+    def _check_fork(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError("this BatchDirectory is the parent process's; make one of its own in the forked child")
 
     def _check(self) -> None:
         """Raises ProtocolError when the directory has become another stream's."""

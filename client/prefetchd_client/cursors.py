@@ -16,12 +16,16 @@ class ClientCursor:
 
     Where an iterable dataset has a state: `shard_states` by shard, after its last batch that was yielded.
     Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
-    with what the iterator `began_with`."""
+    with what the iterator `began_with`.
+    `yielded` batches it has had in this process.
+    `epoch` is the loader's; to the daemon it is `plan_epoch`, which is 0 where all epochs are equal."""
 
     number: int
     epoch: int
     step: int
     waiting: bool
+    plan_epoch: int
+    yielded: int = 0
     offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
     voids: dict[int, int] = dataclasses.field(default_factory=dict)
     steps: int | None = None
@@ -55,9 +59,9 @@ class Cursors:
     def get(self, number: int) -> ClientCursor | None:
         return self._cursors.get(number)
 
-    def new(self, epoch: int, step: int) -> ClientCursor:
+    def new(self, epoch: int, step: int, plan_epoch: int) -> ClientCursor:
         """A waiting cursor."""
-        cursor = ClientCursor(self._next, epoch, step, waiting=True)
+        cursor = ClientCursor(self._next, epoch, step, True, plan_epoch)
         self._next += 1
         self._cursors[cursor.number] = cursor
         return cursor
@@ -78,7 +82,7 @@ class Cursors:
 
     def told(self) -> tuple[tuple[int, ...], ...]:
         """(number, epoch, step, waiting) of each, as Hello says it."""
-        return tuple((each.number, each.epoch, each.step, int(each.waiting)) for each in self)
+        return tuple((each.number, each.plan_epoch, each.step, int(each.waiting)) for each in self)
 
     def forget_offers(self) -> None:
         """Another daemon begins anew with its offers."""
@@ -91,13 +95,13 @@ class Cursors:
 
     def planned(self, message: EpochStates) -> None:
         cursor = self.get(message.cursor)
-        if cursor is not None and message.epoch == cursor.epoch:
+        if cursor is not None and message.epoch == cursor.plan_epoch:
             cursor.states[message.stage] = message
 
     def published(self, message: Published) -> None:
         for number, epoch, first, private, *pairs in message.batches:
             cursor = self.get(number)
-            if cursor is None or epoch != cursor.epoch:
+            if cursor is None or epoch != cursor.plan_epoch:
                 continue
             for place in range(0, len(pairs), 2):
                 step = first + place // 2
@@ -105,16 +109,16 @@ class Cursors:
                     cursor.offers[step] = (pairs[place], pairs[place + 1], bool(private))
         for number, epoch, first, end in message.voids:
             cursor = self.get(number)
-            if cursor is not None and epoch == cursor.epoch and first >= cursor.step:
+            if cursor is not None and epoch == cursor.plan_epoch and first >= cursor.step:
                 cursor.voids[first] = end
         for number, epoch, steps in message.ends:
             cursor = self.get(number)
-            if cursor is not None and epoch == cursor.epoch:
+            if cursor is not None and epoch == cursor.plan_epoch:
                 cursor.steps = steps
 
     def failed(self, message: BatchFailed) -> None:
         cursor = self.get(message.cursor)
-        if cursor is not None and message.epoch == cursor.epoch and message.step >= cursor.step:
+        if cursor is not None and message.epoch == cursor.plan_epoch and message.step >= cursor.step:
             cursor.offers[message.step] = message.error
 
     def recalled(self, message: Recall) -> tuple[int, int] | None:

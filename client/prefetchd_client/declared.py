@@ -58,6 +58,8 @@ def request_for(declared: dict[str, Any]) -> StreamRequest:
     """The spec and the program of a declared stream. Raises CallerError and whatever the user's code raises."""
     dataset = make(declared["dataset"], json.dumps(declared["dataset_args"]))
     order = _order_of(dataset, declared)
+    # Who counts epochs is to find each of them.
+    are_counted = bool(declared["epochs"] or declared["progress_file"] or declared["store"] == "files")
     made = {key: named(declared[key]) if declared[key] else None for key in ("collate_fn", "worker_init_fn")}
     request = stream_request(
         dataset=dataset,
@@ -75,6 +77,7 @@ def request_for(declared: dict[str, Any]) -> StreamRequest:
         rank=declared["rank"],
         world_size=declared["world_size"],
         on_error=declared["on_error"],
+        deterministic=False if are_counted else None,
         fingerprint_extra=declared["fingerprint_extra"] or None,
     )
     request.parts["dataset"] = Made(declared["dataset"], declared["dataset_args"])
@@ -114,7 +117,7 @@ def main(parent: str, socket_fd: str, daemon_socket: str) -> None:
     sock.set_inheritable(False)
     try:
         request = request_for(json.load(sys.stdin))
-        pickled, buffers = pickle_program(request.parts)
+        pickled, buffers = pickle_program(request.parts, request.spec.batch_size)
         name, fd, program_bytes = write_program(runtime_paths(daemon_socket), current_environment(), pickled, buffers)
         send(sock, Declared(encode_spec(request.spec), name, program_bytes), [fd])
     except KeyboardInterrupt:

@@ -26,12 +26,17 @@ class InlineStream:
         self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
 
     @property
+    def attachment(self) -> None:
+        """There is no ring."""
+        return
+
+    @property
     def has_cursors(self) -> bool:
         """Of none is anything kept."""
         return False
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
-        cursor = ClientCursor(self._next_cursor, epoch, step, waiting=True)
+        cursor = ClientCursor(self._next_cursor, epoch, step, True, epoch)
         if step and self._starts[0] == epoch:
             cursor.shard_states |= self._starts[1]
         self._next_cursor += 1
@@ -74,7 +79,8 @@ class InlineStream:
         """It has left its generators as they are."""
 
     def stats(self) -> dict[str, Any]:
-        return {"inline": True, "yielded": self._yielded, "bad_samples": self._batches.bad_samples}
+        bad = self._batches.bad_samples
+        return {"inline": True, "yielded": self._yielded, "bad_sample_count": len(bad), "bad_samples": bad}
 
     def abandon(self) -> None:
         """A forked child may go on with it: nothing is shared."""

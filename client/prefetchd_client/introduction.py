@@ -61,7 +61,7 @@ class Introduction:
 
     def hand_over(self, connection: Connection) -> None:
         """Sends the program. Raises UnpicklableError and NoSpaceError."""
-        pickled, buffers = self._prepared or pickle_program(self._parts)
+        pickled, buffers = self._prepared or pickle_program(self._parts, self._spec.batch_size)
         self._prepared = None
         name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
         try:

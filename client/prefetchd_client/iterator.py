@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from prefetchd_client.attachment import Attachment
 from prefetchd_client.cursors import ClientCursor, EndOfEpoch
 from prefetchd_client.sessions import Session
 
@@ -42,6 +43,15 @@ class PrefetchIterator(Iterator[Any]):
         except EndOfEpoch:
             self.end()
             raise StopIteration from None
+
+    def __getstate__(self) -> Any:
+        # Without this, a copy would be an iterator over another epoch.
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled")
+
+    @property
+    def _attachment(self) -> Attachment | None:
+        """The ring that batches come out of, or None as long as there is none."""
+        return self._session.attachment if self._session is not None else None
 
     def __len__(self) -> int:
         return len(self._loader)

@@ -7,31 +7,40 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from types import GenericAlias
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
-from prefetchd.wire.shard_states import ShardState
+from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.changes import ChangeWatch
-from prefetchd_client.cursors import ClientCursor, EndOfEpoch
+from prefetchd_client.cursors import ClientCursor
+from prefetchd_client.device.selection import AnyPath, minimum_slots, new_iterator, select_path
 from prefetchd_client.forks import guard_forks, is_forked
 from prefetchd_client.iterator import PrefetchIterator
-from prefetchd_client.loader_state import from_state, to_state
+from prefetchd_client.loader_state import Standing
+from prefetchd_client.positions import Positions
 from prefetchd_client.ranks import resolve_rank
+from prefetchd_client.rebuild_guard import RebuildGuard
+from prefetchd_client.sample_cache.transformed import transformed
 from prefetchd_client.sessions import Session, Sessions
 from prefetchd_client.stream_client import WaitTimedOut
 from prefetchd_client.stream_request import StreamRequest, resolve_order, stream_request
-from prefetchd_client.successors import await_successor, is_used, predecessor_of
+from prefetchd_client.successors import await_successor, mark_used, predecessor_of
 from prefetchd_client.wrapping import arguments_of
 
+ON_THE_WAY = ("device", "device_transform")
+PIN_DEVICE_WARNING = (
+    "pin_memory_device is deprecated, the current accelerator will be used as the device,ignore pin_memory_device='{}'."
+)
 WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
 
-class PrefetchLoader(DataLoader[Any]):
+class PrefetchLoader(RebuildGuard):
     """A DataLoader whose batches a daemon makes ready ahead of time, in shared memory.
 
     Takes DataLoader's arguments, with its checks and its errors, and these:
@@ -46,21 +55,31 @@ class PrefetchLoader(DataLoader[Any]):
                 batch
       rank, world_size    this process's share of each epoch, as in torch.distributed. Default: what that or torchrun
                 says of this process. Ranks partition each epoch, evened out with its first samples as
-                DistributedSampler does; a sampler makes its own shares
+                DistributedSampler does; a sampler makes its own shares, such as DistributedSampler(drop_last=True)
       on_error  what becomes of a sample that raises, or that ends its workers even when nothing else runs: "raise"
                 raises its error in the batch's place; "skip" leaves it out, the batch is smaller then; "substitute"
                 has another one take its place, the same in every run. A batch of which nothing is left raises. Each
-                such sample is told on stderr once, and counted in `prefetchd status`
+                such sample is told on stderr once, and stands in stats(); `prefetchd status` counts each time
+      deterministic   True says that samples and batches depend on nothing random: without shuffle all epochs are equal
+                then, and while one fits the buffer its batches are kept for the next instead of being made again. None:
+                what the dataset's attribute `deterministic` says, where torch's default collation makes the batches
       fingerprint_extra   anything else that decides what the batches are, such as the version of the data files
+      transform   what becomes of each sample, such as random transforms after a SampleCache; `dataset` is then the
+                dataset of these
       fresh     True drops batches that an earlier run left
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
 
-    pin_memory is accepted and has no effect so far: batches are in ordinary memory.
+      device    a CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer (docs/device.md)
+      device_transform    a callable or nn.Module that takes a batch on `device` and returns what is handed out, under
+                no_grad; seeded for each batch. A module is moved to the device
+
+    pin_memory=True: tensors that are pinned, and are the ring's own memory.
 
     num_workers 0 lets the daemon decide; another number bounds this stream's workers. Of an IterableDataset it is the
     number of shards, as get_worker_info() tells them, and decides which batches there are. prefetch_factor,
     persistent_workers, multiprocessing_context and in_order are accepted and have no meaning: batches are prefetched up
-    to `buffer`, workers outlive the trainer, and the order is always kept.
+    to `buffer`, workers outlive the trainer, and the order is always kept; pin_memory_device is ignored, as DataLoader
+    ignores it (docs/arguments.md).
 
     timeout makes next() raise after so many seconds, as DataLoader's does. A piece of a batch that takes a worker
     longer is given up with its worker: that batch's place has a TaskTimeoutError that names the sample. Without a
@@ -69,6 +88,11 @@ class PrefetchLoader(DataLoader[Any]):
     Filling starts now. Batches are tensors in shared memory that stay valid, and the holder's own, as long as they are
     held. Not for use by several threads at once.
     """
+
+    # As DataLoader is: annotations name what batches are.
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    # Of an iterable dataset, once somebody has asked.
+    _told_length: int | None = None
 
     def __init__(
         self,
@@ -94,15 +118,21 @@ class PrefetchLoader(DataLoader[Any]):
         seed: int | None = None,
         buffer: str | int | None = None,
         lookback: int = 0,
+        device: Any = None,
+        device_transform: Callable[[Any], Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         on_error: str = "raise",
+        deterministic: bool | None = None,
         fingerprint_extra: object = None,
+        transform: Callable[[Any], Any] | None = None,
         fresh: bool = False,
         socket: str | None = None,
     ) -> None:
         """Raises DataLoader's ValueErrors, CallerError, DaemonUnavailableError, DaemonRefusedError. Blocks until the
         daemon has answered, not until a batch is ready."""
+        # Within `dataset` from here on: who makes a loader anew from this one's attributes is not to apply it twice.
+        dataset, self.transform = transformed(dataset, transform), None
         super().__init__(
             dataset,
             batch_size,
@@ -126,7 +156,9 @@ class PrefetchLoader(DataLoader[Any]):
         # `stream`: that name is taken as long as this loader lives.
         self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
         self.rank, self.world_size, self.socket = rank, world_size, socket
-        self.fingerprint_extra, self.fresh = fingerprint_extra, fresh
+        self.device, self.device_transform = device, device_transform
+        self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
+        self._path = select_path(device, device_transform, pin_memory=self.pin_memory)
         self._own_batch_sampler = batch_sampler
         share = resolve_rank(rank, world_size)
         self._options: dict[str, Any] = {
@@ -138,32 +170,22 @@ class PrefetchLoader(DataLoader[Any]):
             "world_size": share[1],
             "on_error": on_error,
             "fingerprint_extra": fingerprint_extra,
+            "deterministic": deterministic,
         }
         is_own_order = sampler is not None or batch_sampler is not None
         former = predecessor_of(self.dataset, self.collate_fn) if is_own_order else None
         request = self._request(former.hand_over(self._options) if former is not None else None)
         self._took_over(request)
-        self._begin(Sessions.opened(socket, request, fresh=fresh))
+        self._begin(Sessions.opened(socket, request, fresh=fresh), request.assumptions)
         if not is_own_order:
             await_successor(self)
 
-    def _begin(self, sessions: Sessions) -> None:
-        self._epoch = 0
-        self._step = 0
-        self._position = (0, 0)
-        # (epoch, states of the generators before it) of the iterator that whoever called next() last has.
-        self._began_with: tuple[int, tuple[bytes, ...]] | None = None
-        # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
-        self._shard_states: tuple[int, Mapping[int, ShardState]] = (0, {})
-        self._waiting: ClientCursor | None = None
+    def _begin(self, sessions: Sessions, assumptions: Assumptions | None) -> None:
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._sessions = sessions
         guard_forks(self)
-        self._finalizer = weakref.finalize(self, self._sessions.close)
-        # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
-        # and says where with its set_epoch() or its first next().
-        if self._sessions.current.is_new:
-            self._place_waiting()
+        self._finalizer = weakref.finalize(self, _end, self._sessions, self._path)
+        self._positions = Positions(sessions, assumptions)
 
     @classmethod
     def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
@@ -171,13 +193,23 @@ class PrefetchLoader(DataLoader[Any]):
         return cls(dataloader.dataset, **(arguments_of(dataloader) | extra))
 
     @classmethod
-    def attach(cls, stream: str, *, timeout: float = 0, socket: str | None = None) -> PrefetchLoader:
+    def attach(
+        cls,
+        stream: str,
+        *,
+        timeout: float = 0,
+        pin_memory: bool = False,
+        device: Any = None,
+        device_transform: Callable[[Any], Any] | None = None,
+        socket: str | None = None,
+    ) -> PrefetchLoader:
         """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
         private copies while others consume the stream too.
 
         Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
         when that has failed. Blocks until the daemon has looked at the stream's dataset.
         """
+        path = select_path(device, device_transform, pin_memory=pin_memory)
         session = attached_client(runtime_paths(socket), stream)
         spec = session.spec
         loader = cls.__new__(cls)
@@ -186,19 +218,23 @@ class PrefetchLoader(DataLoader[Any]):
             dataset_of(spec),
             batch_size=spec.batch_size or None,
             drop_last=spec.drop_last,
+            pin_memory=pin_memory,
             timeout=timeout,
         )
+        loader.device, loader.device_transform, loader._path = device, device_transform, path
         loader.fingerprint_s = 0.0
         loader.socket = socket
         loader.spec = spec
-        loader._assumptions = None
         loader._watch = ChangeWatch({})
-        loader._begin(Sessions(session, socket))
+        loader._functions = (loader.collate_fn, loader.worker_init_fn)
+        loader._begin(Sessions(session, socket), None)
         return loader
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator. It takes its epoch at its first next(); until then it consumes nothing."""
-        iterator = PrefetchIterator(self)
+        if self.pin_memory and self.pin_memory_device:
+            warnings.warn(PIN_DEVICE_WARNING.format(self.pin_memory_device), stacklevel=2)
+        iterator = PrefetchIterator(self) if self._path is None else new_iterator(self, self._path)
         self._iterators.add(iterator)
         return iterator
 
@@ -206,7 +242,10 @@ class PrefetchLoader(DataLoader[Any]):
         """Batches in an epoch of this rank. Raises TypeError where only a sampler or an iterable dataset could tell,
         and has no length."""
         if not self.spec.is_arithmetic:
-            return super().__len__()
+            length = super().__len__()
+            if self.spec.order == "iterable":
+                self._told_length = length
+            return length
         dataset: Any = self.dataset
         samples = -(-len(dataset) // self.spec.world_size)
         rows = self.batch_size or 1
@@ -218,23 +257,15 @@ class PrefetchLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
         load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
+        self._check_fork()
         if epoch < 0:
             raise CallerError(f"epoch {epoch}; allowed: 0 or more")
-        if self._assumptions is not None:
-            self._assumptions.set_epoch(epoch)
-        if epoch != self._epoch:
-            self._go_to(epoch, 0)
+        self._positions.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
-        the epoch's StopIteration (e + 1, 0). O(1); asks nobody."""
-        epoch, step = self._position
-        generators = None
-        if self._assumptions is not None and self._assumptions.generators:
-            begun = self._began_with
-            generators = begun[1] if begun is not None and begun[0] == epoch else self._assumptions.states
-        shards = self._shard_states[1] if step and self._shard_states[0] == epoch else {}
-        return to_state(self.spec, epoch, step, generators, shards)
+        the epoch's StopIteration (e + 1, 0). O(1), of an iterable dataset O(shards); asks nobody."""
+        return self._positions.state(self.spec)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
@@ -245,58 +276,47 @@ class PrefetchLoader(DataLoader[Any]):
         CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the position is
         taken all the same.
         """
-        place = from_state(self.spec, state)
-        self._shard_states = (place.epoch, place.shards)
-        # Before the cursor is placed: whoever begins there is to know.
-        self._sessions.current.begin_shards(*self._shard_states)
-        self._go_to(place.epoch, place.step)
-        if self._assumptions is not None and place.generators is not None:
-            self._assumptions.set(place.generators)
-            self._sessions.current.assume(place.epoch)
-
-    def _go_to(self, epoch: int, step: int) -> None:
-        if (epoch, step) != (self._epoch, self._step):
-            self._epoch, self._step = epoch, step
-            self._place_waiting()
-        self._position = (epoch, step)
+        self._check_fork()
+        self._positions.load(self.spec, state)
 
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iterator to begin takes."""
-        return self._epoch
-
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """Asked by accelerate before it makes a plain DataLoader of this one, which nobody would notice."""
-        raise CallerError(
-            "accelerator.prepare() would make a plain DataLoader of this loader; allowed: "
-            "prefetchd_client.integrations.accelerate.prepare(accelerator, loader)"
-        )
+        return self._positions.next_epoch
 
     def stats(self) -> dict[str, Any]:
         """Counts of this loader since it was made: batches, copies, waits; and which samples were bad (`on_error`),
-        each index once, those of batches ahead of the trainer included."""
+        those of batches ahead of the trainer included: `bad_samples` has each index once, with where it was bad first,
+        and `bad_sample_count` is their number. How often samples were bad, over all epochs, `prefetchd status` counts.
+        With pin_memory or device also what they are copied from (docs/device.md)."""
         session = self._sessions.current
-        return {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
+        found = {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
+        return found if self._path is None else found | self._path.stats()
+
+    def record_stream(self, batch: Any, stream: Any) -> None:
+        """`batch`, or a tensor of one, is used on `stream` too, which was not the current one at its next(): its memory
+        is used again only when that has done what is in line there when the batch is dropped."""
+        if self._path is not None:
+            self._path.record_stream(batch, stream)
 
     def refresh(self) -> None:
         """Looks at dataset, sampler and collate_fn again, writes into arrays included, which are not noticed otherwise:
         if they are not what they were, iterators that begin from now on get batches of what they are now. Those that
         have begun go on. Does nothing to an attached loader, whose dataset is not here. Raises UnpicklableError,
         NoSpaceError and what the constructor raises."""
+        self._check_fork()
         if is_elsewhere(self.dataset):
             return
         request = self._request(self.spec.name)
         if request.spec.fingerprint == self.spec.fingerprint:
             return
-        self._sessions.replace(request, self._waiting)
-        self._waiting = None
+        prepared = self._sessions.prepare(request)
         self._took_over(request)
-        self._sessions.current.assume(self._epoch)
+        self._positions.replace(request, prepared)
 
     def close(self) -> None:
         """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
-        is_used(self)
+        mark_used(self)
         for iterator in list(self._iterators):
             iterator.stop()
         # The cursors end with the session: until then they tell the daemon where the next run goes on.
@@ -305,8 +325,9 @@ class PrefetchLoader(DataLoader[Any]):
     def __reduce__(self) -> Any:
         """As its arguments: unpickled, it is a loader of its own, at its beginning."""
         if is_elsewhere(self.dataset):
-            return partial(type(self).attach, self.spec.name, timeout=self.timeout, socket=self.socket), ()
-        own = {name: getattr(self, name) for name in ("rank", "world_size", "socket", "fresh")}
+            kept = {name: getattr(self, name) for name in ("timeout", "pin_memory", *ON_THE_WAY, "socket")}
+            return partial(type(self).attach, self.spec.name, **kept), ()
+        own = {name: getattr(self, name) for name in ("rank", "world_size", "socket", "fresh", *ON_THE_WAY)}
         return partial(type(self), self.dataset, **(arguments_of(self) | self._options | own)), ()
 
     def __enter__(self) -> PrefetchLoader:
@@ -318,51 +339,48 @@ class PrefetchLoader(DataLoader[Any]):
     def hand_over(self, options: dict[str, Any]) -> str:
         """For a loader that a framework makes of this one, with these `options`: gives up the stream, and says what it
         is called. Whoever iterates over this loader after all gets another one."""
-        is_used(self)
-        self._waiting = None
-        self._sessions.give_up(self._request)
+        mark_used(self)
+        self._positions.give_up(self._request)
         options["stream"], self._options["stream"] = self._options["stream"], None
         return self.spec.name
 
-    # --- for PrefetchIterator ---
+    # --- for iterators ---
+
+    def standing(self) -> Standing:
+        """Where state_dict() says that the trainer stands."""
+        return self._positions.standing()
+
+    def stand_at(self, standing: Standing) -> None:
+        """For an iterator that fetches ahead of what it yields."""
+        self._positions.stand_at(standing)
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
         """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
         self._check_fork()
-        is_used(self)
-        if self._watch.has_changed():
+        mark_used(self)
+        collate_fn, worker_init_fn = self._functions
+        is_another = collate_fn is not self.collate_fn or worker_init_fn is not self.worker_init_fn
+        if self._watch.has_changed() or is_another:
             self._refresh_if_possible()
-        if self._waiting is None:
-            self._place_waiting()
-        cursor = self._waiting
-        assert cursor is not None
-        session = self._sessions.current
-        session.activate(cursor)
-        if self._assumptions is None and self.generator is not None:
+        begun = self._positions.begin_epoch()
+        if self._positions.assumptions is None and self.generator is not None:
             # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        self._epoch, self._step = cursor.epoch + 1, 0
-        self._waiting = None
-        self._place_waiting()
-        return session, cursor
+        return begun
 
     def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
         self._check_fork()
         try:
-            batch = session.next_batch(cursor, float(self.timeout))
+            batch = self._positions.next_batch(session, cursor, float(self.timeout))
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
-        except EndOfEpoch:
-            session.ended(cursor)
-            self._position = (cursor.epoch + 1, 0)
-            raise
-        finally:
-            if cursor.began_with is not None:
-                self._began_with = (cursor.epoch, cursor.began_with.states)
-        self._position = (cursor.epoch, cursor.step)
-        if cursor.shard_states:
-            self._shard_states = (cursor.epoch, cursor.shard_states)
+        if self._told_length is not None and cursor.yielded == self._told_length + 1:
+            warnings.warn(
+                f"len() of this loader was {self._told_length} batches, as {type(self.dataset).__name__} told its "
+                "length, and there are more: does it give each worker a share of its own, by get_worker_info()?",
+                stacklevel=3,
+            )
         return batch
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
@@ -372,11 +390,6 @@ class PrefetchLoader(DataLoader[Any]):
     def abandon(self) -> None:
         """In a forked child: nothing is sent, and nothing of the parent's is kept open."""
         self._sessions.abandon()
-
-    def _place_waiting(self) -> None:
-        if self._waiting is not None:
-            self._sessions.current.close_cursor(self._waiting)
-        self._waiting = self._sessions.current.place_cursor(self._epoch, self._step)
 
     def _request(self, name: str | None = None) -> StreamRequest:
         began_s = time.perf_counter()
@@ -393,6 +406,7 @@ class PrefetchLoader(DataLoader[Any]):
             index_sampler=self._index_sampler,
             generator=self.generator,
             name=name,
+            minimum_slots=minimum_slots(self._path),
             **self._options,
         )
         self.fingerprint_s = time.perf_counter() - began_s
@@ -401,10 +415,11 @@ class PrefetchLoader(DataLoader[Any]):
     def _took_over(self, request: StreamRequest) -> None:
         began_s = time.perf_counter()
         self.spec = request.spec
-        self._assumptions = request.assumptions
         watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
         masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
-        self._watch = ChangeWatch(watched, masked, self._assumptions)
+        self._watch = ChangeWatch(watched, masked, request.assumptions)
+        # The attributes may be set to others; the watch looks at those that were handed over.
+        self._functions = (self.collate_fn, self.worker_init_fn)
         self.fingerprint_s += time.perf_counter() - began_s
 
     def _refresh_if_possible(self) -> None:
@@ -420,6 +435,12 @@ class PrefetchLoader(DataLoader[Any]):
     def _check_fork(self) -> None:
         if is_forked(self):
             raise ForkedError("this loader belongs to the parent process; make one of its own in the forked child")
+
+
+def _end(sessions: Sessions, path: AnyPath | None) -> None:
+    if path is not None:
+        path.close()
+    sessions.close()
 
 
 def _rows_of(batch_sampler: Any) -> int:

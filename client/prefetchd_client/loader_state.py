@@ -14,9 +14,12 @@ from prefetchd_client.assumptions import as_text, from_text
 
 STATE_VERSION = 1
 
+Standing = tuple[tuple[int, int], "tuple[int, tuple[bytes, ...]] | None", tuple[int, Mapping[int, ShardState]]]
+"""What a loader keeps of where its trainer stands, to be told by state_dict()."""
+
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class LoadedState:
     """Where to go on; `generators` are their states before the epoch, or None; `shards` those of an iterable dataset,
     by shard."""
 
@@ -43,7 +46,7 @@ def to_state(
     return state
 
 
-def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
+def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     """Where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all ranks share.
     Raises CallerError when `state` is none of ours. Warns when it is of other batches: the position is taken all the
     same."""
@@ -56,11 +59,11 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> Place:
     step, differing = _differing(spec, state, step)
     if differing:
         text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=4)
     texts = state.get("generators")
     # Another rank's dataset may stand elsewhere: then this one's is gone through.
     shards = _shards(state) if all(state.get(key, mine) == mine for key, mine in _identity(spec).items()) else {}
-    return Place(epoch, step, from_text(texts, "generators") if texts else None, shards)
+    return LoadedState(epoch, step, from_text(texts, "generators") if texts else None, shards)
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:

@@ -69,6 +69,9 @@ def _reduced(value: Any) -> Parts:
     if ambient is not None:
         return "ambient", [ambient]
     cls = type(value)
+    own = getattr(cls, "__prefetchd_fingerprint__", None)
+    if own is not None:
+        return "own", [cls, own(value)]
     try:
         reduce = copyreg.dispatch_table.get(cls)
         reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)

@@ -19,6 +19,7 @@ import cloudpickle
 import numpy as np
 import posix_ipc
 import torch
+from torch.utils.data import BatchSampler
 
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import try_lock
@@ -30,6 +31,7 @@ from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 SMALLEST_BUFFER_BYTES = 64 * 1024
 PRELOADED = ("numpy", "torch", "torchvision", "torchvision.transforms.v2", "PIL.Image", "tensordict")
 _DEEPEST_SEARCH = 4
+_MADE_LATER = {"dataset": "at the first __getitem__", "sampler": "in __iter__", "batch_sampler": "in __iter__"}
 
 
 def current_environment() -> Environment:
@@ -43,8 +45,9 @@ def current_environment() -> Environment:
     )
 
 
-def pickle_program(parts: dict[str, Any]) -> tuple[bytes, list[memoryview]]:
-    """The pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute."""
+def pickle_program(parts: dict[str, Any], batch_size: int = 0) -> tuple[bytes, list[memoryview]]:
+    """The pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute; `batch_size` is
+    the StreamSpec's, which tells what the user knows the index sampler as."""
     buffers: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -58,10 +61,10 @@ def pickle_program(parts: dict[str, Any]) -> tuple[bytes, list[memoryview]]:
     try:
         _ProgramPickler(target, keep).dump(parts)
     except Exception as error:
-        where = _culprit(parts)
+        argument, where = _culprit(_as_arguments(parts, batch_size))
         raise UnpicklableError(
             f"{where} cannot be handed to the workers: {type(error).__name__}: {error}. "
-            "Create it lazily (at the first __getitem__), or leave it out in __getstate__"
+            f"Create it lazily ({_MADE_LATER.get(argument, 'at the first call')}), or leave it out in __getstate__"
         ) from error
     return target.getvalue(), buffers
 
@@ -255,13 +258,24 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _culprit(parts: dict[str, Any]) -> str:
-    """The deepest attribute that does not pickle, as an expression."""
-    for name, part in parts.items():
-        found = _search(name, part, _DEEPEST_SEARCH)
+def _as_arguments(parts: dict[str, Any], batch_size: int) -> dict[str, Any]:
+    """`parts` under the names of the loader's arguments. DataLoader itself puts a sampler into a BatchSampler."""
+    if "index_sampler" not in parts:
+        return parts
+    others = {name: part for name, part in parts.items() if name != "index_sampler"}
+    given = parts["index_sampler"]
+    if batch_size < 0:
+        return others | {"batch_sampler": given}
+    return others | {"sampler": given.sampler if type(given) is BatchSampler else given}
+
+
+def _culprit(arguments: dict[str, Any]) -> tuple[str, str]:
+    """Which of them does not pickle, and the deepest attribute in it that does not, as an expression."""
+    for name, given in arguments.items():
+        found = _search(name, given, _DEEPEST_SEARCH)
         if found is not None:
-            return found
-    return ", ".join(parts)
+            return name, found
+    return "", ", ".join(arguments)
 
 
 def _search(name: str, obj: Any, depth: int) -> str | None:

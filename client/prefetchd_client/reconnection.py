@@ -6,10 +6,10 @@ import socket
 import subprocess
 import time
 
-from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.errors import CallerError, DaemonUnavailableError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 from prefetchd_client.autostart import MOST_FAILED_STARTS, connect, launch, outcome
 
 SUPERVISOR_GRACE_S = 10.0
@@ -19,11 +19,12 @@ LONGEST_PAUSE_S = 0.25
 
 class Reconnection:
     """One attempt to reach a daemon on `paths`, made of short steps. A daemon that is `supervised` is first waited for:
-    whoever ran it may start it again; else one is started here."""
+    whoever ran it may start it again; else one is started here, with the configuration that the former one had."""
 
-    def __init__(self, paths: RuntimePaths, *, supervised: bool) -> None:
+    def __init__(self, paths: RuntimePaths, *, supervised: bool, config: bytes = b"") -> None:
         self.error: DaemonUnavailableError | None = None
         self._paths = paths
+        self._config = config
         self._may_start_at_s = time.monotonic() + (SUPERVISOR_GRACE_S if supervised else 0.0)
         self._pause_s = FIRST_PAUSE_S
         self._next_step_s = 0.0
@@ -61,6 +62,12 @@ class Reconnection:
             self._starting = None
         self._start_lock.release()
 
+    def abandon(self) -> None:
+        """In a forked child: what is under way is the parent's."""
+        if self._starting is not None and self._starting.stdout is not None:
+            self._starting.stdout.close()
+        self._start_lock.leave()
+
     def _see_to_a_daemon(self) -> None:
         if self._starting is not None:
             if self._starting.poll() is None:
@@ -68,10 +75,27 @@ class Reconnection:
             failure = outcome(self._starting, self._paths)
             self._starting = None
             self._start_lock.release()
-            self._failed_starts += failure is not None
-            if self._failed_starts >= MOST_FAILED_STARTS and failure is not None:
-                raise failure
-        elif time.monotonic() >= self._may_start_at_s and self._start_lock.acquire():
-            self._starting = launch(self._paths)
+            if failure is not None:
+                self._failed(failure)
+        elif time.monotonic() >= self._may_start_at_s and self._may_start():
+            try:
+                self._starting = launch(self._paths, self._config)
+            except DaemonUnavailableError as failure:
+                self._start_lock.release()
+                self._failed(failure)
+                return
             kill_point("client.daemon.launched")
             self._pause_s = FIRST_PAUSE_S
+
+    def _may_start(self) -> bool:
+        """Takes the lock. The directory may be gone: whoever logs out loses it."""
+        try:
+            make_private(self._paths.socket.parent)
+            return self._start_lock.acquire()
+        except (CallerError, OSError) as error:
+            raise DaemonUnavailableError(f"no daemon can be started: {error}") from None
+
+    def _failed(self, failure: DaemonUnavailableError) -> None:
+        self._failed_starts += 1
+        if self._failed_starts >= MOST_FAILED_STARTS:
+            raise failure

@@ -9,7 +9,8 @@ import types
 from typing import Any
 
 from prefetchd.wire import errors
-from prefetchd.wire.errors import PrefetchdError, RemoteError, error_from_code
+from prefetchd.wire.errors import DaemonRefusedError, PrefetchdError, RemoteError, error_from_code
+from prefetchd.wire.messages import Refused
 from prefetchd.wire.remote_exception import RemoteException, decode_exception
 from prefetchd_client.tensors import from_main
 
@@ -52,6 +53,12 @@ def stream_failure(code: str, message: str, encoded: bytes) -> PrefetchdError:
     error = error_from_code(code, message if remote.message in message else f"{message} raised {raised}")
     error.__cause__ = rebuild_exception(encoded)
     return error
+
+
+def refusal(message: Refused) -> PrefetchdError:
+    """A caller's mistake under its own name, whatever else under one."""
+    error = error_from_code(message.code, message.message)
+    return error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
 
 
 def _original(remote: RemoteException) -> BaseException | None:

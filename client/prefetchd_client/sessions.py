@@ -15,6 +15,9 @@ from prefetchd_client.stream_request import StreamRequest
 
 INLINE_VARIABLE = "PREFETCHD_INLINE"
 
+Prepared = tuple[bytes, list[memoryview]]
+"""A pickled program, and its buffers."""
+
 Session = StreamClient | InlineStream
 
 
@@ -31,8 +34,8 @@ class Sessions:
     def current(self) -> Session:
         """The session that new cursors belong to. Raises what StreamClient raises when it was given up."""
         if self._again is not None:
-            request, self._again = self._again(), None
-            self._current = _open(self._socket, request, fresh=False)
+            self._current = _open(self._socket, self._again(), fresh=False)
+            self._again = None
         return self._current
 
     @classmethod
@@ -45,11 +48,15 @@ class Sessions:
         self._current.close()
         self._again = again
 
-    def replace(self, request: StreamRequest, waiting: ClientCursor | None) -> None:
-        """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
-        UnpicklableError, and nothing has changed then, and what else StreamClient raises."""
-        inline = isinstance(self.current, InlineStream)
-        prepared = None if inline else pickle_program(request.parts)
+    def prepare(self, request: StreamRequest) -> Prepared | None:
+        """What replace() needs of another stream. Raises UnpicklableError."""
+        return (
+            None if isinstance(self.current, InlineStream) else pickle_program(request.parts, request.spec.batch_size)
+        )
+
+    def replace(self, request: StreamRequest, prepared: Prepared | None, waiting: ClientCursor | None) -> None:
+        """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises what
+        StreamClient raises, and whoever needs a session then gets one on that stream, or the error again."""
         former = self.current
         if waiting is not None:
             former.close_cursor(waiting)
@@ -58,7 +65,11 @@ class Sessions:
         else:
             # First: its name is free then.
             former.close()
-        self._current = _open(self._socket, request, prepared, fresh=False)
+        try:
+            self._current = _open(self._socket, request, prepared, fresh=False)
+        except BaseException:
+            self._again = lambda: request
+            raise
 
     def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
         """An iterator of `session` is gone. Idempotent."""
@@ -82,7 +93,7 @@ class Sessions:
 def _open(
     socket: str | Path | None,
     request: StreamRequest,
-    prepared: tuple[bytes, list[memoryview]] | None = None,
+    prepared: Prepared | None = None,
     *,
     fresh: bool,
 ) -> Session:

@@ -7,19 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from prefetchd.wire.errors import (
-    ClosedError,
-    DaemonRefusedError,
-    DaemonUnavailableError,
-    PrefetchdError,
-    RemoteError,
-    error_from_code,
-)
+from prefetchd.wire.errors import ClosedError, PrefetchdError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
@@ -28,7 +19,6 @@ from prefetchd.wire.messages import (
     CloseCursor,
     Consumed,
     EpochStates,
-    Farewell,
     GiveBack,
     Goodbye,
     Message,
@@ -49,20 +39,16 @@ from prefetchd.wire.shard_states import MOST_BYTES, ShardState, Stated
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.attachment import Attachment
-from prefetchd_client.autostart import what_it_says
 from prefetchd_client.bad_samples import BadSampleList
-from prefetchd_client.connection import Connection, unexpected
 from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
 from prefetchd_client.epoch_plans import EpochPlans
 from prefetchd_client.introduction import Introduction
+from prefetchd_client.link import Link
 from prefetchd_client.long_wait import LongWait
 from prefetchd_client.progress import Progress
-from prefetchd_client.reconnection import Reconnection
-from prefetchd_client.remote_errors import rebuild_exception, stream_failure
+from prefetchd_client.remote_errors import rebuild_exception, refusal, stream_failure
+from prefetchd_client.worker_output import print_output
 
-ANSWER_TIMEOUT_S = 60.0
-ATTEMPTS = 8
-"""Daemons that may die on us one after another before a loader gives up."""
 TELL_WAIT_AFTER_S = 0.05
 DRAIN_EVERY = 8
 DRAIN_BELOW = 4
@@ -97,7 +83,6 @@ class StreamClient:
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
         self.name = spec.name
-        self._paths = paths
         self.spec = spec
         self._introduction = introduction or Introduction(paths, spec, parts, prepared, shared=shared)
         self._cursors = Cursors()
@@ -105,52 +90,29 @@ class StreamClient:
         self._attachment: Attachment | None = None
         self._failure: PrefetchdError | None = None
         self._closed = False
-        self._farewell = ""
-        self._supervised = False
-        self._reconnection: Reconnection | None = None
-        self._reconnections = 0
         self._wait: LongWait | None = None
         self._progress = Progress()
         self._bad = BadSampleList()
         self._undrained = 0
         self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
-        for attempts_left in reversed(range(ATTEMPTS)):
-            self._connection = Connection(self._introduction.reach())
-            try:
-                self._open(fresh)
-                break
-            except BaseException as error:
-                # One that dies or stops may still have taken our connection: the next one will be another's.
-                is_gone = isinstance(error, DaemonUnavailableError) and not self._connection.is_open
-                self._connection.close()
-                if not (is_gone and attempts_left):
-                    raise
-
-    def _open(self, fresh: bool) -> None:
-        self._connection.send(self._introduction.hello(self.name, self._cursors, None, fresh=fresh))
-        kill_point("client.hello.said")
-        try:
-            message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
-        except DaemonUnavailableError as silence:
-            raise DaemonUnavailableError(f"{silence} ({self._paths.socket}); {what_it_says(self._paths)}") from None
-        close_all(fds)
-        if isinstance(message, Refused):
-            raise _refusal(message)
-        if not isinstance(message, Welcome):
-            raise unexpected(message)
-        self.is_new = message.program_wanted
-        self._welcomed(message)
+        self._link = Link(
+            paths, self._introduction, self._introduction.hello(self.name, self._cursors, None, fresh=fresh)
+        )
+        self.is_new = self._link.welcome.program_wanted
+        self._welcomed(self._link.welcome)
 
     def _welcomed(self, message: Welcome) -> None:
         self.name = message.stream
         self._consumer = message.consumer
-        self._supervised = message.supervised
         if message.spec:
             self.spec = decode_spec(message.spec)
-        if message.program_wanted:
-            self._introduction.hand_over(self._connection)
 
     # --- cursors ---
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """The ring that the latest batches come out of; None before the first."""
+        return self._attachment
 
     @property
     def has_cursors(self) -> bool:
@@ -160,26 +122,26 @@ class StreamClient:
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         """A new waiting cursor, filled ahead from (epoch, step) on."""
         self._check_usable()
-        cursor = self._cursors.new(epoch, step)
+        cursor = self._cursors.new(epoch, step, 0 if self.spec.equal_epochs else epoch)
         if step and self._starts[0] == epoch:
             cursor.shard_states |= self._starts[1]
-        self._connection.send(PlaceCursor(cursor.number, epoch, step, True))
+        self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, step, True))
         return cursor
 
     def activate(self, cursor: ClientCursor) -> None:
         """The waiting cursor's iterator begins."""
         cursor.waiting = False
         kill_point("client.cursor.begun")
-        self._connection.send(PlaceCursor(cursor.number, cursor.epoch, cursor.step, False))
+        self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, cursor.step, False))
 
     def close_cursor(self, cursor: ClientCursor) -> None:
         """Its iterator is gone. Idempotent, and silent after close()."""
         if self._cursors.end(cursor) and not self._closed:
             self._tell_progress()
-            self._connection.send(CloseCursor(cursor.number))
+            self._link.send(CloseCursor(cursor.number))
             kill_point("client.cursor.closed")
             if self._attachment is not None and (released := self._attachment.take_released()):
-                self._connection.send(Consumed(-1, 0, released))
+                self._link.send(Consumed(-1, 0, released))
 
     # --- batches ---
 
@@ -196,12 +158,12 @@ class StreamClient:
         self._undrained += 1
         # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
         # caches are cold, a good part of a next().
-        if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._reconnection is not None:
+        if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._link.is_lost:
             self._drain()
         if not cursor.is_offered:
             waited_us = self._wait_for(cursor, timeout_s)
         offer = cursor.offers.pop(cursor.step)
-        epoch, step = cursor.epoch, cursor.step
+        step = cursor.step
         cursor.step += 1
         attachment = self._attachment
         if isinstance(offer, bytes):
@@ -217,7 +179,7 @@ class StreamClient:
             cursor.shard_states[shard] = (number + 1, batch.state)
             batch = batch.batch
         kill_point("client.batch.unnoted")
-        now_ns = attachment.note_yield(cursor.number, epoch, step + 1, waited_us)
+        now_ns = attachment.note_yield(cursor.number, cursor.plan_epoch, step + 1, waited_us)
         kill_point("client.batch.noted")
         if not leased:
             released += (cursor.number, slot, generation)
@@ -239,7 +201,7 @@ class StreamClient:
     def _tell_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
         for shard, (number, state) in states.items():
             if len(state) <= MOST_BYTES:
-                self._connection.send(ShardStart(epoch, shard, number, state))
+                self._link.send(ShardStart(epoch, shard, number, state))
 
     # --- where a sampler decides the order ---
 
@@ -256,7 +218,7 @@ class StreamClient:
     def _say(self, message: Message) -> None:
         # Progress first: what it says of cursors is about those that there were.
         self._tell_progress()
-        self._connection.send(message)
+        self._link.send(message)
 
     def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> None:
         self._drain()
@@ -272,18 +234,17 @@ class StreamClient:
         kill_point("client.close.begun")
         self._tell_progress()
         attachment = self._attachment
-        if self._reconnection is not None:
-            self._reconnection.close()
+        self._link.stay()
         if attachment is not None:
             attachment.note_departure()
             attachment.reclaim()
         if attachment is not None and (released := attachment.take_released()):
-            self._connection.send(Consumed(-1, 0, released))
+            self._link.send(Consumed(-1, 0, released))
         kill_point("client.close.released")
-        self._connection.send(Goodbye())
+        self._link.send(Goodbye())
         kill_point("client.close.told")
         if attachment is None or not attachment.held:
-            self._connection.close()
+            self._link.close()
             if attachment is not None:
                 attachment.close()
         else:
@@ -292,20 +253,21 @@ class StreamClient:
             attachment.when_all_are_dropped(self._end_after_close)
 
     def _end_after_close(self) -> None:
-        self._connection.close()
+        self._link.close()
         if self._attachment is not None:
             self._attachment.close()
         _outliving.discard(self)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the loader was made, times in seconds; and the bad samples that were named."""
+        """Counts since the loader was made, times in seconds; the bad samples that were named, and their number."""
         counts = self._attachment.stats() if self._attachment is not None else {"yielded": 0}
-        return counts | {"reconnections": self._reconnections, "bad_samples": self._bad.told()}
+        bad = {"bad_sample_count": self._bad.count, "bad_samples": self._bad.told()}
+        return counts | {"reconnections": self._link.returns} | bad
 
     def abandon(self) -> None:
         """In a forked child: closes what it inherited and sends nothing."""
         self._closed = True
-        self._connection.close()
+        self._link.abandon()
         if self._attachment is not None:
             self._attachment.close()
 
@@ -315,7 +277,7 @@ class StreamClient:
         message = self._progress.take()
         if message is not None:
             kill_point("client.progress.untold")
-            self._connection.send(message)
+            self._link.send(message)
             kill_point("client.progress.told")
 
     def _check_usable(self) -> None:
@@ -341,63 +303,42 @@ class StreamClient:
                 raise EndOfEpoch
             if self._failure is not None:
                 raise self._failure
-            if self._reconnection is not None and self._reconnection.error is not None:
-                error, self._reconnection = self._reconnection.error, None
-                gone = f"the daemon is gone{': ' + self._farewell if self._farewell else ''}"
-                raise DaemonUnavailableError(f"{gone}, and {error}")
+            self._link.check()
             waited_s = wait.waited_s
             if timeout_s and waited_s >= timeout_s:
                 raise WaitTimedOut
             if waited_s >= wait.name_at_s:
-                wait.name(self._why_unnamed())
+                wait.name(self._link.why_silent())
             if not told and waited_s >= TELL_WAIT_AFTER_S:
                 told = True
-                self._connection.send(Waiting(cursor.number))
+                self._link.send(Waiting(cursor.number))
             wake_at_s = min(wait.name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or wait.name_at_s)
-            if self._reconnection is not None:
-                told = False
-                time.sleep(min(self._reconnection.pause_s, max(0.0, wake_at_s - waited_s)))
-            else:
-                self._connection.wait(wake_at_s - waited_s)
+            # The next daemon has not been told.
+            told = told and not self._link.is_lost
+            self._link.wait(wake_at_s - waited_s)
             self._drain()
-
-    def _why_unnamed(self) -> str:
-        """What is to be said when the daemon does not say why it takes so long."""
-        if self._reconnection is not None:
-            return f"there is no daemon at {self._paths.socket}; it is tried again and again"
-        return f"the daemon does not say why; is it stopped? `prefetchd status` tells, and {what_it_says(self._paths)}"
 
     def _drain(self) -> None:
         self._undrained = 0
-        if self._reconnection is not None:
-            self._come_back(self._reconnection)
-        while (found := self._connection.receive()) is not None:
+        if self._link.come_back():
+            self._begin_again()
+        while (found := self._link.receive()) is not None:
             message, fds = found
             if isinstance(message, RingOpened) and len(fds) == 1:
                 self._attach(fds[0])
                 continue
             close_all(fds)
             self._handle(message)
-        if not self._connection.is_open and self._reconnection is None and self._failure is None:
-            self._connection.close()
-            self._reconnection = Reconnection(self._paths, supervised=self._supervised)
 
-    def _come_back(self, reconnection: Reconnection) -> None:
+    def _begin_again(self) -> None:
         """What was offered is good as long as no daemon has heard our Hello; then it is offered again."""
-        sock = reconnection.step()
-        if sock is None:
-            return
-        self._reconnection = None
-        self._reconnections += 1
-        self._farewell = ""
-        self._connection = Connection(sock)
         # The Hello says all that was not told.
         self._progress.take()
         if self._attachment is not None:
             self._attachment.take_released()
         self._cursors.forget_offers()
         kill_point("client.return.unsaid")
-        self._connection.send(self._introduction.hello(self.name, self._cursors, self._attachment))
+        self._link.send(self._introduction.hello(self.name, self._cursors, self._attachment))
         if self._plans is not None:
             self._plans.say_again()
         for cursor in self._cursors:
@@ -425,7 +366,7 @@ class StreamClient:
         elif isinstance(message, Recall):
             self._give_back(message)
         elif isinstance(message, Output):
-            _print_output(message)
+            print_output(message)
         elif isinstance(message, BadSamplesNamed):
             self._bad.named(message)
         elif isinstance(message, WaitNamed):
@@ -436,26 +377,10 @@ class StreamClient:
         elif isinstance(message, StreamFailed):
             self._failure = stream_failure(message.code, message.message, message.error)
         elif isinstance(message, Refused):
-            self._failure = _refusal(message)
-        elif isinstance(message, Farewell):
-            self._farewell = message.reason
+            self._failure = refusal(message)
 
     def _give_back(self, message: Recall) -> None:
         self._tell_progress()
         given = self._cursors.recalled(message)
         if given is not None:
-            self._connection.send(GiveBack(*given))
-
-
-def _refusal(message: Refused) -> PrefetchdError:
-    """A caller's mistake under its own name, whatever else under one."""
-    error = error_from_code(message.code, message.message)
-    return error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
-
-
-def _print_output(message: Output) -> None:
-    who = f"worker {message.worker}" if message.worker else "zygote"
-    for line in message.text.split("\n"):
-        print(f"[prefetchd {who}] {line}", file=sys.stderr)
-    if message.dropped:
-        print(f"[prefetchd {who}] ... {message.dropped} lines left out (see `prefetchd logs`)", file=sys.stderr)
+            self._link.send(GiveBack(*given))

@@ -60,16 +60,16 @@ def resolve_seed(seed: int | None) -> tuple[int, str]:
     return (chosen, "torch") if chosen < 1 << 32 else (0, "default")
 
 
-def resolve_buffer(buffer: str | int | None) -> tuple[int, int]:
+def resolve_buffer(buffer: str | int | None, minimum: int = MINIMUM_SLOTS) -> tuple[int, int]:
     """(bytes, batches): one of them is 0, both when the daemon shall decide."""
     if buffer is None:
         return 0, 0
     if isinstance(buffer, str):
         return parse_bytes(buffer, "buffer"), 0
     batches = whole_number("buffer", buffer)
-    if batches < MINIMUM_SLOTS:
+    if batches < minimum:
         raise BufferTooSmallError(
-            f"buffer={batches} batches; allowed: {MINIMUM_SLOTS} batches or more, or bytes as in '4GiB'"
+            f"buffer={batches} batches; allowed: {minimum} batches or more, or bytes as in '4GiB'"
         )
     return 0, batches
 
@@ -107,6 +107,16 @@ def resolve_order(dataset: Any, sampler: Any, batch_sampler: Any, generator: Any
     ):
         return "shuffle"
     return "sampler"
+
+
+def has_equal_epochs(dataset: Any, order: str, collate_fn: Any, on_error: str, deterministic: bool | None) -> bool:
+    """True when each epoch has the same batches: the order never changes, and nothing of it is random, as the argument
+    says or, where torch collates, the dataset's own attribute `deterministic`."""
+    if order != "sequential" or on_error == "substitute":
+        return False
+    if deterministic is None:
+        return collate_fn is None and getattr(dataset, "deterministic", False) is True
+    return bool(deterministic)
 
 
 def sampler_parts(dataset: Any, index_sampler: Any, generator: Any) -> dict[str, Any]:
@@ -168,6 +178,8 @@ def stream_request(
     world_size: int,
     on_error: str,
     fingerprint_extra: object,
+    minimum_slots: int = MINIMUM_SLOTS,
+    deterministic: bool | None = None,
     index_sampler: Any = None,
     generator: Any = None,
     name: str | None = None,
@@ -185,7 +197,7 @@ def stream_request(
         raise CallerError(f"dataset {type(dataset).__name__} has no len()")
     check_stream_name(stream)
     number, source = resolve_seed(seed)
-    buffer_bytes, buffer_batches = resolve_buffer(buffer)
+    buffer_bytes, buffer_batches = resolve_buffer(buffer, minimum_slots)
     if collate_fn is (default_convert if batch_size is None else default_collate):
         collate_fn = None
     parts: dict[str, Any] = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
@@ -209,6 +221,7 @@ def stream_request(
         "world_size": whole_number("world_size", world_size),
         "logical_shards": max(1, whole_number("num_workers", num_workers)) if iterable else 0,
         "on_error": on_error,
+        "equal_epochs": has_equal_epochs(dataset, order, collate_fn, on_error, deterministic),
     }
     with assumptions.at_epoch_zero() if assumptions is not None else contextlib.nullcontext():
         masked = assumptions.generators if assumptions is not None else ()
@@ -221,7 +234,7 @@ def stream_request(
         seed_source=source,
         buffer_bytes=buffer_bytes,
         buffer_batches=buffer_batches,
-        minimum_slots=MINIMUM_SLOTS,
+        minimum_slots=minimum_slots,
         lookback=whole_number("lookback", lookback),
         workers=whole_number("num_workers", num_workers),
         timeout_s=float(timeout),

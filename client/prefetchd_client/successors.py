@@ -24,7 +24,7 @@ def await_successor(loader: Predecessor) -> None:
     _unused.add(loader)
 
 
-def is_used(loader: Predecessor) -> None:
+def mark_used(loader: Predecessor) -> None:
     """From now on its stream is its own."""
     _unused.discard(loader)
 

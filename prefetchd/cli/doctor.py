@@ -6,13 +6,16 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from prefetchd.cli.checks import leftovers, login, memory, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, Finding
 from prefetchd.cli.colours import wants_colours
-from prefetchd.cli.options import socket_option
+from prefetchd.cli.options import config_option, socket_option
+from prefetchd.daemon.config import ConfigError
+from prefetchd.daemon.config_file import read_config
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 DOCTOR_VERSION = 1
@@ -22,19 +25,23 @@ MARKS = {OK: ("ok    ", "green"), ADVICE: ("advice", "yellow"), FAILED: ("FAILED
 
 @click.command("doctor")
 @socket_option
+@config_option()
 @click.option("--fix", is_flag=True, help="Remove segments and sockets that nobody uses any more.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (docs/status.md).")
-def command(socket: str | None, fix: bool, as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, socket: str | None, config: str | None, fix: bool, as_json: bool) -> None:
     """Check this machine and this user's leftovers: what was found, why it matters, and the exact fix.
 
     Looks at shared memory, cgroups, locked memory, RAM disks, RemoveIPC, descriptors, CPUs, niceness, the daemon's
     version, torch and the GPU, and at segments and sockets that nobody uses. Run it where the daemon and trainers run:
-    in their container, in their batch job.
+    in their container, in their batch job. With --socket given, only the leftovers of that socket's daemons are looked
+    for, else those of all of yours.
 
     Exit code: 0 nothing failed (advice may have been given), 3 something failed.
     """
     found = []
-    for finding in findings(runtime_paths(socket), fix=fix):
+    only = ctx.get_parameter_source("socket") is click.core.ParameterSource.COMMANDLINE
+    for finding in findings(runtime_paths(socket), config, only=only, fix=fix):
         found.append(finding)
         if not as_json:
             _show(finding)
@@ -44,12 +51,21 @@ def command(socket: str | None, fix: bool, as_json: bool) -> None:
     sys.exit(SOMETHING_FAILED if any(each.state == FAILED for each in found) else 0)
 
 
-def findings(paths: RuntimePaths, *, fix: bool) -> Iterator[Finding]:
-    """All of them, as they are found."""
+def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) -> Iterator[Finding]:
+    """All of them, as they are found; `config` is a file, which may have put rings on RAM disks. With `only`, leftovers
+    of other sockets' daemons are not looked for."""
+    ram_disks: tuple[str, ...] = ()
+    if config is not None:
+        check, why = "configuration", "no daemon starts with one that is wrong"
+        try:
+            ram_disks = read_config(Path(config)).ram_disks
+            yield Finding(check, OK, f"{config} is good", why)
+        except ConfigError as error:
+            yield Finding(check, FAILED, "; ".join(str(error).splitlines()), why, "mend it, or unset PREFETCHD_CONFIG")
     yield from memory.findings()
     yield from login.findings()
     yield from processes.findings()
-    yield from leftovers.findings(paths, fix=fix)
+    yield from leftovers.findings(paths, ram_disks, only=only, fix=fix)
     yield from versions.findings(paths)
 
 
@@ -57,6 +73,6 @@ def _show(finding: Finding) -> None:
     text, colour = MARKS.get(finding.state, ("?     ", "yellow"))
     mark = click.style(text, fg=colour) if wants_colours(sys.stdout) else text
     click.echo(f"{mark}  {finding.check}: {finding.found}")
-    for name in ("why", "fix"):
-        if getattr(finding, name):
-            click.echo(f"        {name}: {getattr(finding, name)}")
+    if finding.fix:
+        click.echo(f"        why: {finding.why}")
+        click.echo(f"        fix: {finding.fix}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefetchd.cli.snapshot import Report
 
 HEALTHY, DEGRADED, ABSENT = "healthy", "degraded", "absent"
+SHARED_MEMORY = "/dev/shm"
 EXIT_CODES = {HEALTHY: 0, DEGRADED: 3, ABSENT: 4}
 
 
@@ -25,11 +26,17 @@ def health(report: Report) -> tuple[str, list[str]]:
     for stream in report.snapshot["streams"]:
         if stream["failure"] is not None:
             problems.append(f"stream {stream['name']} has failed")
-        if stream["ring"] is not None and stream["ring"]["name_removed"]:
+        ring = stream["ring"]
+        if ring is not None and ring["name_removed"]:
+            directory = ring.get("directory", SHARED_MEMORY)
+            logout = (
+                ". A logout does that (RemoveIPC): `loginctl enable-linger`, or a system unit, prevents it"
+                if directory == SHARED_MEMORY
+                else ""
+            )
             problems.append(
-                f"{stream['ring']['segment']} was removed from /dev/shm: the run goes on, but the ring of "
-                f"{stream['name']} ends with the daemon. A logout does that (RemoveIPC): `loginctl enable-linger`, or "
-                "a system unit, prevents it"
+                f"{ring['segment']} was removed from {directory}: the run goes on, but the ring of {stream['name']} "
+                f"ends with the daemon{logout}"
             )
     return (DEGRADED if problems else HEALTHY), problems
 

@@ -6,15 +6,13 @@ import click
 
 from prefetchd.cli.control_client import ControlClient
 from prefetchd.cli.options import socket_option
-from prefetchd.wire.messages import Done, SetLogLevel
+from prefetchd.wire.messages import LOG_LEVELS, Done, SetLogLevel
 from prefetchd.wire.runtime_paths import runtime_paths
-
-LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command("log-level")
 @socket_option
-@click.argument("level", type=click.Choice(LEVELS))
+@click.argument("level", type=click.Choice(LOG_LEVELS))
 def command(socket: str | None, level: str) -> None:
     """Change what the running daemon logs, until it ends: debug, info, warning or error.
 

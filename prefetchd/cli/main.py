@@ -22,6 +22,7 @@ VERBS = {
     "evict": "Drop a stream and free its memory.",
     "log-level": "Change what the daemon logs.",
     "trace": "Record what workers and trainers do, for Perfetto.",
+    "cache": "Build, list, remove and check sample caches.",
     "doctor": "Check this machine, and what was left behind.",
     "systemd": "Run the daemon under systemd.",
     "logs": "Show the daemon's log.",

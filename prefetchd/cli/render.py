@@ -149,6 +149,8 @@ def _consumer(consumer: dict[str, Any]) -> Iterable[str]:
             yield f"waits for {duration(consumer['waiting_s'])} by now"
         if consumer["private_copies"]:
             yield f"{consumer['private_copies']} private copies"
+        if consumer.get("memory", "ordinary") != "ordinary":
+            yield f"memory {consumer['memory']}"
 
 
 def _workers(stream: dict[str, Any], width: int) -> list[str]:

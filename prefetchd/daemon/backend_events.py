@@ -36,7 +36,7 @@ class WorkerEvents:
     def stream_loaded(self, stream: int, note: str) -> None:
         if note:
             log.warning("workers", extra={"fields": {"stream": self._name(stream), "note": note}})
-        self._engine.stream_loaded(stream, time.monotonic())
+        self._engine.stream_loaded(stream)
 
     def load_failed(self, stream: int, message: str, error: bytes) -> None:
         self._engine.load_failed(stream, message, error)

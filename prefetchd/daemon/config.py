@@ -25,6 +25,7 @@ from prefetchd.daemon.config_values import (
     as_whole,
 )
 from prefetchd.daemon.toml_lines import line_numbers, line_of
+from prefetchd.wire.batch_file import EPOCHS_LIMIT
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, ON_ERROR, SEED_LIMIT
 
@@ -156,7 +157,7 @@ STREAM_KEYS = {
     "lookback": as_whole(0, 1 << 31),
     "workers": as_whole(0, 1 << 16),
     "timeout": as_number(0),
-    "epochs": as_whole(0, 1 << 31),
+    "epochs": as_whole(0, EPOCHS_LIMIT),
 }
 OTHER_STREAM_KEYS = ("buffer", "store", "progress")
 

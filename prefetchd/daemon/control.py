@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from prefetchd import __version__
 from prefetchd.daemon.engine.engine import Engine
-from prefetchd.daemon.logs import LEVELS
 from prefetchd.daemon.sessions import Session
 from prefetchd.daemon.tracing import Tracing
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.messages import (
+    LOG_LEVELS,
     PROTOCOL_VERSION,
     Done,
     Evict,
@@ -68,8 +68,8 @@ class Control:
 
 
 def _set_log_level(level: str) -> None:
-    if level not in LEVELS:
-        raise CallerError(f"log level {level[:20]!r}; allowed: {', '.join(LEVELS)}")
+    if level not in LOG_LEVELS:
+        raise CallerError(f"log level {level[:20]!r}; allowed: {', '.join(LOG_LEVELS)}")
     was = logging.getLevelName(log.level).lower()
     log.setLevel(level.upper())
     log.log(log.level, "log level", extra={"fields": {"level": level, "was": was}})

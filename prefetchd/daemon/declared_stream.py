@@ -44,13 +44,14 @@ class DeclaredStream:
         engine: Engine,
         rings: StreamRings,
         files: FileStreams,
-        settled: Callable[[DeclaredStream], None],
+        settled: Callable[[], None],
     ) -> None:
         self.config = config
         self.session = session
         self.failure = ""
         self.error = b""
         self.is_settled = False
+        self._begun_s = time.monotonic()
         self._paths = paths
         self._loop = loop
         self._engine = engine
@@ -71,6 +72,13 @@ class DeclaredStream:
     def stream(self) -> StreamState | None:
         """The engine's stream, while it is one."""
         return self._engine.stream_of(self.session)
+
+    def why_unsettled(self) -> str:
+        """For who waits for it."""
+        for_s = time.monotonic() - self._begun_s
+        return (
+            f"stream {self.config.name!r} is still being looked at: {self.config.dataset} makes it, for {for_s:.0f} s"
+        )
 
     def about(self) -> dict[str, Any]:
         """For the snapshot: where its consumer stands, if a file tells that."""
@@ -102,12 +110,19 @@ class DeclaredStream:
 
     def _declared(self, message: Declared, fd: int) -> None:
         try:
-            self._begin(spec_of(self.config, decode_spec(message.spec)), message, fd)
+            spec = spec_of(self.config, decode_spec(message.spec))
+        except PrefetchdError as error:
+            os.close(fd)
+            unlink(message.name)
+            self._failed(str(error), b"")
+            return
+        try:
+            self._begin(spec, message, fd)
         except PrefetchdError as error:
             self._failed(str(error), b"")
             return
         self.is_settled = True
-        self._settled(self)
+        self._settled()
 
     def _begin(self, spec: StreamSpec, message: Declared, fd: int) -> None:
         session = self.session
@@ -159,7 +174,7 @@ class DeclaredStream:
         self.failure, self.error = why, error
         self.is_settled = True
         log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
-        self._settled(self)
+        self._settled()
 
     def _printed(self, text: str) -> None:
         for line in text.split("\n"):

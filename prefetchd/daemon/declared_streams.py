@@ -19,7 +19,7 @@ from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.sessions import Session
 from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.wire.errors import CallerError, PrefetchdError, StreamFailedError
-from prefetchd.wire.messages import Hello
+from prefetchd.wire.messages import Hello, WaitNamed
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 FIRST_SESSION = -2
@@ -43,8 +43,10 @@ class DeclaredStreams:
         engine: Engine,
         rings: StreamRings,
         paths: RuntimePaths,
+        name_waits_every_s: float,
     ) -> None:
-        """Raises CallerError when a stream's directory cannot be used."""
+        """Who waits for the look at a dataset is told so every `name_waits_every_s`. Raises CallerError when a stream's
+        directory cannot be used."""
         self._config = config
         self._config_file = config_file
         self._loop = loop
@@ -56,6 +58,8 @@ class DeclaredStreams:
         self.files = FileStreams(engine, rings)
         self.files.claim(_directories(config))
         self._attaching: list[tuple[Session, Hello, GoOn]] = []
+        self._name_waits_every_s = name_waits_every_s
+        self._is_naming = False
 
     def begin(self) -> None:
         """Once the socket is there: all streams."""
@@ -97,6 +101,8 @@ class DeclaredStreams:
                     log.error("configuration not taken", extra={"fields": {"problem": str(error)}})
                 else:
                     self._begin(stream)
+        # What they wait for may not be declared any more.
+        self._attach_again()
         log.info("configuration read again", extra={"fields": {"streams": len(config.streams), "ended": changed}})
 
     def attach(self, session: Session, hello: Hello, go_on: GoOn) -> None:
@@ -105,6 +111,7 @@ class DeclaredStreams:
         declared = self._streams.get(hello.stream)
         if declared is not None and not declared.is_settled:
             self._attaching.append((session, hello, go_on))
+            self._name_later()
             return
         if declared is not None and declared.failure:
             raise StreamFailedError(f"the declared stream {hello.stream!r} has failed: {declared.failure}")
@@ -149,17 +156,27 @@ class DeclaredStreams:
             self._engine,
             self._rings,
             self.files,
-            self._settled,
+            self._attach_again,
         )
         self._next_session -= 1
 
-    def _settled(self, declared: DeclaredStream) -> None:
+    def _name_later(self) -> None:
+        if self._attaching and not self._is_naming:
+            self._is_naming = True
+            self._loop.call_later(self._name_waits_every_s, self._name_waits)
+
+    def _name_waits(self) -> None:
+        self._is_naming = False
+        for session, hello, _ in self._attaching:
+            if session.is_clear:
+                session.send(WaitNamed(0, 0, 0, self._streams[hello.stream].why_unsettled()))
+        self._name_later()
+
+    def _attach_again(self) -> None:
+        """Whoever waits for a stream that is settled, or not declared any more, is answered."""
         attaching, self._attaching = self._attaching, []
-        for waiting in attaching:
-            session, hello, go_on = waiting
-            if hello.stream != declared.config.name:
-                self._attaching.append(waiting)
-            elif session.is_clear:  # else it has ended meanwhile
+        for session, hello, go_on in attaching:
+            if session.is_clear:  # else it has ended meanwhile
                 try:
                     self.attach(session, hello, go_on)
                 except PrefetchdError as error:

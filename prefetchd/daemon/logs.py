@@ -14,7 +14,6 @@ from prefetchd.wire.runtime_paths import make_directories
 
 ROTATE_BYTES = 8 << 20
 ROTATED_FILES = 3
-LEVELS = ("debug", "info", "warning", "error")
 
 
 class JsonLines(logging.Formatter):

@@ -130,6 +130,7 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
     header = resources.ring.header
     return {
         "segment": resources.ring.name,
+        "directory": resources.ring.directory,
         "name_removed": not resources.ring.is_named,
         "segment_bytes": header.slot_payload_offset(ring.reserved),
         "slots": ring.reserved,
@@ -161,6 +162,7 @@ def _consumers(stream: StreamState, watching: Watching) -> list[dict[str, Any]]:
                 "waiting_s": watching.waiting_s(stream, consumer.session, record, time.monotonic()),
                 "private_copies": record.private_copies,
                 "held": record.held,
+                "memory": watching.memory(stream, consumer.record),
             }
         found.append(about)
     return found

@@ -15,11 +15,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from prefetchd.daemon.engine.durations import BOUNDS_S, Durations
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream import StreamState
 from prefetchd.daemon.watching import Watching, ready_slots
 from prefetchd.ring.policy import SlotState
+from prefetchd.wire.durations import BOUNDS_S, Durations
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,7 +74,7 @@ class EngineMetrics(Collector):
         yield self._histogram("prefetchd_fill_task_seconds", "What fill tasks took", streams, _task_durations)
         yield self._histogram(
             "prefetchd_sample_seconds",
-            "What samples took, each as an equal part of its task",
+            "What the dataset took for a sample",
             streams,
             _sample_durations,
         )

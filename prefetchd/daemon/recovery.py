@@ -8,11 +8,11 @@ import os
 from collections.abc import Container, Iterable
 
 from prefetchd.daemon.resources import StreamResources
-from prefetchd.ring.segment import SHARED_MEMORY, unlink
+from prefetchd.ring.segment import unlink
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths
+from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 
 log = logging.getLogger("prefetchd")

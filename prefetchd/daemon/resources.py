@@ -22,12 +22,12 @@ from prefetchd.ring.capacity import (
 )
 from prefetchd.ring.file_ring import FileRing, file_bytes
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
-from prefetchd.ring.segment import SHARED_MEMORY, RingSegment, new_header, unlink
+from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
 

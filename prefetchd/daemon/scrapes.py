@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from prefetchd.daemon.acceptor import Acceptor
 from prefetchd.daemon.loop import Loop
 from prefetchd.wire.errors import CallerError
 
@@ -74,8 +75,7 @@ class Scrapes:
         self._text = text
         self._content_type = content_type
         self._connections: set[_Connection] = set()
-        sock.setblocking(False)
-        loop.watch(sock.fileno(), self._acceptable)
+        self._acceptor = Acceptor(loop, sock, self._accepted)
 
     def close(self) -> None:
         """Stops answering, and removes a Unix socket. Idempotent."""
@@ -83,17 +83,12 @@ class Scrapes:
             connection.close()
         if self._sock.fileno() < 0:
             return
-        self._loop.unwatch(self._sock.fileno())
         if self._sock.family == socket.AF_UNIX:
             with contextlib.suppress(OSError):
                 os.unlink(self._sock.getsockname())
-        self._sock.close()
+        self._acceptor.close()
 
-    def _acceptable(self) -> None:
-        try:
-            sock, _ = self._sock.accept()
-        except OSError:
-            return
+    def _accepted(self, sock: socket.socket) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:
             sock.close()
             return

@@ -61,7 +61,8 @@ class Service:
         config_file: Path | None = None,
     ) -> None:
         self.loop = loop
-        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, supervised))
+        told_config = os.fsencode(config_file) if config_file is not None else b""
+        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, supervised, told_config))
         self._paths = paths
         self._generation = generation
         self._idle_exit_s = idle_exit_s
@@ -84,7 +85,9 @@ class Service:
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )
         control = Control(self.engine, tracing, generation, self._asked_to_stop)
-        self.declared = DeclaredStreams(config, config_file, loop, self.engine, self._rings, paths)
+        self.declared = DeclaredStreams(
+            config, config_file, loop, self.engine, self._rings, paths, limits.name_waits_again_s
+        )
         self.session_events = TrainerEvents(
             loop, self.engine, self._publishing, self._rings, control, tracing, paths, self.declared
         )

@@ -105,7 +105,7 @@ class TrainerEvents:
                 about = ring.consumer_record(record)
                 stood = (about.cursor, about.epoch, about.step)
                 alive = ring.has_living_consumer(record) and not session.peer_is_dead
-        owes_program = stream is not None and stream.program_from == session.number
+        owes_program = stream is not None and stream.awaits_program_of(session.number)
         self._engine.session_closed(session.number, marks, time.monotonic(), alive=alive, stood=stood)
         if owes_program:
             empty = empty_programs(self._paths)

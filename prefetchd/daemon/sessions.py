@@ -6,7 +6,6 @@ A session sends nothing before Hello. A packet that the protocol does not allow 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import socket
@@ -16,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from prefetchd.daemon.acceptor import Acceptor
 from prefetchd.daemon.loop import Loop
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
@@ -24,7 +24,6 @@ from prefetchd.wire.messages import Hello, Message, Program, Refused
 MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
 REFUSAL_CHARACTERS = 4000
-ACCEPT_AGAIN_S = 0.1
 HELLO_WITHIN_S = 60.0
 _UCRED = struct.Struct("iII")
 _SO_PEERPIDFD = 77
@@ -227,27 +226,20 @@ class Listener:
         self, sock: socket.socket, loop: Loop, events: SessionEvents, log: Callable[[str, str, int], None]
     ) -> None:
         self.sessions: dict[int, Session] = {}
-        self._sock = sock
         self._loop = loop
         self._events = events
         self._log = log
         self._next = 1
-        sock.setblocking(False)
-        loop.watch(sock.fileno(), self._acceptable)
+        self._acceptor = Acceptor(loop, sock, self._accepted)
 
     def listen_on(self, sock: socket.socket) -> None:
         """Accepts on `sock` from now on, and on the former one no more; sessions go on."""
         self.close()
-        self._sock = sock
-        sock.setblocking(False)
-        self._loop.watch(sock.fileno(), self._acceptable)
+        self._acceptor = Acceptor(self._loop, sock, self._accepted)
 
     def close(self) -> None:
         """Stops accepting; sessions go on. Idempotent."""
-        if self._sock.fileno() >= 0:
-            with contextlib.suppress(KeyError):
-                self._loop.unwatch(self._sock.fileno())
-            self._sock.close()
+        self._acceptor.close()
 
     def end_dead(self) -> None:
         """Ends the sessions of all who are dead."""
@@ -260,19 +252,7 @@ class Listener:
         for session in [each for each in self.sessions.values() if each.opened_s + HELLO_WITHIN_S <= now_s]:
             session.check_hello()
 
-    def _accept_again(self) -> None:
-        if self._sock.fileno() >= 0:
-            self._loop.watch(self._sock.fileno(), self._acceptable)
-
-    def _acceptable(self) -> None:
-        try:
-            sock, _ = self._sock.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                # Asked again at once it would say so again, round after round, until somebody closes something.
-                self._loop.unwatch(self._sock.fileno())
-                self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
-            return
+    def _accepted(self, sock: socket.socket) -> None:
         _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if not self.admits(uid):
             self._log("warning", "refused a connection of another uid", uid)

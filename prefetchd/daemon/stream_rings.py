@@ -162,9 +162,7 @@ class StreamRings:
             self._engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
             return
         header = ring.header
-        self._engine.ring_created(
-            stream, header.slots, ring.wanted_slots, header.slot_bytes, time.monotonic(), header.created_ns
-        )
+        self._engine.ring_created(stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns)
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _grow(self, stream: int, slots: int) -> None:
@@ -191,7 +189,7 @@ class StreamRings:
             ring.stay()
             self._engine.ring_short(stream, str(error), error.short_bytes)
             return False
-        self._engine.ring_reserved(stream, slots, time.monotonic())
+        self._engine.ring_reserved(stream, slots)
         return False
 
     def _budget_bytes(self) -> int | None:

@@ -36,14 +36,14 @@ class Tracing:
         self._loop = loop
         self._engine = engine
         self._traces: dict[int, _Trace] = {}
+        self._is_due = False
 
     def begin(self, session: Session, for_s: float) -> None:
         """Sends this session what happens in the next `for_s` seconds, then Done. Raises CallerError."""
         if not 0 < for_s <= LONGEST_TRACE_S:
             raise CallerError(f"a trace of {for_s:g} s; allowed: more than 0, up to {LONGEST_TRACE_S:.0f} s")
         self._traces[session.number] = _Trace(session, time.monotonic() + for_s)
-        if len(self._traces) == 1:
-            self._loop.call_later(SEND_EVERY_S, self._send)
+        self._send_later()
 
     def ended(self, session: Session) -> None:
         """The session is gone."""
@@ -85,12 +85,17 @@ class Tracing:
         for trace in self._traces.values():
             trace.add(event, stream)
 
+    def _send_later(self) -> None:
+        if self._traces and not self._is_due:
+            self._is_due = True
+            self._loop.call_later(SEND_EVERY_S, self._send)
+
     def _send(self) -> None:
+        self._is_due = False
         for number, trace in list(self._traces.items()):
             if not trace.send():
                 del self._traces[number]
-        if self._traces:
-            self._loop.call_later(SEND_EVERY_S, self._send)
+        self._send_later()
 
 
 class _Trace:

@@ -11,7 +11,14 @@ from prefetchd.daemon.engine.history import KEPT_SAMPLES, Counts, History
 from prefetchd.daemon.engine.stream import Consumer, StreamState, Worker
 from prefetchd.daemon.resources import StreamResources
 from prefetchd.ring.policy import Ring, SlotState
-from prefetchd.wire.segment_layout import WAIT_BOUNDS_US, ConsumerRecord, decode_consumer_record, decode_wait_counts
+from prefetchd.wire.segment_layout import (
+    MEMORY_MODES,
+    WAIT_BOUNDS_US,
+    ConsumerRecord,
+    decode_consumer_record,
+    decode_memory_mode,
+    decode_wait_counts,
+)
 from prefetchd.workers.backend import Backend
 
 CPU_EVERY_S = 1.0
@@ -70,6 +77,14 @@ class Watching:
         if ring is None:
             return None
         return decode_consumer_record(memoryview(ring.memory.memory), ring.header.consumer_record_offset(number))
+
+    def memory(self, stream: StreamState, number: int) -> str:
+        """What memory the batches of the consumer in that record come out of, one of MEMORY_MODES."""
+        resources = self._resources.get(stream.number)
+        ring = resources.ring if resources is not None else None
+        if ring is None:
+            return MEMORY_MODES[0]
+        return decode_memory_mode(memoryview(ring.memory.memory), ring.header.consumer_record_offset(number))
 
     def _count_waits(self, stream: StreamState, consumer: Consumer) -> None:
         resources = self._resources[stream.number]

@@ -18,7 +18,8 @@ import functools
 
 import numpy as np
 
-from prefetchd.plan.seeds import GAMMA, MASK, ORDER, U64, derive, finalise, finalise_array
+from prefetchd.plan.seeds import ORDER, U64, finalise_array
+from prefetchd.wire.seed_words import GAMMA, MASK, derive, finalise
 
 ROUNDS = 8
 SMALL = 2048

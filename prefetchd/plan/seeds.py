@@ -14,6 +14,7 @@ All arithmetic is on unsigned 64-bit words. `finalise` is the output function of
     substitute  = f(derive(seed, 5, epoch, ordinal) ^ attempt) mod length        attempt = 1, 2, ... SUBSTITUTES
     sampler seed = derive(seed, 6, epoch, rank) >> 1
     shard seed  = f(derive(seed, 7, epoch, place) ^ rank) >> 1
+    worker seed = derive(seed, 8, place, rank) >> 1
 
 A sample's seed depends on the stream's seed, the epoch and the sample's ordinal and on nothing else: not on the
 batch size, the rank, the number of workers or their order. A sample that takes a bad one's place (on_error) is the
@@ -21,7 +22,8 @@ one at index `substitute`; it is seeded as the sample in whose place it stands. 
 the key at row `substitute` of the same batch, with the batch's samples as length. Such a sampler's own draws from the
 global generators begin with the sampler seed in each epoch. Iterable datasets have neither ordinals nor indices: the
 global generators begin with the shard seed at `place` = shard when a shard's iterator is made, and at `place` = shards
-+ step when the samples of a batch are taken from it.
++ step when the samples of a batch are taken from it. With the worker seed they begin when worker_init_fn is called in
+the worker at `place`, and get_worker_info() tells it.
 """
 
 from __future__ import annotations
@@ -29,24 +31,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from prefetchd.wire.seed_words import GAMMA, derive, finalise
+
 U64 = npt.NDArray[np.uint64]
 
-MASK = (1 << 64) - 1
-GAMMA = 0x9E3779B97F4A7C15
-
-# Purposes keep families of seeds apart.
-SAMPLE, BATCH, ORDER, DEVICE, SUBSTITUTE, SAMPLER, SHARD = 1, 2, 3, 4, 5, 6, 7
+# Purposes keep families of seeds apart. Number 4 is DEVICE, of wire.seed_words.
+SAMPLE, BATCH, ORDER, SUBSTITUTE, SAMPLER, SHARD, WORKER = 1, 2, 3, 5, 6, 7, 8
 
 SUBSTITUTES = 8
 """Samples that are tried in a bad one's place."""
-
-
-def finalise(word: int) -> int:
-    """A bijection on 64-bit words whose output bits each depend on all input bits."""
-    word &= MASK
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK
-    return word ^ (word >> 31)
 
 
 def finalise_array(words: U64) -> U64:
@@ -55,14 +48,6 @@ def finalise_array(words: U64) -> U64:
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: U64 = words ^ (words >> np.uint64(31))
     return mixed
-
-
-def derive(seed: int, purpose: int, first: int, second: int) -> int:
-    """One 64-bit word for (seed, purpose, first, second)."""
-    word = finalise(seed + GAMMA)
-    for part in (purpose, first, second):
-        word = finalise((word ^ part) + GAMMA)
-    return word
 
 
 def sample_seed(seed: int, epoch: int, ordinal: int) -> int:
@@ -97,6 +82,11 @@ def sampler_seed(seed: int, epoch: int, rank: int) -> int:
 def shard_seed(seed: int, epoch: int, place: int, rank: int) -> int:
     """The seed of the global generators for an iterable dataset's shard or batch: 0 <= seed < 2**63."""
     return finalise((derive(seed, SHARD, epoch, place) ^ rank) + GAMMA) >> 1
+
+
+def worker_seed(seed: int, place: int, rank: int) -> int:
+    """The seed that the worker at `place` begins with: 0 <= seed < 2**63."""
+    return derive(seed, WORKER, place, rank) >> 1
 
 
 def order_key(seed: int, epoch: int) -> int:

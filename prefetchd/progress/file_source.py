@@ -36,6 +36,7 @@ class FileSource:
         self._settling = Settling(in_plan)
         self._watch: DirectoryWatch | None = None
         self._why = ""
+        self._unread = 0
         self._open = True
         self._looks_again = False
         self._settling.read(self._content(), time.monotonic())
@@ -47,7 +48,7 @@ class FileSource:
 
     @property
     def unreadable(self) -> int:
-        return self._settling.unreadable
+        return self._settling.unreadable + self._unread
 
     @property
     def complaint(self) -> str:
@@ -101,17 +102,22 @@ class FileSource:
             self._why = ""
             return None
         except OSError as error:
-            self._why = f"it cannot be opened: {error.strerror}"
+            self._complain(f"it cannot be opened: {error.strerror}")
             return None
         try:
             content = os.read(fd, LONGEST_BYTES + 1)
             self._why = ""
             return content
         except OSError as error:
-            self._why = f"it cannot be read: {error.strerror}"
+            self._complain(f"it cannot be read: {error.strerror}")
             return None
         finally:
             os.close(fd)
+
+    def _complain(self, why: str) -> None:
+        """Counted once, however often it is looked at."""
+        self._unread += why != self._why
+        self._why = why
 
     def _unwatch(self) -> None:
         if self._watch is not None:

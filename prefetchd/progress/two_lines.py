@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 
-from prefetchd.wire.stream_spec import Position
+from prefetchd.wire.stream_spec import POSITION_LIMIT, Position
 
 LONGEST_BYTES = 256
-POSITION_LIMIT = 1 << 60
 
 _TEXT = re.compile(rb"[ \t]*(\d{1,19})[ \t]*\r?\n[ \t]*(\d{1,19})[ \t]*(\r?\n)?\s*")
 

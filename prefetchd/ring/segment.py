@@ -19,6 +19,7 @@ from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory, map_shared
+from prefetchd.wire.runtime_paths import SHARED_MEMORY
 from prefetchd.wire.segment_layout import (
     CONSUMER_LOCK_OFFSET,
     DAEMON_LOCK_OFFSET,
@@ -42,7 +43,6 @@ from prefetchd.wire.segment_layout import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-SHARED_MEMORY = "/dev/shm"
 RESERVE_STEP_BYTES = 8 << 20
 PREFAULT_STEP_BYTES = 4 << 20
 _MADV_POPULATE_WRITE = 23

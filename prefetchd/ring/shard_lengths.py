@@ -14,7 +14,8 @@ KEPT_EPOCHS = 64
 
 
 class ShardLengths(EpochLengths):
-    """Those of one stream. What was learnt of all but the latest epochs is forgotten, and learnt again when needed."""
+    """Those of one stream. Of all but the latest epochs only the number of batches is kept; where its shards
+    end is learnt again when needed."""
 
     def __init__(self, shards: int) -> None:
         super().__init__(None)

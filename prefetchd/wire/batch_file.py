@@ -32,6 +32,8 @@ STREAM_FILE = "stream.json"
 LOCK_FILE = ".prefetchd.lock"
 SUFFIX = ".safetensors"
 NAME = "epoch{epoch:06}-batch{batch:08}" + SUFFIX
+EPOCHS_LIMIT = 1_000_000
+"""Files of no more epochs are in order when they are sorted by name."""
 TEMPORARY_SUFFIX = ".tmp"
 ERROR_SUFFIX = ".error"
 ALIGNMENT = 64

@@ -32,7 +32,7 @@ class BatchTooLargeError(CallerError):
 
 
 class UnpicklableError(CallerError):
-    """The dataset, collate_fn or worker_init_fn cannot be handed to another process; names the attribute."""
+    """The dataset, a sampler, collate_fn or worker_init_fn cannot be handed to another process; names the attribute."""
 
     code = "unpicklable"
 

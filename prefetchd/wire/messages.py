@@ -94,7 +94,8 @@ class Welcome(Message):
 
     `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the
     daemon does not have the stream and waits for Program. `supervised`: somebody else than a client started the
-    daemon, and may start it again. Who asked by name alone is told the `spec` of what it has got.
+    daemon, and may start it again. Who asked by name alone is told the `spec` of what it has got. `config` is the
+    path of the configuration file that the daemon was started with, for who starts the next one; empty: none.
     """
 
     protocol: int
@@ -106,6 +107,7 @@ class Welcome(Message):
     program_wanted: bool = False
     supervised: bool = False
     spec: bytes = b""
+    config: bytes = b""
 
 
 @_numbered(3)
@@ -287,7 +289,7 @@ class Recall(Message):
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitNamed(Message):
     """Why the call of next() that waits for the cursor's batch at (epoch, step) has waited for so long, in lines for
-    people: who it waits for, for how long, and what to turn."""
+    people: who it waits for, for how long, and what to turn. Before Welcome: why that takes so long."""
 
     cursor: int
     epoch: int
@@ -371,10 +373,13 @@ class Evict(Message):
     force: bool = False
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
 @_numbered(34)
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetLogLevel(Message):
-    """What the daemon logs from now on: "debug", "info", "warning" or "error". Answered by Done."""
+    """What the daemon logs from now on, one of LOG_LEVELS. Answered by Done."""
 
     level: str
 
@@ -575,9 +580,11 @@ class PlanFailed(Message):
 @_numbered(60)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Filled(Message):
-    """Finished tasks, in order: rows (task, payload bytes, duration in us, samples)."""
+    """Finished tasks, in order: rows (task, payload bytes, duration in us, samples). `sample_times` is what
+    Durations.take() tells of the samples since the worker's last answer; empty: nothing."""
 
     tasks: Rows
+    sample_times: Ints = ()
 
 
 @_numbered(61)

@@ -19,6 +19,7 @@ from prefetchd.wire.errors import CallerError
 
 PROTOCOL_DIRECTORY = "v1"
 SOCKET_VARIABLE = "PREFETCHD_SOCKET"
+SHARED_MEMORY = "/dev/shm"
 SEGMENT_PREFIX = "prefetchd-"
 SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes; some are kept for the lock beside it
 

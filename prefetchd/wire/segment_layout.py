@@ -75,6 +75,10 @@ CONSUMER_CURSOR_OFFSET = 8
 WAIT_BOUNDS_US = (100, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000, 60_000_000)
 WAIT_COUNTS = struct.Struct("<11I")
 WAIT_COUNTS_OFFSET = CONSUMER_RECORD.size
+# After those: what memory this consumer's batches come out of, as a place in MEMORY_MODES.
+MEMORY_MODE = struct.Struct("<I")
+MEMORY_MODE_OFFSET = WAIT_COUNTS_OFFSET + WAIT_COUNTS.size
+MEMORY_MODES = ("ordinary", "registered", "staged", "pageable")
 # In the cursor's place: the loader is closed, and only batches that it has handed out live on.
 DEPARTED = -2
 CONSUMERS = 16
@@ -304,6 +308,12 @@ def decode_wait_counts(data: bytes | memoryview, offset: int = 0) -> tuple[int, 
     counts what a record of so many yielded batches leaves."""
     longer = WAIT_COUNTS.unpack_from(data, offset + WAIT_COUNTS_OFFSET)
     return (max(0, decode_consumer_record(data, offset).yielded - sum(longer)), *longer)
+
+
+def decode_memory_mode(data: bytes | memoryview, offset: int = 0) -> str:
+    """Of the record at `offset`; one of a newer writer's is "ordinary"."""
+    (mode,) = MEMORY_MODE.unpack_from(data, offset + MEMORY_MODE_OFFSET)
+    return MEMORY_MODES[mode] if mode < len(MEMORY_MODES) else MEMORY_MODES[0]
 
 
 def _aligned(value: int, alignment: int) -> int:

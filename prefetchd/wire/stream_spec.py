@@ -23,6 +23,9 @@ STORES = ("shm", "ram_disk", "files")
 Position: TypeAlias = tuple[int, int]
 """(epoch, step): a batch's identity within its stream."""
 
+POSITION_LIMIT = 1 << 60
+"""Of an epoch, and of a step."""
+
 SEED_LIMIT = 1 << 63
 LENGTH_LIMIT = 1 << 62
 MINIMUM_SLOTS = 4
@@ -46,6 +49,7 @@ class StreamSpec:
       drop_uneven     ranks are evened by dropping (True) or by padding with the epoch's first samples
       logical_shards  iterable datasets: the number of shards, 1 or more; without meaning for others
       on_error        what becomes of a sample that raises
+      equal_epochs    every epoch has the batches of epoch 0, and is asked for as epoch 0
 
     Service
       name            the name in the daemon
@@ -76,6 +80,7 @@ class StreamSpec:
     drop_uneven: bool = False
     logical_shards: int = 0
     on_error: str = "raise"
+    equal_epochs: bool = False
     name: str = ""
     seed_source: str = "default"
     buffer_bytes: int = 0
@@ -118,6 +123,11 @@ class StreamSpec:
             raise CallerError("logical_shards is 0; allowed for order 'iterable': 1 or more")
         if self.length < 0 and self.is_arithmetic:
             raise CallerError(f"length is {self.length}; allowed for order {self.order!r}: 0 or more")
+        if self.equal_epochs and (self.order != "sequential" or self.on_error == "substitute"):
+            raise CallerError(
+                f"equal_epochs with order {self.order!r} and on_error {self.on_error!r}; allowed: order 'sequential', "
+                "and not on_error 'substitute', which takes others in each epoch"
+            )
         if self.order_version != ORDER_VERSION:
             raise CallerError(f"order_version is {self.order_version}; this prefetchd knows {ORDER_VERSION}")
         if self.high_watermark and self.low_watermark > self.high_watermark:

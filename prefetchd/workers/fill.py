@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -14,7 +15,9 @@ from torch.utils.data import default_collate, default_convert
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
+from prefetchd.plan.seeds import worker_seed
 from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.wire.durations import Durations
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.shard_states import Stated, unpack
@@ -22,13 +25,14 @@ from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
 from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
-from prefetchd.workers.note import COLLATING, WRITING, NoteWriter
+from prefetchd.workers.gathering import gather_of, rows_of, runs
+from prefetchd.workers.note import COLLATING, LOADING, WRITING, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
 from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import Shards
-from prefetchd.workers.user_code import text_of, user_code
+from prefetchd.workers.user_code import UserCodeError, text_of, user_code
 
 _Place: TypeAlias = tuple[Position, bytes]
 
@@ -56,6 +60,8 @@ class Filler:
     ) -> None:
         self.plan = _plan_of(spec)
         self.note = note or NoteWriter()
+        self.times = Durations()
+        """What samples took, for whoever empties it."""
         self.directory = spec.directory if spec.store == "files" else ""
         self._spec = spec
         self._worker_init_fn = program.worker_init_fn
@@ -65,15 +71,19 @@ class Filler:
         self._default_collation = program.collate_fn is None or program.collate_fn is default_collate
         self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size != 0
         # Where a batch sampler decides, no batch tells how many rows the next may have; a file is written in one go.
-        self._by_rows = self._default_collation and not self._gathers and spec.batch_size > 0 and spec.store != "files"
+        self._by_rows = self._default_collation and spec.batch_size > 0 and spec.store != "files"
+        self._gather = gather_of(program.dataset) if self._by_rows else None
+        if self._gather is not None:
+            self._gathers = False
+        self._by_rows = self._by_rows and not self._gathers
         self._seeder = seeder or SampleSeeder()
         self._samples: Samples | None = None
         self._shards: Shards | None = None
         if isinstance(self.plan, ShardPlan):
-            self._shards = Shards(spec, program, self.plan, self._seeder, self.note)
+            self._shards = Shards(spec, program, self.plan, self._seeder, self.note, self.times)
             self._by_rows = self._gathers = False
         else:
-            self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note)
+            self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
         self._taken: int | None = None
         self._state: bytes | None = None
         self._layout: RowLayout | None = None
@@ -85,6 +95,7 @@ class Filler:
         """The user's worker_init_fn, in the worker at `place`, before its first task; where there are shards, each has
         its own. Raises UserCodeError."""
         if self._worker_init_fn is not None and self._shards is None:
+            self._seeder.seed(worker_seed(self._spec.seed, place, self._spec.rank))
             with user_code(f"worker_init_fn({place})"):
                 self._worker_init_fn(place)
 
@@ -134,6 +145,17 @@ class Filler:
         layout = self._layout
         assert layout is not None
         meta = layout.meta_for(self.plan.row_count(*position))
+        for begin, stop in self._gathered(position, first, end, layout, target):
+            self._write_rows(position, begin, stop, layout, target, deadly)
+        if first == 0:
+            kill_point("worker.meta.unwritten")
+            text = encode_meta(meta)
+            target[: len(text)] = text
+        return meta.payload_bytes
+
+    def _write_rows(
+        self, position: Position, first: int, end: int, layout: RowLayout, target: Any, deadly: Deadly
+    ) -> None:
         writers = None
         for row, sample in zip(range(first, end), self._rows_of(position, first, end, deadly)):
             if type(sample) is LeftOut:
@@ -144,11 +166,23 @@ class Filler:
             for write, leaf in zip(writers, plan.take(sample)):
                 write(row, leaf)
             kill_point("worker.row.written")
-        if first == 0:
-            kill_point("worker.meta.unwritten")
-            text = encode_meta(meta)
-            target[: len(text)] = text
-        return meta.payload_bytes
+
+    def _gathered(
+        self, position: Position, first: int, end: int, layout: RowLayout, target: Any
+    ) -> list[tuple[int, int]]:
+        """Copies what the dataset can copy itself; the runs of rows that are left, sample by sample."""
+        if self._gather is None:
+            return [(first, end)]
+        self.note.phase(LOADING)
+        try:
+            indices = self._by_key.indices(position, first, end)
+            began_ns = time.monotonic_ns()
+            missing = self._gather(indices, rows_of(layout, target, first, end))
+            if gathered := end - first - len(missing):
+                self.times.add((time.monotonic_ns() - began_ns) // 1000 // gathered, gathered)
+        except Exception as error:
+            raise UserCodeError(f"dataset.gather_into, epoch {position[0]}, step {position[1]}") from error
+        return [(first + begin, first + stop) for begin, stop in runs(missing)]
 
     def fill_whole(
         self, position: Position, rows: int, room: int, target: Callable[[], Any], deadly: Deadly = NOT_DEADLY

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from prefetchd.wire.messages import Fill, Filled, LoadFailed
+from prefetchd.wire.messages import Fill, LoadFailed
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.backend import BackendEvents, Look, Watcher
+from prefetchd.workers.backend import KILLED, BackendEvents, Look, Watcher
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import IDLE, NO_NOTE, Note, NoteWriter
 from prefetchd.workers.program import Program
@@ -28,7 +28,6 @@ from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError, load_failed, load_program_or_fail
 
 ENDED = "exited with 0"
-KILLED = "killed by SIGKILL"
 
 
 class InlineBackend:
@@ -160,7 +159,7 @@ class InlineBackend:
                 if worker in self._workers:
                     self._events.worker_message(worker, aside)
             if worker in self._workers:
-                self._events.worker_message(worker, Filled((answer,)) if isinstance(answer, tuple) else answer)
+                self._events.worker_message(worker, answer)
 
         return carry_out
 

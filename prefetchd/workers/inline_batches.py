@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -38,31 +40,37 @@ class InlineBatches:
         self._filler = Filler(spec, program)
         self.bad_samples: list[dict[str, Any]] = []
         self._sampling = Sampling(spec, program, shared=True) if spec.order == "sampler" else None
-        if program.worker_init_fn is not None and self._lengths is None:
-            program.worker_init_fn(0)
+        with self._in_worker():
+            self._filler.init_worker(0)
 
     def batch(self, position: Position) -> Any:
         """The batch at `position`, made now. Raises EpochEnds, NoSuchBatch (the epoch goes on after that step) and the
         user's own exceptions."""
         self._plan(position)
-        # Seeding a sample must not disturb the trainer's own randomness.
-        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
         try:
-            if self._lengths is None:
-                return self._filler.batch(position)
-            with as_torch_worker(self._spec, self._program, 0, 1):
+            with self._in_worker():
                 return self._filler.batch(position)
         except NoSuchBatch as none:
             assert self._lengths is not None
             self._lengths.learn_shard(position[0], position[1] % self._spec.logical_shards, none.batches)
             raise
-        except UserCodeError as error:
-            raise error.__cause__ or error from None
         finally:
             for bad in self._filler.take_bad():
                 print(f"prefetchd: {bad.text}", file=sys.stderr)
                 told = {"epoch": position[0], "step": position[1], "row": bad.row, "text": bad.text}
                 self.bad_samples = [*self.bad_samples, told][:MOST_BAD]
+
+    @contextlib.contextmanager
+    def _in_worker(self) -> Iterator[None]:
+        """The user's code is called as in a worker. Raises what it raises; the trainer's own randomness goes on as if
+        nothing had been."""
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        try:
+            with as_torch_worker(self._spec, self._program, 0, 1):
+                yield
+        except UserCodeError as error:
+            raise error.__cause__ or error from None
+        finally:
             torch.set_rng_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])

@@ -26,6 +26,9 @@ import time
 STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING = range(8)
 PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating")
 
+ALL_AT_ONCE = -1
+"""The row of what is about no single one, such as __getitems__."""
+
 NOTE = struct.Struct("=6q16x")
 NOTE_BYTES = NOTE.size
 STACK_OFFSET = 4096

@@ -16,9 +16,10 @@ from typing import Any
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import SUBSTITUTES
+from prefetchd.wire.durations import Durations
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.note import INDEX, LOADING, ROW, SINCE, NoteWriter
+from prefetchd.workers.note import ALL_AT_ONCE, INDEX, LOADING, ROW, SINCE, NoteWriter
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.user_code import UserCodeError, text_of
 
@@ -26,9 +27,6 @@ TEXT_LIMIT_CHARACTERS = 300
 KEY_LIMIT_CHARACTERS = 80
 INDEX_LIMIT = 1 << 62
 NO_INDEX = -1
-ALL_AT_ONCE = -1
-"""Stands for a row where __getitems__ is meant."""
-
 Deadly = frozenset[tuple[int, int]]
 """(row, attempt) of samples that end their workers."""
 
@@ -57,13 +55,21 @@ class Samples:
     """Loads samples of one dataset. The global generators of this process are its own while it does."""
 
     def __init__(
-        self, spec: StreamSpec, plan: BatchPlan | KeyedPlan, dataset: Any, seeder: SampleSeeder, note: NoteWriter
+        self,
+        spec: StreamSpec,
+        plan: BatchPlan | KeyedPlan,
+        dataset: Any,
+        seeder: SampleSeeder,
+        note: NoteWriter,
+        times: Durations,
     ) -> None:
+        """What each sample took goes to `times`."""
         self._on_error = spec.on_error
         self._plan = plan
         self._dataset = dataset
         self._seeder = seeder
         self._note = note
+        self._times = times
         self._bad: list[BadSample] = []
 
     def rows(self, position: Position, first: int, end: int, deadly: Deadly = NOT_DEADLY) -> Iterator[Any]:
@@ -84,17 +90,27 @@ class Samples:
             keys = self._plan.given(epoch, step)
             self._note.phase(LOADING)
             self._seeder.seed(self._plan.batch_seed(epoch, step))
+            began_ns = time.monotonic_ns()
             try:
-                return gather(keys)
+                samples = gather(keys)
             except Exception as error:
                 if self._on_error == "raise":
                     raise UserCodeError(f"dataset.__getitems__, epoch {epoch}, step {step}") from error
+            else:
+                if rows:
+                    self._times.add((time.monotonic_ns() - began_ns) // 1000 // rows, rows)
+                return samples
 
         def get(index: int) -> Any:
             (sample,) = gather([index])
             return sample
 
         return without_left_out(self._load(position, 0, rows, get, deadly))
+
+    def indices(self, position: Position, first: int, end: int) -> list[Any]:
+        """The keys of rows [first, end)."""
+        found: list[Any] = self._plan.rows(*position, first, end).indices.tolist()
+        return found
 
     def take_bad(self) -> list[BadSample]:
         """The bad samples since the last call."""
@@ -107,18 +123,19 @@ class Samples:
         self, position: Position, first: int, end: int, get: Callable[[Any], Any], deadly: Deadly
     ) -> Iterator[Any]:
         planned = self._plan.rows(*position, first, end)
-        run, words, now_ns = self._seeder.run, self._note.words, time.monotonic_ns
+        run, words, now_ns, took = self._seeder.run, self._note.words, time.monotonic_ns, self._times.add
         self._note.phase(LOADING)
         for row, index, seed in zip(range(first, end), planned.indices.tolist(), planned.seeds.tolist()):
             words[ROW] = row
             words[INDEX] = index if type(index) is int and 0 <= index < INDEX_LIMIT else NO_INDEX
-            words[SINCE] = now_ns()
+            words[SINCE] = since_ns = now_ns()
             try:
                 if deadly and (row, 0) in deadly:
                     raise _deadly(index)
                 sample = run(seed, get, index)
             except Exception as error:
                 sample = self._instead(error, position, row, index, get, deadly)
+            took((now_ns() - since_ns) // 1000)
             yield sample
 
     def _instead(

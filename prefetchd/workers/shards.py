@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data import IterDataPipe, graph_settings
 
 from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.wire.durations import Durations
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.note import ITERATING, NoteWriter
@@ -55,12 +57,20 @@ class Shards:
     """The global generators of this process are its own while it works; its caller is in as_torch_worker()."""
 
     def __init__(
-        self, spec: StreamSpec, program: Program, plan: ShardPlan, seeder: SampleSeeder, note: NoteWriter
+        self,
+        spec: StreamSpec,
+        program: Program,
+        plan: ShardPlan,
+        seeder: SampleSeeder,
+        note: NoteWriter,
+        times: Durations,
     ) -> None:
+        """What samples took, those of a batch alike, goes to `times`."""
         self._program = program
         self._plan = plan
         self._seeder = seeder
         self._note = note
+        self._times = times
         self._spec = spec
         self._rows = max(1, spec.batch_size)
         self._drop_last = spec.drop_last
@@ -107,7 +117,9 @@ class Shards:
                 # It was, or will be, told in that batch's place.
                 continue
         self._latest = None
+        began_ns = time.monotonic_ns()
         samples = self._take(walk)
+        self._times.add((time.monotonic_ns() - began_ns) // 1000 // len(samples), len(samples))
         self._latest = walk
         return samples
 

@@ -14,6 +14,7 @@ from prefetchd.wire.messages import (
     MEASURE,
     BadSamples,
     Digested,
+    Filled,
     FillFailed,
     Measured,
     Message,
@@ -43,9 +44,6 @@ TELL_SHARD_EVERY_S = 0.5
 Task: TypeAlias = tuple[int, ...]
 """A row of messages.Fill."""
 
-Result: TypeAlias = tuple[int, ...]
-"""A row of messages.Filled."""
-
 
 class TaskRunner:
     """Does fill tasks of one stream, in the ring that it was lent."""
@@ -68,8 +66,8 @@ class TaskRunner:
             self._ring.close()
             self._ring = None
 
-    def run(self, task: Task, keys: bytes = b"") -> Result | Message:
-        """A row of Filled when the task is done, else what is to be said instead. `keys` as Fill has them."""
+    def run(self, task: Task, keys: bytes = b"") -> Message:
+        """What is to be said of the task: Filled when it is done. `keys` as Fill has them."""
         begin_us = _now_us()
         note = self._filler.note
         note.begin(task[0])
@@ -79,7 +77,8 @@ class TaskRunner:
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)
         if isinstance(answer, int):
-            return (task[0], answer, _now_us() - begin_us, self._filler.samples_in(task[5] - task[4]))
+            samples = self._filler.samples_in(task[5] - task[4])
+            return Filled(((task[0], answer, _now_us() - begin_us, samples),), self._filler.times.take())
         return answer
 
     def asides(self, task: int) -> list[Message]:

@@ -10,6 +10,7 @@ import torch
 import torch.utils.data._utils.collate as torch_collate
 import torch.utils.data._utils.worker as torch_worker
 
+from prefetchd.plan.seeds import worker_seed
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.program import Program
 
@@ -32,7 +33,10 @@ def as_torch_worker(spec: StreamSpec, program: Program, place: int, workers: int
             torch_worker._worker_info = info
 
     torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=place, num_workers=workers, seed=spec.seed, dataset=program.dataset
+        id=place,
+        num_workers=workers,
+        seed=worker_seed(spec.seed, place, spec.rank),
+        dataset=program.dataset,
     )
     torch_collate.default_collate_fn_map[torch.Tensor] = collate_privately
     try:

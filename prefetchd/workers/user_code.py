@@ -92,13 +92,20 @@ def _attributes_of(error: BaseException) -> dict[str, Any]:
     """Its __dict__ and what it keeps in slots, as ImportError does its name and path."""
     found = dict(error.__dict__)
     for kind in type(error).__mro__:
-        # An OSError makes its own of its arguments.
-        for name, member in vars(kind).items() if kind is not OSError else ():
-            # An AttributeError's `obj` may be the whole dataset.
-            if isinstance(member, types.MemberDescriptorType) and not name.startswith("__") and name != "obj":
-                with contextlib.suppress(AttributeError):
-                    found[name] = getattr(error, name)
+        for name, member in vars(kind).items():
+            # A subclass may have a property in a member's place. An AttributeError's `obj` may be the whole dataset.
+            if not _is_member(member) or getattr(type(error), name) is not member or name == "obj":
+                continue
+            with contextlib.suppress(AttributeError):
+                found[name] = getattr(error, name)
+        if kind is OSError:
+            # It tells a file name that is None from none.
+            found = {name: value for name, value in found.items() if value is not None or name in error.__dict__}
     return found
+
+
+def _is_member(member: object) -> bool:
+    return isinstance(member, types.MemberDescriptorType) and not member.__name__.startswith("__")
 
 
 def _pickled_exception(error: BaseException) -> bytes:

@@ -9,7 +9,7 @@ import torch
 
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import Fill, Filled, Ready, UseRing
+from prefetchd.wire.messages import Fill, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import IDLE, NoteWriter
@@ -68,5 +68,5 @@ class Worker:
             for aside in self._runner.asides(task[0]):
                 send(self._sock, aside)
             kill_point("worker.answer.untold")
-            send(self._sock, Filled((answer,)) if isinstance(answer, tuple) else answer)
+            send(self._sock, answer)
             kill_point("worker.answer.told")

@@ -147,7 +147,7 @@ def read_only_arrays() -> Loading:
     return each(lambda index: np.frombuffer(bytes([index, 2, 3, 4]), np.uint8))
 
 
-@case("batches", workers=0, reason=GRAPH)
+@case("batches", workers=0, reason=GRAPH, difference=r"\[\d\]\.is_leaf: False and True")
 def samples_that_require_grad() -> Loading:
     return each(lambda index: m.tensor(index).requires_grad_())
 
@@ -234,7 +234,7 @@ def objects_with_pin_memory() -> Loading:
 def objects_with_pin_memory_where_there_is_no_accelerator() -> Loading:
     # Without one DataLoader leaves memory alone; with one these would be pinned.
     pins = torch.accelerator.is_available()
-    return each(lambda index: m.Bag(pixels=m.tensor(index)), collate_fn=m.as_it_is, pin_memory=not pins)
+    return each(lambda index: m.Pinnable(pixels=m.tensor(index)), collate_fn=m.as_it_is, pin_memory=not pins)
 
 
 @case("batches")
@@ -336,7 +336,8 @@ def nested_tensors() -> Loading:
 def jagged_tensors() -> Loading:
     def make(index: int) -> Any:
         jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3) * index], layout=torch.jagged)
-        return jagged.values(), jagged.offsets()
+        wide = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged)
+        return jagged, wide, jagged.values(), jagged.offsets()
 
     return objects(make)
 
@@ -477,7 +478,9 @@ def a_batch_that_is_a_string() -> Loading:
     return each(str, collate_fn="-".join)
 
 
-@case("batches", workers=0, reason=LOCAL)
+@case(
+    "batches", workers=0, reason=LOCAL, difference=r"\[\d\]: .*list'> and AttributeError\(.*_local\.<locals>\.Local.*\)"
+)
 def classes_that_only_the_worker_has() -> Loading:
     return objects(_local)
 

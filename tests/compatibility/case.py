@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-GROUPS = ("batches", "datasets", "errors", "arguments", "iteration")
+GROUPS = ("batches", "datasets", "errors", "arguments", "iteration", "warnings")
 
 MOST_OUTCOMES = 64
 
@@ -17,12 +17,14 @@ CASES: dict[str, Case] = {}
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`make` gives a new Loading each time. `workers` is DataLoader's num_workers: with 0 its batches come as
-    collate_fn made them, with 2 as a queue between processes delivers them. With a `reason` the two must differ."""
+    collate_fn made them, with 2 as a queue between processes delivers them. With a `reason` the two must differ, and
+    each line that tells how must match the pattern `difference` as a whole."""
 
     name: str
     group: str
     workers: int
     reason: str
+    difference: str
     needs: tuple[str, ...]
     make: Callable[[], Loading]
 
@@ -76,14 +78,17 @@ def loading(dataset: Any, *, use: Callable[[Any], Any] = every_batch, **argument
 Maker = Callable[[], Loading]
 
 
-def case(group: str, *, workers: int = 2, reason: str = "", needs: str = "") -> Callable[[Maker], Maker]:
+def case(
+    group: str, *, workers: int = 2, reason: str = "", difference: str = "", needs: str = ""
+) -> Callable[[Maker], Maker]:
     """Registers the decorated function under its own name."""
     assert group in GROUPS
+    assert bool(reason) == bool(difference), "a reason is for a certain difference"
 
     def register(make: Maker) -> Maker:
         name = make.__name__
         assert name not in CASES, name
-        CASES[name] = Case(name, group, workers, reason, tuple(needs.split()), make)
+        CASES[name] = Case(name, group, workers, reason, difference, tuple(needs.split()), make)
         return make
 
     return register

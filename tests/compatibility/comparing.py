@@ -148,7 +148,9 @@ class _Comparison:
         for name, look in looks[0].items():
             if look != (other := looks[1].get(name)):
                 self._differ(f"{where}.{name}", look, other)
-        self._walk(vars(theirs), vars(ours), f"{where}.__dict__") if vars(theirs) or vars(ours) else None
+        # A jagged one keeps symbols of its own there, which no two have in common.
+        if theirs.layout is not torch.jagged and (vars(theirs) or vars(ours)):
+            self._walk(vars(theirs), vars(ours), f"{where}.__dict__")
         if theirs.layout is ours.layout is torch.strided and not theirs.is_nested and theirs.device.type == "cpu":
             self._same_memory(theirs, ours, where)
 
@@ -233,6 +235,8 @@ def _look_of_tensor(tensor: torch.Tensor) -> dict[str, Any]:
         for name in ("dtype", "layout", "device", "requires_grad", "is_leaf", "is_nested", "is_quantized")
     }
     look["is_conj"], look["is_neg"] = tensor.is_conj(), tensor.is_neg()
+    if tensor.layout is torch.jagged:
+        look["ragged_dim"], look["offsets"] = tensor._ragged_idx, tensor.offsets().tolist()  # type: ignore[attr-defined]
     if tensor.is_nested:
         return look | {"values": [_look_of_tensor(each) for each in tensor.detach().unbind()]}
     look["shape"] = tensor.shape

@@ -17,6 +17,7 @@ from tests.compatibility import material as m
 from tests.compatibility.case import Loading, case, loading
 
 EARLY = "PrefetchLoader asks for the length when it is made, so that it can begin to fill: its error comes at once"
+EARLY_ERROR = r": .*Separate'> and CallerError\("
 FORKED = "what was changed in a module while the program ran: workers import it anew, as those of 'spawn' do"
 
 
@@ -283,7 +284,7 @@ def arrays_of_many_megabytes() -> Loading:
 
 @case("datasets")
 def a_mapped_file() -> Loading:
-    path = pathlib.Path(_directory()) / "mapped"
+    path = pathlib.Path(new_directory()) / "mapped"
     written = np.memmap(path, np.int32, "w+", shape=(10, 5000))
     written[:] = np.arange(50000).reshape(10, 5000)
     written.flush()
@@ -297,7 +298,7 @@ def a_list_of_a_hundred_thousand_paths() -> Loading:
 
 @case("datasets")
 def a_file_that_is_opened_at_the_first_item() -> Loading:
-    path = pathlib.Path(_directory()) / "bytes"
+    path = pathlib.Path(new_directory()) / "bytes"
     path.write_bytes(bytes(range(10)))
     return few(Lazy(path))
 
@@ -332,7 +333,7 @@ def a_script_s_dataset_inside_others() -> Loading:
     return few(ConcatDataset([Subset(m.main().MainDataset(), [3, 4]), m.main().MainDataset()]))
 
 
-@case("datasets", reason=FORKED)
+@case("datasets", reason=FORKED, difference=r"\[\d\]\.bytes: b'(\\x01)+' and b'(\\x00)+'")
 def a_module_s_variable_that_was_changed() -> Loading:
     m.Bag.changed_by_the_program = True  # type: ignore[attr-defined]
     return few(m.Made(_changed_by_the_program))
@@ -343,7 +344,7 @@ def image_folder() -> Loading:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    root = pathlib.Path(_directory())
+    root = pathlib.Path(new_directory())
     for place in range(6):
         _picture(root / ("cat" if place % 2 else "dog") / f"{place}.png", place)
     steps = v2.Compose([v2.ToImage(), v2.Resize((5, 4)), v2.ToDtype(torch.float32, scale=True)])
@@ -367,7 +368,7 @@ def cifar10() -> Loading:
 def voc_detection_with_a_filter() -> Loading:
     from torchvision.datasets import VOCDetection
 
-    root = pathlib.Path(_directory())
+    root = pathlib.Path(new_directory())
     base = root / "VOCdevkit" / "VOC2012"
     (base / "ImageSets" / "Main").mkdir(parents=True)
     (base / "ImageSets" / "Main" / "train.txt").write_text("\n".join(f"p{place}" for place in range(6)))
@@ -396,12 +397,12 @@ def transforms_of_tv_tensors() -> Loading:
     return few(m.Made(make), collate_fn=m.as_it_is)
 
 
-@case("datasets", workers=0, reason=EARLY)
+@case("datasets", workers=0, reason=EARLY, difference=EARLY_ERROR + r"'dataset Lengthless has no len\(\)'\)")
 def no_length() -> Loading:
     return few(Lengthless())
 
 
-@case("datasets", workers=0, reason=EARLY)
+@case("datasets", workers=0, reason=EARLY, difference=EARLY_ERROR + r".length is -1; .*")
 def a_length_that_raises() -> Loading:
     return few(LengthOnlyOnDemand())
 
@@ -411,7 +412,7 @@ def no_items() -> Loading:
     return few(Itemless())
 
 
-@case("datasets", workers=0, reason=EARLY)
+@case("datasets", workers=0, reason=EARLY, difference=EARLY_ERROR + r"'dataset NoneType has no len\(\)'\)")
 def no_dataset() -> Loading:
     return few(None)
 
@@ -423,14 +424,18 @@ def _changed_by_the_program(index: int) -> bool:
 _directories: list[Any] = []
 
 
-def _directory() -> str:
+def new_directory() -> str:
     """One that lasts as long as the run."""
     _directories.append(tempfile.TemporaryDirectory())
     return str(_directories[-1].name)
 
 
-def _picture(path: pathlib.Path, number: int) -> None:
+def picture(number: int) -> Any:
     from PIL import Image
 
+    return Image.fromarray(np.full((16, 17 + number, 3), number * 9, np.uint8))
+
+
+def _picture(path: pathlib.Path, number: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((6, 7 + number, 3), number * 9, np.uint8)).save(path)
+    picture(number).save(path)

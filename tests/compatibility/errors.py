@@ -24,6 +24,11 @@ FATAL = (
 )
 UNPICKLABLE = "an exception that cannot be pickled arrives as its name and text, as with DataLoader's workers"
 CHAIN = "the exceptions that it was raised from are in the text of the traceback, not in __cause__"
+UNPICKLED = r"\[2\]: .Unpicklable\('holds a file'\). and .RemoteError\('Unpicklable: holds a file'\)."
+CAUSES = r"\[2\](: '1 items' and '2 items'|\[0\]: .*'seven'\" and 'dataset\[4\], epoch 0, step 2')"
+DIED = (
+    r": .RuntimeError\('DataLoader worker .* exited unexpectedly'\). and .WorkerDiedError\(.dataset\[4\], epoch 0, .*"
+)
 
 
 class TwoArguments(Exception):  # noqa: N818
@@ -328,7 +333,7 @@ def an_exception_with_a_tensor_and_an_array() -> Loading:
     return at_four(parse, use=_arguments)
 
 
-@case("errors", workers=0, reason=UNPICKLABLE)
+@case("errors", workers=0, reason=UNPICKLABLE, difference=UNPICKLED)
 def an_exception_that_cannot_be_pickled() -> Loading:
     def parse() -> None:
         raise Unpicklable
@@ -347,7 +352,7 @@ def an_exception_raised_from_another() -> Loading:
     return at_four(parse)
 
 
-@case("errors", workers=0, reason=CHAIN)
+@case("errors", workers=0, reason=CHAIN, difference=CAUSES)
 def the_cause_of_an_exception() -> Loading:
     def parse() -> None:
         try:
@@ -368,12 +373,12 @@ def an_exception_group() -> Loading:
     return at_four(parse)
 
 
-@case("errors", workers=0, reason=STOPPED)
+@case("errors", workers=0, reason=STOPPED, difference="2 outcomes and 5")
 def stop_iteration_in_a_sample() -> Loading:
     return at_four(lambda: next(iter(())))
 
 
-@case("errors", reason=FATAL)
+@case("errors", reason=FATAL, difference=DIED)
 def a_sample_that_ends_its_process() -> Loading:
     return at_four(lambda: os._exit(3), use=_until_an_error)
 

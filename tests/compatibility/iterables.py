@@ -245,7 +245,7 @@ def an_iterable_dataset_whose_collate_fn_pads() -> Loading:
     return loading(Ragged(), batch_size=3, collate_fn=padded)
 
 
-@case("datasets", workers=0, reason=ANEW)
+@case("datasets", workers=0, reason=ANEW, difference=r"\[[2-5]\]\.bytes: .*")
 def an_iterable_dataset_that_remembers_without_workers() -> Loading:
     return loading(Counted(), batch_size=3, use=epochs)
 
@@ -260,7 +260,7 @@ def worker_init_fn_cuts_an_iterable_dataset() -> Loading:
     return loading(Between(3, 20), batch_size=3, worker_init_fn=cut, use=epochs)
 
 
-@case("arguments", workers=0, reason=NO_WORKER)
+@case("arguments", workers=0, reason=NO_WORKER, difference=r"\[\d\]: <class 'NoneType'> and <class 'list'>")
 def get_worker_info_in_an_iterable_dataset_without_workers() -> Loading:
     return loading(Told(), batch_size=None)
 

@@ -145,7 +145,7 @@ def iterators_are_not_the_same() -> Loading:
     return using(lambda loader: iter(loader) is iter(loader))
 
 
-@case("iteration", reason=ONE_ITERATOR)
+@case("iteration", reason=ONE_ITERATOR, difference=r"\[[01]\]\.bytes: .*")
 def two_iterators_with_persistent_workers() -> Loading:
     def use(loader: Any) -> Any:
         one = iter(loader)

@@ -136,7 +136,7 @@ def a_sampler_that_raises() -> Loading:
     return sampled(Broken())
 
 
-@case("arguments", workers=0, reason=ONE_PASS)
+@case("arguments", workers=0, reason=ONE_PASS, difference=r": .*Separate'> and UnpicklableError\(.sampler cannot .*")
 def sampler_that_is_a_generator() -> Loading:
     return sampled(index for index in range(5))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +26,13 @@ class Verdict:
     differences: list[str]
 
     @property
-    def is_as_expected(self) -> bool:
-        return bool(self.differences) == bool(self.case.reason)
+    def unexpected(self) -> list[str]:
+        """What the case's entry does not say; nothing when the outcome is the expected one."""
+        if not self.case.reason:
+            return self.differences
+        if not self.differences:
+            return [f"they are equal: take the reason away ({self.case.reason})"]
+        return [each for each in self.differences if not re.fullmatch(self.case.difference, each)]
 
 
 def run_case(case: Case) -> Verdict:

@@ -27,11 +27,13 @@ HEAD = """\
 Each case below was run twice, once with torch's DataLoader and once with PrefetchLoader, with the same arguments. What
 came out was compared: types, values to the last bit, dtypes, shapes, strides, the order of keys and of batches, which
 names stand for one object and which tensors for one memory, and of errors the type, text, arguments, attributes and
-the functions that the traceback shows. Where the two differ the reason stood in the case before it was run.
+the functions that the traceback shows. Where the two differ the reason and what may differ stood in the case before it
+was run: another difference fails.
 
 `python -m tests.compatibility.table` draws this file anew from a run; the cases are in `tests/compatibility/`, and
 `pytest tests/compatibility` runs them too. "Workers" is DataLoader's `num_workers` in that case: with 0 its batches are
-as `collate_fn` made them, with 2 as they come out of its workers' queue.
+as `collate_fn` made them, with 2 as they come out of its workers' queue. [arguments.md](arguments.md) says what each
+argument does.
 """
 
 
@@ -45,8 +47,8 @@ def write(cases: Iterable[Case]) -> None:
                 sys.exit(f"{case.title} needs {case.missing}: install it, the table is to be complete")
             verdict = run_case(case)
             print(f"{case.group}: {case.title}: {'different' if verdict.differences else 'equal'}", flush=True)
-            if not verdict.is_as_expected:
-                wrong.append("\n  ".join([case.title, *(verdict.differences or ["equal, with a reason to differ"])]))
+            if verdict.unexpected:
+                wrong.append("\n  ".join([case.title, *verdict.unexpected]))
     if wrong:
         sys.exit("not as expected:\n" + "\n".join(wrong))
     FILE.write_text(text(), "utf-8")

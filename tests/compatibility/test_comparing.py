@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.compatibility import material as m
-from tests.compatibility.case import Raised, Separate
+from tests.compatibility.case import Case, Raised, Separate, loading
 from tests.compatibility.comparing import differences
+from tests.compatibility.running import Verdict
 
 ONE = torch.ones(3)
 FOUR = torch.ones(4)
@@ -35,6 +36,10 @@ def read_only() -> np.ndarray:
     return array
 
 
+def jagged(*parts: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor(list(parts), layout=torch.jagged)
+
+
 DIFFERENT = {
     "type": (1, 1.0),
     "bool and number": (True, 1),
@@ -54,6 +59,9 @@ DIFFERENT = {
     "tensor class": (torch.ones(2), torch.ones(2).as_subclass(m.Boxes)),
     "tensor attribute": (tensor_with_attribute(1), tensor_with_attribute(2)),
     "parameter": (torch.ones(2), torch.nn.Parameter(torch.ones(2), requires_grad=False)),
+    "jagged": (ONE, jagged(ONE)),
+    "jagged value": (jagged(ONE), jagged(2 * ONE)),
+    "jagged length": (jagged(ONE, FOUR), jagged(FOUR, ONE)),
     "sparse": (torch.ones(2), torch.ones(2).to_sparse()),
     "sparse value": (torch.tensor([0.0, 1]).to_sparse(), torch.tensor([0.0, 2]).to_sparse()),
     "array dtype": (np.ones(2, "<i4"), np.ones(2, ">i4")),
@@ -101,6 +109,14 @@ def test_differences_are_found_both_ways(one, other):
 )
 def test_a_copy_is_equal(thing):
     assert differences(thing, copy.deepcopy(thing)) == []
+
+
+def test_an_entry_excuses_its_own_difference_and_no_other():
+    entry = Case("narrow", "batches", 0, "for a reason", "values differ", (), lambda: loading([]))
+    assert Verdict(entry, ["values differ"]).unexpected == []
+    assert Verdict(entry, ["values differ", ": it crashed"]).unexpected == [": it crashed"]
+    assert Verdict(entry, ["values differ here"]).unexpected == ["values differ here"]
+    assert "take the reason away" in Verdict(entry, []).unexpected[0]
 
 
 def test_an_object_in_two_batches_means_nothing():

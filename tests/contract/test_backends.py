@@ -47,11 +47,20 @@ def test_a_program_that_exits_when_it_is_loaded_is_told_too(stage):
         assert "SystemExit: nothing to train on" in stage.event("load_failed", stream.number)[2]
 
 
-def test_worker_init_fn_runs_in_each_worker_before_it_is_ready(stage):
-    with stage.stream(Numbers(), worker_init_fn=programs.init_speaks) as stream:
+def test_worker_init_fn_runs_once_in_each_worker_before_it_is_ready(stage):
+    with stage.stream(Numbers(64), worker_init_fn=programs.init_speaks) as stream:
         workers = stream.start_workers(2)
         for place, worker in enumerate(workers):
             assert stage.event("output", stream.number, worker)[3] == f"worker_init_fn of {place}"
+        stream.measure(workers[0])
+        stream.make_ring(workers)
+        for place, worker in enumerate(workers):
+            (task,) = stream.assign(worker, (FILL_ROWS, 0, place, 0, 4, place))
+            stream.answer(worker, task)
+            stage.call("stop_worker", worker, kill=False)
+            stage.event("worker_died", worker)
+            said = [each[3] for each in stage.told.events if each[:3] == ("output", stream.number, worker)]
+            assert said == [f"worker_init_fn of {place}"], "not again for a task"
 
 
 def test_a_worker_init_fn_that_raises_is_told_and_ends_the_worker(stage):

@@ -34,13 +34,19 @@ class EngineMachine(RuleBasedStateMachine):
         lookback=st.sampled_from([0, 0, 1, 2, 5]),
         planned=st.booleans(),
         shards=st.none() | st.lists(st.integers(0, 4), min_size=1, max_size=4),
+        equal=st.booleans(),
     )
-    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False, shards=None):
+    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False, shards=None, equal=False):
         memory = None if spare is None else slots + spare
         planned, by_rows = planned and shards is None, by_rows and shards is None
-        self.world = World(workers, slots, by_rows, memory, lookback=bool(lookback), planned=planned, shards=shards)
+        self.equal = equal and not planned and shards is None
+        writes = bool(lookback) or self.equal
+        self.world = World(workers, slots, by_rows, memory, lookback=writes, planned=planned, shards=shards)
         order = "sampler" if planned else "iterable" if shards is not None else SPEC.order
-        self.spec = dataclasses.replace(SPEC, lookback=lookback, order=order, logical_shards=len(shards or ()))
+        order = "sequential" if self.equal else order
+        self.spec = dataclasses.replace(
+            SPEC, lookback=lookback, order=order, logical_shards=len(shards or ()), equal_epochs=self.equal
+        )
         for position, how in odd.items():
             if shards is not None and (self.world.is_void(position) or position[1] >= self.world.shard_steps):
                 continue  # nothing that is not there is odd
@@ -57,6 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.next_cursor = 0
         self.kills = 0
         self.random_kills = 0
+        self.zygote_kills = 0
         self.crashes = 0
         self.planner_kills = 0
         self.join()
@@ -87,6 +94,14 @@ class EngineMachine(RuleBasedStateMachine):
         if all(before.count(death) < 3 for death in before):
             self.random_kills += 1
             self.world.kill_worker(index)
+
+    @precondition(lambda self: self.zygote_kills < 2 and self.world.zygotes())
+    @rule(index=st.integers(0, 1))
+    def kill_zygote(self, index):
+        before = self.world.deaths
+        if all(before.count(death) < 2 for death in before):
+            self.zygote_kills += 1
+            self.world.kill_zygote(index)
 
     # --- where a sampler decides the order ---
 
@@ -218,7 +233,7 @@ class EngineMachine(RuleBasedStateMachine):
         if waiting is not None and len(living) < 6:
             trainer.activate(waiting.number)
             self.next_cursor += 1
-            trainer.place(self.next_cursor, waiting.epoch + 1, 0, True)
+            trainer.place(self.next_cursor, 0 if self.equal else waiting.epoch + 1, 0, True)
 
     @rule(which=st.integers(0, 1), index=st.integers(0, 5), hold=st.booleans())
     def next_batch(self, which, index, hold):
@@ -251,7 +266,7 @@ class EngineMachine(RuleBasedStateMachine):
         if waiting is not None:
             trainer.close(waiting.number)
             self.next_cursor += 1
-            trainer.place(self.next_cursor, epoch, step, True)
+            trainer.place(self.next_cursor, 0 if self.equal else epoch, step, True)
 
     @invariant()
     def every_yield_is_in_order(self):
@@ -332,6 +347,11 @@ def found_orders():
         "a recall that cannot help",
         {"workers": 1, "slots": 4, "by_rows": False},
         "another_trainer deliver deliver work next_iterator deliver deliver work next_iterator",
+    )
+    yield (
+        "equal epochs that fit the ring only once it has grown, and what lies behind is kept for the next one",
+        {"workers": 1, "slots": 4, "by_rows": False, "equal": True},
+        "next_iterator",
     )
     yield (
         "offers of waiting iterators in the way of living ones",

@@ -2,8 +2,8 @@
 
 Breadth first over worlds that can be told apart. World.check and the trainers' own checks hold in each of them, and
 from where a walk stops everybody comes to the end of the epoch. The first test goes through all worlds without a
-death; in each the daemon, each worker, each trainer and each connection dies once. In the second one deaths are events
-like others. PREFETCHD_WALK=N makes each walk go through N worlds (0: all that there are).
+death; in each the daemon, each worker, the zygote, each trainer and each connection dies once. In the second one
+deaths are events like others. PREFETCHD_WALK=N makes each walk go through N worlds (0: all that there are).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 4, 2)  # 2 steps an epoch, of 2 rows each
 
-WORLDS_WITHOUT_A_DEATH = {1: 100, 2: 400}
-"""By the number of trainers. With two there are fewer."""
+WORLDS_WITHOUT_A_DEATH = {1: 100, 2: 0}
+"""By the number of trainers. With two these are all, some hundreds."""
 WORLDS_WITH_DEATHS = 80
 ITERATORS = 2
 """How many all trainers together begin."""
@@ -35,7 +35,7 @@ class Walker:
         self.world = World(workers=2, slots=4, by_rows=by_rows)
         self.trainers = [self.join() for _ in range(trainers)]
         # How often each may still die.
-        self.left = dict.fromkeys(["daemon", "worker", "trainer", "connection", "loader"], 0)
+        self.left = dict.fromkeys(["daemon", "worker", "zygote", "trainer", "connection", "loader"], 0)
         self.closed: list = []
         self.cursors = 0
         for trainer in self.trainers:
@@ -89,6 +89,8 @@ class Walker:
             found.append(("crash",))
         if self.left["worker"]:
             found += [("kill_worker", place) for place, _ in enumerate(w for w in world.workers.values() if w.ready)]
+        if self.left["zygote"]:
+            found += [("kill_zygote", place) for place, _ in enumerate(world.zygotes())]
         return found
 
     def events_of(self, number, trainer) -> list[tuple]:
@@ -160,6 +162,10 @@ class Walker:
     def _kill_worker(self, place):
         self.left["worker"] -= 1
         self.world.kill_worker(place)
+
+    def _kill_zygote(self, place):
+        self.left["zygote"] -= 1
+        self.world.kill_zygote(place)
 
     def _kill_trainer(self, number):
         """And another resumes where it stood."""
@@ -260,6 +266,7 @@ def most(default: int) -> int:
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "whole"])
 @pytest.mark.parametrize("trainers", [1, 2])
+@pytest.mark.timeout(600)
 def test_a_death_in_every_world(trainers, by_rows):
     def die(frozen, way):
         without = set(thaw(frozen).events())
@@ -270,10 +277,12 @@ def test_a_death_in_every_world(trainers, by_rows):
             if event not in without:
                 finish(after(frozen, way, event), (*way, event))
 
-    walk(Walker(trainers, by_rows).warm_up(), most(WORLDS_WITHOUT_A_DEATH[trainers]), die)
+    worlds = most(WORLDS_WITHOUT_A_DEATH[trainers])
+    were_all = walk(Walker(trainers, by_rows).warm_up(), worlds, die)
+    assert were_all or worlds
 
 
-@pytest.mark.parametrize("who", ["daemon", "worker", "trainer", "connection", "loader and daemon"])
+@pytest.mark.parametrize("who", ["daemon", "worker", "zygote", "trainer", "connection", "loader and daemon"])
 @pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "whole"])
 def test_every_order_of_events_with_a_death_among_them(by_rows, who):
     walker = Walker(1 if "loader" in who else 2, by_rows).warm_up()

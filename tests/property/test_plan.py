@@ -27,17 +27,15 @@ from prefetchd.plan.order import SMALL, Permutation
 from prefetchd.plan.schedule import Schedule, schedule_of
 from prefetchd.plan.seeds import (
     BATCH,
-    DEVICE,
     ORDER,
     SAMPLE,
     batch_seed,
-    derive,
-    finalise,
     finalise_array,
     order_key,
     sample_seed,
     sample_seeds,
 )
+from prefetchd.wire.seed_words import DEVICE, derive, finalise
 from prefetchd.wire.stream_spec import LENGTH_LIMIT, StreamSpec
 
 WORDS = st.integers(0, (1 << 64) - 1)

@@ -50,3 +50,13 @@ def test_an_answer_with_odd_rows(rows):
     with pytest.raises(ProtocolError, match=r"Filled\.tasks"):
         world.engine.worker_message(worker, Filled(rows), 0.0)
     assert identity(world) == before
+
+
+@pytest.mark.parametrize("times", [(1, 2), (1, 99, 1), (1, 0, 1, 1)])
+def test_an_answer_with_odd_times(times):
+    world = World()
+    world.join(SPEC).place(1, 0, 0, True)
+    world.settle()
+    worker = min(world.workers)
+    with pytest.raises(ProtocolError, match=r"Filled\.sample_times"):
+        world.engine.worker_message(worker, Filled((), times), 0.0)

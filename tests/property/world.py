@@ -13,6 +13,7 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
+from prefetchd.daemon.engine.stream import Stage
 from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
@@ -43,9 +44,9 @@ from prefetchd.wire.messages import (
     Waiting,
     Welcome,
 )
-from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.workers.backend import PLANNER
+from prefetchd.workers.backend import KILLED, ORPHANED, PLANNER, UNEXPLAINED
 from prefetchd.workers.note import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
@@ -123,6 +124,7 @@ class SimTrainer:
         self.deaf = False
 
     def place(self, number: int, epoch: int, step: int, waiting: bool) -> None:
+        self.world.kept.clear()
         self.cursors[number] = SimCursor(number, epoch, step, waiting, number)
         self.world.send(self, PlaceCursor(number, epoch, step, waiting))
 
@@ -136,6 +138,7 @@ class SimTrainer:
         self.world.send(self, Waiting(number))
 
     def close(self, number: int) -> None:
+        self.world.kept.clear()
         del self.cursors[number]
         self.world.send(self, CloseCursor(number))
 
@@ -274,6 +277,8 @@ class World:
         self.records: dict[int, dict[int, SlotRecord]] = {}
         self.marks: dict[int, dict[int, dict[int, int]]] = {}  # stream -> consumer record -> slot -> generation
         self.former_workers: list[tuple[SimWorker, dict]] = []
+        self.without_zygote: set[int] = set()
+        self.kept: dict[int, set] = {}  # stream -> positions that were ready at a crash, and are to be handed out
         self._next_ring = 1
         self.stream_of: dict[str, int] = {}
         self.yields: dict[tuple, list] = {}
@@ -295,6 +300,7 @@ class World:
     def join(self, spec: StreamSpec, name: str = "s", shared: bool = False) -> SimTrainer:
         session = self._next_session
         self._next_session += 1
+        self.kept.clear()
         trainer = SimTrainer(self, session)
         self.trainers[session] = trainer
         trainer.hello = Hello(1, "trainer", "test", 1, name, spec.fingerprint, encode_spec(spec), shared)
@@ -313,6 +319,7 @@ class World:
         self.run()
 
     def goodbye(self, trainer: SimTrainer) -> None:
+        self.kept.clear()
         trainer.departed = True
         self.send(trainer, Goodbye())
         if not trainer.connected and trainer.stream_name in self.stream_of:
@@ -323,6 +330,7 @@ class World:
     def kill(self, trainer: SimTrainer) -> None:
         if self.trainers.pop(trainer.session, None) is None:
             return
+        self.kept.clear()
         trainer.open = False
         if trainer.connected:
             self.engine.session_closed(trainer.session, self.told_marks(trainer), self.now)
@@ -373,11 +381,13 @@ class World:
         """The daemon is killed and another one adopts its rings. Trainers live on without a connection; of the former
         workers nobody knows yet whether they do."""
         old, memory, records, marks = self.engine, self.memory, self.records, self.marks
+        kept = {number: self._to_be_kept(number) for number in memory}
         self.engine = Engine(Limits(workers=old.limits.workers))
         self.former_workers += [
             (each, memory[each.stream]) for each in self.workers.values() if each.tasks and each.stream in memory
         ]
         self.workers, self.pending, self.answers, self.planners = {}, [], [], {}
+        self.without_zygote = set()
         self.memory, self.records, self.marks, self.stream_of = {}, {}, {}, {}
         for trainer in self.trainers.values():
             trainer.connected = False
@@ -413,8 +423,25 @@ class World:
             new = self.engine.adopt(stream.spec, found, self.now).number
             self.memory[new], self.records[new], self.marks[new] = memory[number], records[number], marks[number]
             self.stream_of[stream.name] = new
+            self.kept[new] = kept[number]
             self.pending.append(("grown", new, stream.wanted_slots))
         self.run()
+
+    def _to_be_kept(self, stream: int) -> set:
+        """Positions of the batches that are ready and lie ahead of a living cursor: nobody needs to make them again,
+        until one is handed out, or a cursor or trainer comes or goes."""
+        ring = self.engine.streams[stream].window.ring
+        trainers = [each for each in self.trainers.values() if each.stream_name and each.stream == stream]
+        cursors = [(each.epoch, each.step) for trainer in trainers for each in trainer.cursors.values()]
+        handed = {(slot, mark) for marks in self.marks[stream].values() for slot, mark in marks.items()}
+        return {
+            (record.epoch, record.step)
+            for slot, record in self.records[stream].items()
+            if slot < ring.reserved
+            and record.state == SLOT_READY
+            and (slot, record.generation) not in handed
+            and any(epoch == record.epoch and step <= record.step for epoch, step in cursors)
+        }
 
     def former_work(self, index: int) -> None:
         """A worker of a dead daemon, which lives still, does its task."""
@@ -437,6 +464,7 @@ class World:
             odd = (self.failing, self.killing, self.sizes, self.guilty)
             assert any(position in each for each in odd), f"an error in the place of {position}, which is not odd"
         self.yields.setdefault((trainer.number, cursor), []).append(position)
+        self.kept.get(trainer.stream, set()).discard(position)
 
     def tick(self) -> None:
         self.engine.tick(self.now)
@@ -529,7 +557,10 @@ class World:
                 for message in self.engine.publications(session):
                     self._told(session, message)
             case c.StartStream(stream):
+                self.without_zygote.discard(stream)
                 self.pending.append(("loaded", stream))
+            case c.StartWorker(stream) if stream in self.without_zygote:
+                raise AssertionError("a worker is started from a dead zygote")
             case c.StartWorker(stream, worker, place, _) if place == PLANNER:
                 self.planners[worker] = SimPlanner(worker, stream)
                 self.pending.append(("started", worker))
@@ -633,7 +664,7 @@ class World:
         """One of the pending events happens."""
         kind, subject, *more = self.pending.pop(index % len(self.pending))
         if kind == "loaded":
-            self.engine.stream_loaded(subject, self.now)
+            self.engine.stream_loaded(subject)
         elif kind == "started" and subject in self.planners:
             self.engine.worker_ready(subject, self.now)
         elif kind == "started" and subject in self.workers:
@@ -642,12 +673,17 @@ class World:
         elif kind == "stopped" and subject in self.workers:
             del self.workers[subject]
             self.engine.worker_died(subject, "stopped", self.now)
+        elif kind == "orphaned" and subject in self.workers:
+            self._die(self.workers[subject], self._row(self.workers[subject], 0.5), UNEXPLAINED)
+        elif kind == "orphaned" and subject in self.planners:
+            del self.planners[subject]
+            self.engine.worker_died(subject, UNEXPLAINED, self.now)
         elif kind == "ring" and subject in self.engine.streams and (short := self._short(subject, self.slots)) > 0:
             self.engine.ring_failed(subject, "no_space", "no room", short * SLOT_BYTES)
         elif kind == "ring" and subject in self.engine.streams:
             self.memory[subject], self.records[subject], self.marks[subject] = {}, {}, {}
             self._next_ring += 1
-            self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self.now, self._next_ring)
+            self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self._next_ring)
             self.pending.append(("reserved", subject))
             self.pending.append(("reserved", subject))
         elif kind == "grown":
@@ -655,12 +691,12 @@ class World:
             if stream is not None and (short := self._short(subject, more[0])) > 0:
                 self.engine.ring_short(subject, "no room", short * SLOT_BYTES)
             elif stream is not None and stream.window.ring.reserved < more[0]:
-                self.engine.ring_reserved(subject, more[0], self.now)
+                self.engine.ring_reserved(subject, more[0])
         elif kind == "reserved":
             stream = self.engine.streams.get(subject)
             if stream is not None:
                 reserved = stream.window.ring.reserved
-                self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2), self.now)
+                self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2))
         self.run()
 
     def _short(self, stream: int, slots: int) -> int:
@@ -760,8 +796,36 @@ class World:
         numbers = sorted(number for number, worker in self.workers.items() if worker.ready)
         number = numbers[index % len(numbers)]
         worker = self.workers[number]
+        self._die(worker, self._row(worker, where), KILLED)
+        self.run()
+
+    @staticmethod
+    def _row(worker: SimWorker, where: float) -> int:
         first, end = worker.tasks[0][4:6] if worker.tasks else (0, 0)
-        self._die(worker, first + int(where * (end - first)), "killed by SIGKILL")
+        return first + int(where * (end - first))
+
+    def zygotes(self) -> list[int]:
+        """Streams whose zygotes live."""
+        return [number for number, each in self.engine.streams.items() if each.stage in (Stage.LOADING, Stage.RUNNING)]
+
+    def kill_zygote(self, index: int = 0) -> None:
+        """Its workers die with it, or soon: what they have in hand may still come."""
+        numbers = self.zygotes()
+        stream = numbers[index % len(numbers)]
+        children = [each for each in [*self.workers.values(), *self.planners.values()] if each.stream == stream]
+        starting = {event[1] for event in self.pending if event[0] == "started"}
+        orphans = {each.number for each in children}
+        gone = [("loaded", stream), *((kind, number) for kind in ("started", "stopped") for number in orphans)]
+        self.pending = [event for event in self.pending if event not in gone]
+        for each in children:
+            if each.number in starting:
+                self.workers.pop(each.number, None)
+                self.planners.pop(each.number, None)
+                self.engine.worker_died(each.number, ORPHANED, self.now, NO_NOTE)
+            else:
+                self.pending.append(("orphaned", each.number))
+        self.without_zygote.add(stream)
+        self.engine.host_died(stream, KILLED)
         self.run()
 
     def _dies_of(self, position, kind: int, first: int, end: int, deadly_rows: list) -> bool:
@@ -794,6 +858,7 @@ class World:
     def _fill(self, stream: int, slot: int, position, rows, task: int) -> None:
         found = self.memory[stream][slot]
         assert found["position"] == position, f"a worker writes {position} into a slot of {found['position']}"
+        assert position not in self.kept.get(stream, ()), f"{position} is made again, though it was ready at the crash"
         found["rows"].update(dict.fromkeys(rows, self.content(task, position)))
 
     def settle(self, limit: int = 1000) -> None:
@@ -834,7 +899,8 @@ class World:
                 assert ring.count(state) == count
             behind = stream.window.lookback
             # Of single slots: when batches turn out to be longer, the limit falls, and what is kept follows later.
-            assert len(behind) <= min(behind.wanted, ring.reserved // 2) or not behind.wanted
+            most = stream.window.epoch_steps or min(behind.wanted, ring.reserved // 2)
+            assert len(behind) <= most or not behind.wanted
             for batch in behind._batches.values():
                 assert ring.state(batch.grant.slot).value == "ready"
                 assert stream.window.batches.get(batch.position) is not batch

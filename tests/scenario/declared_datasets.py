@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 
 from tests.scenario.datasets import Numbers
+from tests.scenario.lookback_trainer import Told
 
 
 def numbers(length=50, width=4):
@@ -28,6 +30,13 @@ class Slow(Numbers):
 
 def slow(length=50, width=4, sample_s=0.01):
     return Slow(length, width, sample_s)
+
+
+def waiting(go):
+    """It takes until there is a file `go`."""
+    while not os.path.exists(go):
+        time.sleep(0.01)
+    return Numbers(50)
 
 
 def environment(name):
@@ -75,6 +84,11 @@ def growing(length=24):
     return [torch.full((10_000 * (1 + index),), float(index)) for index in range(length)]
 
 
+def jumping(length=24):
+    """Samples of 40 kB in the first third of an epoch, then ten times as long, then short again."""
+    return [torch.full((100_000 if length // 3 <= index < length // 2 else 10_000,), 1.0) for index in range(length)]
+
+
 def padded(samples):
     return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
 
@@ -93,3 +107,10 @@ class Shares(torch.utils.data.IterableDataset):
 
 def shares(length=20):
     return Shares(length)
+
+
+def deterministic(notes):
+    """One that says so itself, and notes which samples were made."""
+    dataset = Told(Path(notes))
+    dataset.deterministic = True
+    return dataset

@@ -12,24 +12,38 @@ import msgpack
 
 from prefetchd.wire.framing import MAX_PACKET_BYTES, MAX_PACKET_FDS, decode, encode
 from prefetchd.wire.messages import (
+    Assume,
     CloseCursor,
     Consumed,
+    Evict,
     GiveBack,
     Goodbye,
     Hello,
     Message,
+    Pause,
     PlaceCursor,
     Program,
+    Resume,
+    SetLogLevel,
+    ShardStart,
     Stop,
+    Trace,
     Waiting,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
+from tests.scenario.fuzzed_trainer import STREAM
 from tests.scenario.raw_peer import control_hello, trainer_hello
 
 SESSIONS = 24
 SPEC = {"order": "sequential", "length": 100, "batch_size": 4}
 SMALL = range(-2, 12)
 LARGE = (1 << 31, (1 << 60) - 1, 1 << 60, (1 << 63) - 1, (1 << 64) - 1, -(1 << 63))
+
+
+def _has_a_right_to_harm(message: Message) -> bool:
+    """What ends the daemon, or holds up or ends a trainer's stream, as its sender may."""
+    harms = ("", STREAM)
+    return isinstance(message, Stop) or (isinstance(message, (Pause, Evict)) and message.stream in harms)
 
 
 class Fuzz:
@@ -107,8 +121,8 @@ class Fuzz:
             return False
         packet = self._packet()
         with contextlib.suppress(Exception):
-            if isinstance(decode(packet), Stop):
-                return True  # the one message of anybody's that ends the daemon by right
+            if _has_a_right_to_harm(decode(packet)):
+                return True
         return self._send(peer, packet, self._descriptors())
 
     def _send(self, peer: socket.socket, packet: bytes, fds: tuple[int, ...] = ()) -> bool:
@@ -146,6 +160,10 @@ class Fuzz:
 
     def _message(self) -> Message:
         number = self._number
+
+        def stream() -> str:
+            return f"fuzz {self._dice.randrange(9)}"
+
         choices = (
             lambda: self._hello(),
             lambda: PlaceCursor(number(), number(), number(), self._dice.random() < 0.5),
@@ -154,6 +172,13 @@ class Fuzz:
             lambda: GiveBack(number(), number()),
             lambda: Waiting(number()),
             lambda: Goodbye(),
+            lambda: Assume(number(), number()),
+            lambda: ShardStart(number(), number(), number(), self._dice.randbytes(self._dice.randrange(9))),
+            lambda: Pause(stream(), self._dice.random() < 0.5),
+            lambda: Resume(stream()),
+            lambda: Evict(stream(), self._dice.random() < 0.5),
+            lambda: SetLogLevel(self._dice.choice(["debug", "info", "loud", ""])),
+            lambda: Trace(number()),
             lambda: Program(self._paths.segment_name("program", f"fuzz{number()}"), number()),
         )
         return self._dice.choice(choices)()

@@ -138,3 +138,13 @@ class Broken(Steps):
 
     def state_dict(self):
         return 1
+
+
+class Overlapping(IterableDataset):
+    """All shards make the same samples, as when get_worker_info() is forgotten."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self):
+        return iter(range(8))

@@ -67,6 +67,11 @@ def trainer_hello(stream: str = "raw", *, shared: bool = False, **spec: object) 
     return Hello(PROTOCOL_VERSION, "trainer", "a test", os.getpid(), stream, FINGERPRINT, encoded, shared)
 
 
+def attach_hello(stream: str) -> Hello:
+    """A Hello that asks for a declared stream by its name."""
+    return Hello(PROTOCOL_VERSION, "trainer", "a test", os.getpid(), stream, "", b"", True)
+
+
 def is_message(packet: bytes) -> bool:
     """True when the packet decodes."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from prefetchd_client import BatchDirectory, PrefetchLoader
+from prefetchd_client import BatchDirectory, PrefetchLoader, long_wait
 
 from prefetchd.wire.batch_file import file_name, temporary_name
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
@@ -79,6 +79,18 @@ def test_it_follows_the_file_wherever_that_goes(declared):
     assert declared.files() == names(*run(7, 0, 10))
 
 
+def test_it_follows_the_file_by_the_watch_long_before_the_next_look(declared):
+    text = declared.config.read_text()
+    declared.config.write_text(text.replace('progress.txt"}', 'progress.txt", poll = 1000}'))
+    assert declared.config.read_text() != text
+    declared.start()
+    files_become(declared, run(0, 0, 10))
+    declared.at(0, 5)
+    files_become(declared, run(0, 5, 15))
+    declared.at(0, 1)
+    files_become(declared, run(0, 1, 11), "a jump back, which counts when it is read twice")
+
+
 def test_what_cannot_be_read_is_counted_and_shown_and_changes_nothing(declared):
     declared.start()
     declared.at(1, 4)
@@ -122,12 +134,25 @@ def test_filling_stops_at_the_high_watermark_and_resumes_below_the_low_one(decla
     assert declared.when(lambda found: found["produced_batches"] >= 15)["produced_batches"] == 15
 
 
-def test_the_bound_in_bytes_is_never_passed(declared):
+DATASET = 'dataset = "tests.scenario.declared_datasets:{}"\n'
+EQUAL = DATASET.format("labelled") + "dataset_args = {length = 80, width = 150}\n"
+VARYING = DATASET + 'dataset_args = {{length = 40}}\ncollate_fn = "tests.scenario.declared_datasets:padded"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "bound", "least"),
+    [
+        # Small batches are charged whole pages and a sixteenth more.
+        (EQUAL, 160 << 10, 0.55),
+        # Larger ones than the first take several places, the last of them not to the end.
+        (VARYING.format("growing"), 16 << 20, 0.4),
+        (VARYING.format("jumping"), 16 << 20, 0.4),
+    ],
+    ids=["equal", "growing", "a jump"],
+)
+def test_the_bound_in_bytes_is_never_passed(declared, lines, bound, least):
     """Not for an instant, with what is half written: somebody looks all the time while a trainer takes what comes."""
-    bound = 160 * 1024
-    lines = LINES.replace("buffer = 10\n", f'buffer = "{bound}"\n').replace("length = 80", "length = 80, width = 150")
-    lines = lines.replace("high_watermark = 10", "high_watermark = 100")
-    declared.declare(lines)
+    declared.declare(f'{lines}batch_size = 4\nbuffer = "{bound}"\nlow_watermark = 6\nhigh_watermark = 100\n')
     most, done = [0], threading.Event()
 
     def look():
@@ -154,8 +179,7 @@ def test_the_bound_in_bytes_is_never_passed(declared):
         watcher.join()
     told = json.loads((declared.ram_disk / "stream.json").read_text())
     assert told["bound_bytes"] == bound
-    # Small batches are charged whole pages and a sixteenth more.
-    assert bound * 0.55 < most[0] <= bound
+    assert bound * least < most[0] <= bound
 
 
 def test_our_iterator_gives_the_batches_of_a_loader(declared, monkeypatch):
@@ -176,6 +200,35 @@ def test_our_iterator_gives_the_batches_of_a_loader(declared, monkeypatch):
     assert equal(next(iter(batches)), expected[-1])
     # Their files are long gone.
     assert equal(found[0], expected[0])
+
+
+def test_a_long_wait_for_a_file_is_named(disk, monkeypatch, capsys):
+    for name in ("NAME_AFTER_S", "DAEMON_NAMES_WITHIN_S"):
+        monkeypatch.setattr(long_wait, name, 0.0)
+    with pytest.raises(RemoteError):
+        len(BatchDirectory(disk, timeout=0.05))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"waiting for epoch 0 step 0 .* for 0 s: stream\.json is not there; `prefetchd status`", line)
+
+
+def test_a_forked_child_does_not_say_where_its_parent_is(disk, tmp_path):
+    progress = tmp_path / "progress.txt"
+    batches = BatchDirectory(disk, progress, epoch=3)
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            for use in (lambda: next(iter(batches)), lambda: batches.set_epoch(5)):
+                try:
+                    use()
+                except Exception as error:
+                    os.write(writing, type(error).__name__.encode() + b" ")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"ForkedError ForkedError "
+    assert progress.read_text() == "3\n0\n"
 
 
 def test_an_iterator_without_a_daemon_waits_as_long_as_it_is_told(disk):

@@ -7,9 +7,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader
+from prefetchd_client import PrefetchLoader, sessions
 from torch.utils.data import Dataset
 
+from prefetchd.wire.errors import DaemonUnavailableError
 from tests.scenario.watching import stream_when
 
 
@@ -41,6 +42,22 @@ def test_an_attribute_that_is_changed_between_epochs_is_seen(shared_daemon):
             assert values(loader) == [float(index * scale) for index in range(24)]
         assert loader.stats()["stream"] == name
         assert loader.state_dict()["epoch"] == 4
+
+
+def test_a_change_that_finds_no_daemon_is_taken_when_there_is_one(shared_daemon, monkeypatch):
+    def gone(*_, **__):
+        raise DaemonUnavailableError("none today")
+
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4) as loader:
+        values(loader)
+        dataset.scale = 7
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions, "StreamClient", gone)
+            for _ in range(2):
+                with pytest.raises(DaemonUnavailableError, match="none today"):
+                    next(iter(loader))
+        assert values(loader) == [7.0 * index for index in range(24)]
 
 
 def test_an_iterator_that_lives_goes_on_with_what_it_began_with(shared_daemon):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,3 +18,10 @@ def test_thirty_kills():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"^(\d+) kills in .*; (\d+) batches,", done.stdout, re.M)
+    assert found is not None
+    assert int(found[1]) >= 30
+    assert int(found[2]) >= 9 * 30
+    asked = re.search(r"\(of (\d+) that were ready when a daemon died;", done.stdout)
+    assert asked is not None
+    assert int(asked[1]) >= 1

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from prefetchd_client import PrefetchLoader, autostart, reconnection, stream_client
+from prefetchd_client import PrefetchLoader, autostart, link, reconnection
 
 from prefetchd.cli import control_client, stop
 from prefetchd.cli.snapshot import read_report
@@ -163,7 +163,7 @@ def test_an_idle_daemon_exits_and_one_with_a_client_does_not(daemon):
 
 def test_a_new_trainer_is_told_that_the_daemon_does_not_answer(daemon, monkeypatch):
     daemon.start()
-    monkeypatch.setattr(stream_client, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(link, "ANSWER_TIMEOUT_S", 0.2)
     with stopped(daemon), pytest.raises(DaemonUnavailableError) as caught:
         PrefetchLoader(Numbers(8), batch_size=4, buffer=6)
     assert "not answered" in str(caught.value)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from prefetchd_client import PrefetchLoader
+import torch
+from prefetchd_client import PrefetchLoader, link
 from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError, DaemonRefusedError, DaemonUnavailableError
+from tests.contract.declaring import STORES, ram_disk
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.declared_datasets import shares
+from tests.scenario.lookback_trainer import Told
+from tests.scenario.raw_peer import Peer, attach_hello
 from tests.scenario.watching import is_gone, stream_when, until
 
 NUMBERS = 'dataset = "tests.scenario.declared_datasets:numbers"\n'
@@ -25,16 +31,22 @@ def declare(daemon, tmp_path):
     file = tmp_path / "streams.toml"
     daemon.environment["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
 
-    def write(text):
+    def write(text, *options):
         running = file.exists()
         file.write_text(text)
         if running:
             os.kill(daemon.pid, signal.SIGHUP)
         else:
-            daemon.start("--config", str(file), "--workers", "2")
+            daemon.start("--config", str(file), "--workers", "2", *options)
         return file
 
     return write
+
+
+@pytest.fixture
+def disk():
+    with ram_disk() as found:
+        yield found
 
 
 def ready(count):
@@ -78,6 +90,73 @@ def test_who_attaches_too_early_waits_for_the_look_at_the_dataset(daemon, declar
     declare(f"[streams.train]\n{NUMBERS}batch_size = 4\nbuffer = 8\n")
     with PrefetchLoader.attach("train") as loader:
         assert len(list(loader)) == 13
+
+
+WAITING = 'dataset = "tests.scenario.declared_datasets:waiting"\n'
+
+
+def test_who_waits_for_the_look_at_the_dataset_is_told_so(daemon, declare, tmp_path, monkeypatch, capfd):
+    go = tmp_path / "go"
+    monkeypatch.setattr(link, "ANSWER_TIMEOUT_S", 3.0)
+    declare(f"[streams.late]\n{WAITING}dataset_args = {{go = '{go}'}}\nbuffer = 8\n", "--name-waits-after", "0.2")
+    said = []
+
+    def enough() -> bool:
+        said.append(capfd.readouterr().err)
+        # So many are told in more than the time in which a daemon must answer.
+        return "".join(said).count("stream 'late' is still being looked at: tests.scenario.declared_datasets:wait") > 35
+
+    with ThreadPoolExecutor() as pool:
+        attaching = pool.submit(PrefetchLoader.attach, "late")
+        try:
+            until(enough, "it is told again and again")
+        finally:
+            go.touch()
+        attaching.result().close()
+
+
+def test_who_waits_for_a_stream_that_is_declared_no_more_is_told(daemon, declare, tmp_path):
+    go = tmp_path / "go"
+    declare(f"[streams.late]\n{WAITING}dataset_args = {{go = '{go}'}}\nbuffer = 8\n")
+    with Peer(daemon.socket) as peer, Peer(daemon.socket) as other:
+        peer.say(attach_hello("late"))
+        # What was sent before is handled when this is answered.
+        other.say(attach_hello("another"))
+        other.refusal()
+        declare(f"[streams.same]\n{NUMBERS}buffer = 8\n")
+        assert "no stream 'late'" in peer.refusal().message
+
+
+@pytest.mark.parametrize("store", ["shm", "ram_disk", "files"])
+def test_an_attached_trainer_starts_the_daemon_again_as_it_was_declared(daemon, declare, store):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as disk:
+        kept = "" if store == "shm" else f"store = {{{store} = '{disk}'}}\n"
+        declare(f"[streams.train]\n{NUMBERS}batch_size = 4\nbuffer = 4\n{kept}")
+        with PrefetchLoader.attach("train") as loader:
+            batches = iter(loader)
+            found = [next(batches)[1].clone()]
+            pid = daemon.pid
+            os.kill(pid, signal.SIGKILL)
+            found += [numbers.clone() for _, numbers in batches]
+            assert daemon.pid != pid
+            assert torch.cat(found).tolist() == list(range(50))
+            assert loader.stats()["reconnections"] == 1
+            assert stream_when(daemon, "train")["declared"]
+
+
+@pytest.mark.parametrize(
+    ("more", "are_kept"), [("", True), ('progress = {file = "progress.txt"}\n', False), ("epochs = 9\n", False)]
+)
+def test_equal_epochs_are_made_once_unless_somebody_counts_them(daemon, declare, tmp_path, more, are_kept):
+    notes = tmp_path / "calls"
+    factory = 'dataset = "tests.scenario.declared_datasets:deterministic"\n'
+    declare(f"[streams.v]\n{factory}dataset_args = {{notes = '{notes}'}}\nbatch_size = 4\nbuffer = 120\n{more}")
+    with PrefetchLoader.attach("v") as loader:
+        assert loader.spec.equal_epochs is are_kept
+        if are_kept:
+            first = [[each.clone() for each in batch] for batch in loader]
+            assert all(equal([each.clone() for each in batch], other) for batch, other in zip(loader, first))
+            assert len(Told(notes).steps()) == len(loader.dataset)
 
 
 def test_what_is_not_declared_cannot_be_attached_to(daemon, declare):
@@ -160,16 +239,20 @@ def test_the_dataset_is_made_in_the_declared_directory_and_environment(daemon, d
         assert list(loader) == [["declared", str(place)]]
 
 
-def test_read_again_what_is_declared_as_before_keeps_its_ring(daemon, declare):
-    same = f"[streams.same]\n{NUMBERS}batch_size = 4\nbuffer = 6\n"
+@pytest.mark.parametrize("store", STORES)
+def test_read_again_what_is_declared_as_before_keeps_its_ring(daemon, declare, disk, store):
+    stored = "" if store == "shm" else f'store = {{{store} = "{disk}"}}\n'
+    same = f"[streams.same]\n{NUMBERS}batch_size = 4\nbuffer = 6\n{stored}"
     declare(f"{same}[streams.other]\n{NUMBERS}buffer = 6\n[streams.goes]\n{NUMBERS}buffer = 6\n")
     before = {name: stream_when(daemon, name, ready(6)) for name in ("same", "other", "goes")}
+    inodes = {path.name: path.stat().st_ino for path in disk.iterdir()}
     declare(f"{same}[streams.other]\n{NUMBERS}buffer = 7\n[streams.comes]\n{NUMBERS}buffer = 6\n")
     stream_when(daemon, "comes", ready(6))
     other = stream_when(daemon, "other", ready(7))
     same = stream_when(daemon, "same")
     assert same["ring"]["segment"] == before["same"]["ring"]["segment"]
     assert same["produced_batches"] == before["same"]["produced_batches"]
+    assert {path.name: path.stat().st_ino for path in disk.iterdir()} == inodes
     assert other["ring"]["segment"] != before["other"]["ring"]["segment"]
     with pytest.raises(CallerError, match="no stream 'goes'"):
         PrefetchLoader.attach("goes")
@@ -218,6 +301,30 @@ def test_warm_returns_when_the_low_watermark_is_reached(daemon, tmp_path):
     assert found["low"]["batches_ready"] >= 5
     assert found["full"]["batches_ready"] == 6
     assert found["ends"]["batches_ready"] == 6, "two epochs of three"
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_warm_waits_for_a_daemon_that_runs_already(daemon, declare, disk, store):
+    stored = "" if store == "shm" else f'store = {{{store} = "{disk}"}}\n'
+    file = declare(f"[streams.train]\n{NUMBERS}buffer = 12\nlow_watermark = 5\nhigh_watermark = 10\n{stored}")
+    pid = daemon.pid
+    assert daemon.command("warm", "--config", str(file), timeout=100).returncode == 0
+    assert stream_when(daemon, "train")["batches_ready"] >= 5
+    assert daemon.pid == pid
+    daemon.command("stop")
+
+
+def test_a_conflicting_directory_on_reading_again_changes_nothing(daemon, declare, disk):
+    same = f'[streams.same]\n{NUMBERS}buffer = 6\nstore = {{files = "{disk}"}}\n'
+    declare(same)
+    before = stream_when(daemon, "same", ready(6))
+    declare(f'{same}[streams.other]\n{NUMBERS}buffer = 6\nstore = {{files = "{disk}"}}\n')
+    until(lambda: "configuration not taken" in daemon.paths.log.read_text(), "the mistake is in the log")
+    assert "a directory of its own; stream 'same' has that one" in daemon.paths.log.read_text()
+    same = stream_when(daemon, "same")
+    assert same["ring"]["segment"] == before["ring"]["segment"]
+    assert len(list(disk.glob("*.safetensors"))) == 6
+    daemon.command("stop")
 
 
 def test_warm_says_when_its_time_is_over(daemon, tmp_path):

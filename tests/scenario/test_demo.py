@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from PIL import Image
 
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, runtime_paths
 
@@ -97,6 +100,29 @@ def test_from_the_pictures_to_the_table(start):
     assert not any(control in "".join(lines) for control in "\x1b\r")
     # The daemon tells of its ring four times a second, and the first epoch may be over before.
     assert ["ring" in line for line in lines if "epoch 2 " in line] == [True, False]
+    assert ready_after_the_restart("".join(lines)) > 0
+    demo.check_nothing_is_left(prefix)
+
+
+def ready_after_the_restart(said):
+    """The batches that the new trainer found."""
+    found = re.search(r"The new trainer found (\d+) batches ready in the ring of \d+\.", " ".join(said.split()))
+    assert found is not None, said
+    return int(found[1])
+
+
+def test_pictures_of_one_s_own(start, tmp_path):
+    for place in range(16):
+        path = tmp_path / "data" / ("cat" if place % 2 else "dog") / f"{place}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((40, 50, 3), place * 9, np.uint8)).save(path)
+    demo = start("--data", str(tmp_path / "data"), "--epochs", "1", "--batch-size", "4", "--workers", "2")
+    prefix = demo.segment_prefix() if demo.read_until("epoch 1 ") else ""
+    said, _ = demo.process.communicate()
+    assert demo.process.returncode == 0, said
+    assert "16 images" in said
+    assert ready_after_the_restart(said) > 0
+    assert not (tmp_path / "cache").exists(), "no pictures are made"
     demo.check_nothing_is_left(prefix)
 
 

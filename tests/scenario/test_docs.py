@@ -13,13 +13,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.cli.control_client import ANSWER_TIMEOUT_S
 from prefetchd.cli.health import EXIT_CODES
-from prefetchd.cli.main import VERBS
+from prefetchd.cli.main import VERBS, cli
 from prefetchd.cli.snapshot import HANGING_AFTER_S
 from prefetchd.cli.stop import STOP_TIMEOUT_S
 from prefetchd.daemon.service import STATUS_INTERVAL_S
@@ -61,6 +62,10 @@ def nodes(value: Any, path: str = "") -> list[tuple[str, Any]]:
 def status(daemon) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(daemon.command("status", "--json", check=False).stdout)
     return found
+
+
+def verb_named(name: str) -> click.Command | None:
+    return cli.get_command(click.Context(cli), name)
 
 
 class Unloadable:
@@ -109,7 +114,7 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
 
 
 def test_exit_codes_are_those_that_are_documented(daemon):
-    rows = re.findall(r"^\| (`[\w ,`-]+`)? ?\| (\d) \| ", TEXT.split("\n## Exit codes")[1], re.M)
+    rows = re.findall(r"^\| (`[\w ,`-]+`)? ?\| (\d+) \| ", TEXT.split("\n## Exit codes")[1], re.M)
     documented: dict[str, set[int]] = {}
     verbs: list[str] = []
     for name, number in rows:
@@ -117,11 +122,16 @@ def test_exit_codes_are_those_that_are_documented(daemon):
         for verb in verbs:
             documented.setdefault(verb, set()).add(int(number))
     assert {name.split()[0] for name in documented} == set(VERBS)
+    groups = {verb: command for verb in VERBS if isinstance(command := verb_named(verb), click.Group)}
+    sub_verbs = {f"{group} {verb}" for group, command in groups.items() for verb in command.commands}
+    assert {name for name in documented if name.split()[0] in groups} == sub_verbs
     assert documented["status"] == {1, *EXIT_CODES.values()}
+    assert documented["cache build"] == {0, 1, 130}
 
     def code(*arguments: str) -> int:
         returned = daemon.command(*arguments, check=False).returncode
-        expected = documented["run --detach" if "--detach" in arguments else arguments[0]]
+        verb = " ".join(arguments[:2])
+        expected = documented[verb if verb in documented else arguments[0]]
         assert returned in expected or returned == 2, arguments
         return returned
 
@@ -133,6 +143,10 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("run", "--workers", "0") == 2
     assert code("config", "check", "/dev/null") == 0
     assert code("config", "check", "/no/such/file") == 1
+    assert code("cache", "build", "no.such:module", "/no/such/path") == 1
+    assert code("cache", "ls", "/no/such/path") == code("cache", "verify", "/no/such/path") == 0
+    assert code("cache", "rm", "/no/such/path", "--all") == 0
+    assert code("cache", "rm", "/no/such/path", "0") == code("cache", "verify", "/no/such/path", "0") == 1
     assert code("warm", "--config", "/no/such/file") == 1
     assert code("run", "--detach") == 0
     assert code("run", "--detach") == 0

@@ -6,16 +6,17 @@ import json
 import os
 import signal
 
+import pytest
 from prefetchd_client import PrefetchLoader
 
+from tests.contract.declaring import ram_disk
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import is_gone, stream_when, until
 
 
 def leftovers(daemon, *arguments):
-    """(exit code, the finding); other daemons of this user may be on the machine, so what matters is what of ours is
-    in it."""
-    done = daemon.command("doctor", "--json", *arguments, check=False)
+    """(exit code, the finding) about this daemon's socket: what others have left may be another test's."""
+    done = daemon.command("doctor", "--json", "--socket", str(daemon.socket), *arguments, check=False)
     found = json.loads(done.stdout)
     assert found["doctor_version"] == 1
     return done.returncode, next(each for each in found["checks"] if each["check"] == "leftovers")
@@ -52,6 +53,60 @@ def test_what_a_killed_daemon_left_is_found_and_removed(daemon):
     assert not daemon.socket.exists()
     assert not daemon.paths.lock.exists()
     assert "none" in leftovers(daemon)[1]["found"] or daemon.paths.instance not in leftovers(daemon)[1]["found"]
+
+
+@pytest.mark.parametrize("told_by", ["the configuration", "the status segment", "the mounts"])
+def test_a_ring_on_a_ram_disk_is_found_and_removed(daemon, tmp_path, told_by):
+    with ram_disk() as disk:
+        # Two directories deep, nobody looks who was not told.
+        directory = disk if told_by == "the mounts" else disk / "inner"
+        directory.mkdir(exist_ok=True)
+        config = tmp_path / "streams.toml"
+        declared = f'dataset = "tests.scenario.declared_datasets:labelled"\nstore = {{ram_disk = "{directory}"}}\n'
+        config.write_text(f"[streams.left]\n{declared}buffer = 4\n")
+        daemon.start("--config", str(config), "--workers", "1")
+        (ring,) = until(lambda: list(directory.iterdir()), "the ring is made")
+        stream_when(daemon, "left", lambda stream: stream["ring"])
+        kill(daemon)
+        if told_by != "the status segment":
+            os.unlink("/dev/shm" + daemon.paths.status_segment)
+        asked = ["--config", str(config)] if told_by == "the configuration" else []
+        code, finding = leftovers(daemon, *asked)
+        assert code == 3
+        assert str(ring) in finding["found"]
+        assert ring.exists()
+        assert str(ring) in leftovers(daemon, *asked, "--fix")[1]["found"]
+        assert not ring.exists()
+
+
+def test_a_ring_on_a_ram_disk_that_is_used_is_left_alone(daemon, tmp_path):
+    with ram_disk() as disk:
+        config = tmp_path / "streams.toml"
+        declared = f'dataset = "tests.scenario.declared_datasets:labelled"\nstore = {{ram_disk = "{disk}"}}\n'
+        config.write_text(f"[streams.used]\n{declared}buffer = 4\n")
+        daemon.start("--config", str(config), "--workers", "1")
+        (ring,) = until(lambda: list(disk.iterdir()), "the ring is made")
+        assert str(ring) not in leftovers(daemon, "--config", str(config), "--fix")[1]["found"]
+        assert ring.exists()
+
+
+def test_a_configuration_that_cannot_be_used_is_a_finding(daemon, tmp_path):
+    done = daemon.command("doctor", "--json", "--config", str(tmp_path / "none"), check=False)
+    assert done.returncode == 3
+    (finding,) = [each for each in json.loads(done.stdout)["checks"] if each["check"] == "configuration"]
+    assert finding["state"] == "failed"
+    assert str(tmp_path / "none") in finding["found"]
+
+
+def test_what_others_left_is_found_unless_a_socket_is_asked_for(daemon, tmp_path):
+    killed_with_a_ring(daemon)
+    left = daemon.segments()
+    other = str(tmp_path / "other.sock")
+    for arguments, is_found in ([], True), (["--socket", other], False), (["--socket", other, "--fix"], False):
+        said = daemon.command("doctor", *arguments, check=False).stdout
+        assert all((name in said) is is_found for name in left)
+    assert daemon.segments() == left
+    leftovers(daemon, "--fix")
 
 
 def test_what_a_look_finds_the_next_daemon_adopts(daemon):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from tests.scenario.fuzzed_trainer import FuzzedTrainer
@@ -20,10 +21,13 @@ def test_a_trainer_does_not_notice_what_a_crowd_says(daemon):
         before = open_fds(pid)
         fuzz = Fuzz(daemon.paths, 1, trainer.hello())
         try:
-            fuzz.send(MESSAGES)
+            fuzz.send(MESSAGES // 3)
+            first_bytes = psutil.Process(pid).memory_full_info().uss
+            fuzz.send(MESSAGES - MESSAGES // 3)
         finally:
             fuzz.close()
         trainer.until_it_has_taken(trainer.taken + 20)
         assert not trainer.wrong
         assert daemon.pid == pid, "the daemon died: " + daemon.command("logs").stdout
+        assert psutil.Process(pid).memory_full_info().uss < 1.1 * first_bytes
         until(lambda: open_fds(pid) <= before, f"the daemon has its {before} descriptors again")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from torch.utils.data import DataLoader, default_convert
+from torch.utils.data import DataLoader, default_convert, get_worker_info
 
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Dice, Made, Numbers, equal
@@ -181,6 +181,22 @@ def test_worker_output_comes_to_the_trainers_stderr(capfd):
     assert "[prefetchd worker" in said
 
 
+def test_worker_init_fn_is_called_once_in_each_worker_over_epochs(tmp_path):
+    calls = tmp_path / "calls"
+
+    def note(worker):
+        with calls.open("a") as file:
+            file.write(f"{worker} {os.getpid()}\n")
+
+    dataset = Made(lambda index: torch.tensor(os.getpid()), 200)
+    with PrefetchLoader(dataset, batch_size=4, num_workers=2, buffer=6, worker_init_fn=note) as loader:
+        makers = {pid for _ in range(2) for batch in loader for pid in batch.tolist()}
+    called = [tuple(map(int, line.split())) for line in calls.read_text().splitlines()]
+    assert sorted(worker for worker, _ in called) == [0, 1]
+    assert len({pid for _, pid in called}) == 2
+    assert makers <= {pid for _, pid in called}
+
+
 def test_inline_makes_the_same_batches_in_this_process(monkeypatch):
     monkeypatch.setenv("PREFETCHD_INLINE", "1")
     torch.manual_seed(4)
@@ -192,6 +208,25 @@ def test_inline_makes_the_same_batches_in_this_process(monkeypatch):
         torch.manual_seed(4)
         next(iter(loader))
         assert torch.equal(torch.rand(2), expected)
+    torch.seed()
+
+
+def test_inline_calls_worker_init_fn_as_a_worker_does(monkeypatch):
+    told = []
+    monkeypatch.setenv("PREFETCHD_INLINE", "1")
+    torch.manual_seed(4)
+    expected = torch.rand(2)
+    torch.manual_seed(4)
+    dataset = Numbers(8)
+    with PrefetchLoader(
+        dataset,
+        batch_size=4,
+        worker_init_fn=lambda place: told.append((place, get_worker_info().dataset, torch.rand(9))),
+    ) as loader:
+        assert len(list(loader)) == 2
+    # Once more for each time that it is seen to have changed: what it appends to is its own.
+    assert {each[:2] for each in told} == {(0, dataset)}
+    assert torch.equal(torch.rand(2), expected), "the trainer's own randomness goes on"
     torch.seed()
 
 
@@ -223,14 +258,21 @@ def test_a_script_whose_dataset_is_in_main(tmp_path):
     assert done.stdout.splitlines()[1] == "[12.0, 15.0, 18.0, 21.0] ('4', '5', '6', '7')"
 
 
-def test_a_forked_child_gets_a_clear_error_and_disturbs_nothing():
+@pytest.mark.parametrize("use", ["next", "set_epoch", "load_state_dict", "refresh"])
+def test_a_forked_child_gets_a_clear_error_and_disturbs_nothing(use):
     with PrefetchLoader(Numbers(80), batch_size=4, buffer=4) as loader:
         iterator = iter(loader)
         first = next(iterator)[1].clone()
         reading, writing = os.pipe()
         if (pid := os.fork()) == 0:
             try:
-                next(iterator)
+                uses = {
+                    "next": lambda: next(iterator),
+                    "set_epoch": lambda: loader.set_epoch(3),
+                    "load_state_dict": lambda: loader.load_state_dict(loader.state_dict()),
+                    "refresh": loader.refresh,
+                }
+                uses[use]()
                 os.write(writing, b"no error")
             except Exception as error:
                 os.write(writing, type(error).__name__.encode())

@@ -6,13 +6,14 @@ import contextlib
 import http.client
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
 from prefetchd_client import PrefetchLoader
 from prometheus_client.parser import text_string_to_metric_families
 
-from prefetchd.daemon.engine.durations import BOUNDS_S
+from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import stream_when, until
@@ -93,6 +94,58 @@ def test_counters_gauges_and_histograms_are_those_of_the_stream(daemon, address)
     assert not address.exists()
 
 
+class OneIsSlow:
+    """Every 20th sample waits."""
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        if index % 20 == 7:
+            time.sleep(0.03)
+        return index
+
+
+class SeveralAtOnce(OneIsSlow):
+    def __getitems__(self, indices):
+        time.sleep(0.05)
+        return indices
+
+
+def longer_than(families, name, bound_s, **labels):
+    """How many of a histogram are longer than one of its bounds."""
+    family = families[name]
+    counts = {
+        each.labels["le"]: each.value
+        for each in family.samples
+        if each.name.endswith("_bucket") and labels.items() <= each.labels.items()
+    }
+    return counts["+Inf"] - counts[str(bound_s)]
+
+
+def test_a_slow_sample_shows_as_itself_and_samples_made_at_once_as_equal_parts(daemon, address):
+    daemon.start("--workers", "1", "--metrics", f"unix:{address}")
+    with (
+        PrefetchLoader(OneIsSlow(), batch_size=20, stream="one by one", buffer=40) as first,
+        PrefetchLoader(SeveralAtOnce(), batch_size=20, stream="at once", buffer=40) as second,
+    ):
+        for loader in (first, second):
+            assert len(list(loader)) == 20
+        families = scrape(address)
+        made = {}
+        for stream in ("one by one", "at once"):
+            labels = {"stream": stream}
+            made[stream] = value(families, "prefetchd_sample_seconds", "prefetchd_sample_seconds_count", **labels)
+        # Samples of the next epoch are there as well.
+        assert made["one by one"] >= 400
+        assert longer_than(families, "prefetchd_sample_seconds", 0.025, stream="one by one") >= 20
+        seconds = value(families, "prefetchd_sample_seconds", "prefetchd_sample_seconds_sum", stream="one by one")
+        assert seconds >= 0.03 * 20
+        parts = longer_than(families, "prefetchd_sample_seconds", 0.001, stream="at once")
+        assert parts == made["at once"] >= 400
+    daemon.command("stop")
+
+
 def test_the_names_are_those_that_are_documented(daemon, address):
     text = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text("utf-8")
     documented = dict(re.findall(r"^\| `(prefetchd_\w+)` \| (\w+) \|", text, re.M))
@@ -102,6 +155,11 @@ def test_the_names_are_those_that_are_documented(daemon, address):
         name.removesuffix("_info") for name in found
     }
     assert all(found[name] == kind for name, kind in documented.items() if name in found and kind != "info")
+    # Base units, and no suffix that the format itself gives.
+    assert not [
+        name for name in found if re.search(r"_(ms|us|ns|millis\w*|kb|mib|percent|total|count|sum|bucket)$", name)
+    ]
+    assert all(name.endswith("_seconds") for name, kind in found.items() if kind == "histogram")
 
 
 def scrape_count(address):
@@ -109,12 +167,16 @@ def scrape_count(address):
     return value(families, "prefetchd_next_wait_seconds", "prefetchd_next_wait_seconds_count")
 
 
-def test_a_port_of_the_loopback(daemon):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_of_the_loopback(daemon, host):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        try:
+            free.bind((host, 0))
+        except OSError as error:
+            pytest.skip(f"no {host} here: {error}")
         port = free.getsockname()[1]
-    daemon.start("--metrics", f"127.0.0.1:{port}")
-    status, _, text = ask(http.client.HTTPConnection("127.0.0.1", port, timeout=30))
+    daemon.start("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    status, _, text = ask(http.client.HTTPConnection(host, port, timeout=30))
     assert status == 200
     assert "prefetchd_workers_busy 0.0" in text
 

@@ -117,14 +117,19 @@ def test_stats_and_status_have_the_list_of_bad_samples(shared_daemon, monkeypatc
         first, second = sorted(found[:2], key=lambda bad: bad["step"])
         assert [(bad["step"], bad["row"]) for bad in (first, second)] == [(1, 1), (2, 1)]
         assert first["text"].startswith("dataset[5] (epoch 0, step 1, row 1) is left out: ValueError: no sample 5")
+        assert loader.stats()["bad_sample_count"] == len(found)
         if not inline:
             assert len(found) == 2, "each index once"
             named = stream_when(shared_daemon, "listed", lambda told: len(told["bad_samples_named"]) == 2)
             assert sorted(named["bad_samples_named"]) == sorted(bad["text"] for bad in found)
+            list(loader)
+            assert loader.stats()["bad_sample_count"] == 2, "of samples, not of times"
+            stream_when(shared_daemon, "listed", lambda told: told["bad_samples"] >= 4, "the times of two epochs")
     if not inline:
         with PrefetchLoader(Partly(12, raising=(5, 9)), **arguments) as later:
             next(iter(later))
             assert later.stats()["bad_samples"] == found, "whoever comes later is told what was named before"
+            assert later.stats()["bad_sample_count"] == 2
 
 
 def test_a_dataset_of_nothing_but_bad_samples_raises_its_first_error(shared_daemon):

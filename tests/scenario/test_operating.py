@@ -48,6 +48,35 @@ def test_a_paused_stream_serves_its_ring_and_goes_on_when_it_is_resumed(daemon):
         assert daemon.command("resume").stdout == "no stream was paused\n"
 
 
+class Held(Dataset):
+    """Samples from the eighth on are there when the file `gate` is."""
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        while index >= 8 and not self.gate.exists():
+            time.sleep(0.01)
+        return index
+
+
+def test_a_drain_says_after_its_timeout_what_is_still_under_way(daemon, tmp_path):
+    gate = tmp_path / "gate"
+    with PrefetchLoader(Held(gate), batch_size=4, buffer=6, stream="held", num_workers=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        stream_when(daemon, "held", lambda stream: any(each["index"] >= 8 for each in stream["workers"]))
+        done = daemon.command("drain", "held", "--timeout", "1", check=False)
+        assert done.returncode == 1
+        assert "after 1 s tasks are under way: held; `prefetchd status` shows at what" in done.stderr
+        gate.touch()
+        assert daemon.command("drain", "held").returncode == 0
+        assert stream_when(daemon, "held")["workers"] == []
+
+
 def test_a_drained_stream_has_no_processes_and_its_ring_is_served(daemon):
     with PrefetchLoader(Numbers(4000), batch_size=4, buffer=6, stream="drained", num_workers=2) as loader:
         iterator = iter(loader)

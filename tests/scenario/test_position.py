@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
+from collections import Counter
 
 import pytest
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.wire.errors import CallerError
-from tests.scenario.datasets import Dice, equal
+from tests.scenario.datasets import Dice, Numbers, equal
+from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.oracle import epoch_batches
+from tests.scenario.watching import stream_when
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 
@@ -75,6 +79,40 @@ def test_after_the_last_batch_a_resumed_run_yields_nothing_and_then_the_next_epo
         assert equal([[each.clone() for each in batch] for batch in found], expected(1))
 
 
+def share(rank, world_size, state=None, steps=None):
+    """What one rank's trainer gets of 48 samples, up to its epoch's end or for `steps` batches: its batches of indices,
+    and its state afterwards."""
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 3, "buffer": 6, "rank": rank, "world_size": world_size}
+    with PrefetchLoader(Numbers(48), **arguments) as found:
+        if state is not None:
+            found.load_state_dict(state)
+        batches = [index.tolist() for _, index in itertools.islice(found, steps)]
+        return batches, json.loads(json.dumps(found.state_dict()))
+
+
+def samples(shares):
+    return [index for batches, _ in shares for batch in batches for index in batch]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_of_another_number_go_on_where_all_ranks_stood(world_size):
+    former = [share(rank, 2, steps=3) for rank in range(2)]
+    rest = [share(rank, world_size, former[rank % 2][1]) for rank in range(world_size)]
+    assert [state["epoch"] for _, state in rest] == [1] * world_size
+    assert len(samples(former)) == len(samples(rest)) == 24
+    assert sorted(samples(former) + samples(rest)) == list(range(48))
+    for rank, (batches, _) in enumerate(rest):
+        assert batches == share(rank, world_size)[0][6 // world_size :], "as a run with so many ranks from the start"
+
+
+def test_where_the_ranks_do_not_meet_some_batches_come_again_and_none_is_left_out():
+    former = [share(rank, 2, steps=2) for rank in range(2)]
+    with pytest.warns(UserWarning, match="world_size was 2, is 3: 1 of 4 batches come again"):
+        rest = [share(rank, 3, former[0][1]) for rank in range(3)]
+    found = samples(former) + samples(rest)
+    assert (set(found), len(found)) == (set(range(48)), 48 + 4)
+
+
 def test_set_epoch_of_the_resumed_epoch_keeps_the_step():
     """The usual loop: for epoch in range(start, end): loader.set_epoch(epoch)."""
     state = state_after([1, 1, 1])
@@ -136,13 +174,22 @@ def test_a_state_of_other_batches_is_told():
             found.load_state_dict(state | {"seed": 4})
 
 
-def test_a_resumed_run_begins_in_the_ring_that_was_left(shared_daemon):
-    arguments = {"stream": "resumed"}
-    with loader(**arguments) as found:
+def test_a_resumed_run_begins_in_the_ring_that_was_left(shared_daemon, tmp_path):
+    dataset, arguments = Told(tmp_path / "calls"), {"batch_size": BATCH, "seed": 3, "buffer": 6, "stream": "resumed"}
+    with PrefetchLoader(dataset, **arguments) as found:
         iterator = iter(found)
         for _ in range(3):
             next(iterator)
         state = found.state_dict()
-    with loader(**arguments) as found:
+    left = stream_when(
+        shared_daemon, "resumed", lambda stream: stream["ring"] and stream["ring"]["ready"] == 6, "the ring is full"
+    )
+    with PrefetchLoader(dataset, **arguments) as found:
         found.load_state_dict(state)
-        assert equal([[each.clone() for each in batch] for batch in found], expected(0, 3))
+        batches = [[each.clone() for each in batch] for batch, _ in zip(found, range(20))]
+    wanted = epoch_batches(Told(tmp_path / "oracle"), 0, batch_size=BATCH, seed=3)
+    assert equal(batches, wanted[3:23])
+    assert left["produced_batches"] == 9
+    made = Counter(dataset.steps())
+    # One sample of the first was made to measure it.
+    assert {made[step] for step in range(1, 23)} == {BATCH}

@@ -129,3 +129,71 @@ print("failure:", stream()["failure"])
     assert said["failure:"].startswith("buffer=8 batches needs ")
     assert "has 1" in said["failure:"]
     assert "left: lower buffer=, or enlarge " in said["failure:"]
+
+
+# --- the ring itself on the disk ---
+
+ON_THE_DISK = """
+def labels(batches):
+    return [batch["label"][0].item() for batch in batches]
+
+def declare_socket():
+    declare("ram_disk")
+    with open(config) as file:
+        lines = [line for line in file if not line.startswith("progress")]
+    with open(config, "w") as file:
+        file.writelines(lines)
+
+def rings():
+    return [name for name in os.listdir(disk) if "ring" in name]
+
+def ready():
+    return (stream().get("ring") or {}).get("ready")
+"""
+
+
+def test_a_ring_s_file_is_removed_and_the_run_goes_on(room):
+    said = room(
+        ON_THE_DISK
+        + """
+mount("4m"); declare_socket(); prefetchd("run", "--detach", "--config", config)
+until(lambda: ready() == 8)
+with PrefetchLoader.attach("train") as loader:
+    iterator = iter(loader)
+    found = labels([next(iterator) for _ in range(3)])
+    print("removed:", len(rings()))
+    for name in rings():
+        os.unlink(os.path.join(disk, name))
+    found += labels(iterator)
+print("right:", found == list(range(0, 400, 4)))
+print("failed:", stream()["failed_batches"])
+prefetchd("stop")
+print("left on the disk:", os.listdir(disk))
+"""
+    )
+    assert said["removed:"] == "1"
+    assert said["right:"] == "True"
+    assert said["failed:"] == "0"
+    assert said["left"] == "on the disk: []"
+
+
+@pytest.mark.parametrize(
+    "fault", ['subprocess.run(["umount", "--lazy", disk], check=True)', "occupy_disk()"], ids=["unmounted", "full"]
+)
+def test_a_ring_that_has_its_memory_does_not_notice(room, fault):
+    said = room(
+        ON_THE_DISK
+        + f"""
+mount("4m"); declare_socket(); prefetchd("run", "--detach", "--config", config)
+until(lambda: ready() == 8)
+with PrefetchLoader.attach("train") as loader:
+    iterator = iter(loader)
+    found = labels([next(iterator) for _ in range(3)])
+    {fault}
+    found += labels(iterator)
+print("right:", found == list(range(0, 400, 4)))
+print("failed:", stream()["failed_batches"], stream()["failure"])
+"""
+    )
+    assert said["right:"] == "True"
+    assert said["failed:"] == "0 None"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -15,6 +17,19 @@ from tests.scenario.datasets import Numbers
 from tests.scenario.oracle import epoch_batches
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("drop_last", [False, True], ids=["evened out", "dropped"])
+def test_a_distributed_sampler_evens_out_or_drops_on_each_rank_as_with_dataloader(shared_daemon, drop_last):
+    for rank in range(4):
+        batches = []
+        for kind in (DataLoader, PrefetchLoader):
+            sampler = DistributedSampler(Numbers(50), 4, rank, seed=5, drop_last=drop_last)
+            loader = kind(Numbers(50), batch_size=4, sampler=sampler)
+            batches.append([index.tolist() for _ in range(2) for _, index in loader])
+        assert batches[0] == batches[1]
+        assert sum(map(len, batches[1])) == 2 * (12 if drop_last else 13)
+        loader.close()
 
 
 def test_two_ranks_under_torchrun_share_each_epoch(shared_daemon, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ from prefetchd_client.epoch_plans import EpochPlans
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from prefetchd.wire.errors import StreamFailedError
+from prefetchd.wire.errors import CallerError, StreamFailedError
 from tests.scenario import samplers
 from tests.scenario.datasets import Dice, Numbers
 from tests.scenario.watching import is_gone, stream_when, until
@@ -275,6 +276,18 @@ def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):
             loader.load_state_dict(state)
             assert order(loader) == straight[7:]
             assert order(loader) == later
+
+
+@pytest.mark.parametrize("bad", [b"too short", b"\xff" * 5056], ids=["too short", "of no generator"])
+def test_states_of_no_generator_move_nothing(shared_daemon, bad):
+    generator = torch.Generator().manual_seed(3)
+    with PrefetchLoader(Numbers(40), 4, shuffle=True, generator=generator) as loader:
+        list(loader)
+        before, state = generator.get_state(), loader.state_dict()
+        with pytest.raises(CallerError, match="generators"):
+            loader.load_state_dict({**state, "epoch": 7, "generators": [base64.b64encode(bad).decode()]})
+        assert loader.state_dict() == state
+        assert torch.equal(generator.get_state(), before)
 
 
 def test_a_break_leaves_the_generator_as_data_loader_does(shared_daemon):

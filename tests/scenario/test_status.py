@@ -21,7 +21,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from tests.scenario.watching import until
+from tests.scenario.watching import stopped, until
 
 WITHIN_S = 60.0
 
@@ -141,6 +141,16 @@ def test_the_live_screen_goes_on_when_the_daemon_dies(daemon):
         shown_until(ours, "the daemon is dead")
         assert process.poll() is None
     daemon.start()
+
+
+def test_the_live_screen_tells_of_a_daemon_that_hangs_and_that_it_goes_on(daemon):
+    daemon.start()
+    with on_a_terminal(daemon, "status", "--watch", "--interval", "0.1") as (process, ours):
+        shown_until(ours, "healthy")
+        with stopped(daemon):
+            shown_until(ours, "the daemon hangs: its last sign of life is")
+            assert process.poll() is None
+        shown_until(ours, "healthy")
 
 
 def test_watching_and_json_exclude_each_other(daemon):

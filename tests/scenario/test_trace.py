@@ -34,6 +34,17 @@ def test_tasks_and_waits_are_in_the_file(daemon, tmp_path):
     waits = [each for each in found if each["cat"] == "wait"]
     assert {each["tid"] for each in fills} == {1, 2}
     assert len({each["args"]["step"] for each in fills}) > 20
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for each in fills:
+        if each["name"].startswith("rows"):
+            first, end = map(int, each["args"]["rows"].split(" to "))
+            rows.setdefault(each["args"]["step"], []).append((first, end))
+    # The trace has begun and ended amid a batch.
+    whole = sorted(rows)[2:-2]
+    assert len(whole) > 20
+    for step in whole:
+        filled = [row for first, end in rows[step] for row in range(first, end)]
+        assert sorted(filled) == list(range(8)), (step, rows[step])
     # Eight samples of 2 ms by two workers: no batch comes sooner than in 8 ms, and the trainer does nothing.
     assert waits
     assert all(0 <= each["args"]["step"] < taken for each in waits)

@@ -18,16 +18,20 @@ from tests.scenario.datasets import equal
 from tests.scenario.deadly_datasets import Gathering, Greedy, Partly, Slow, as_a_list, deadly_collate
 from tests.scenario.memory_groups import memory_group, start_in_group
 from tests.scenario.oracle import batches_without_bad, epoch_batches
-from tests.scenario.watching import report_when, stream_when, until
+from tests.scenario.watching import is_gone, report_when, stream_when, until
 
 DEATHS_TO_BLAME = SUSPECTED_AFTER + BLAMED_AFTER
 
 
 def worker_pids(daemon) -> list[int]:
+    return pids_named(daemon, "prefetchd-w")
+
+
+def pids_named(daemon, prefix) -> list[int]:
     found = []
     for process in daemon.processes():
         with contextlib.suppress(psutil.Error):
-            if process.name().startswith("prefetchd-w"):
+            if process.name().startswith(prefix):
                 found.append(process.pid)
     return sorted(found)
 
@@ -56,6 +60,25 @@ def test_ten_kills_at_random_are_not_noticed(shared_daemon, collate_fn):
     told = stream_when(shared_daemon, stream)
     assert told["failed_batches"] == 0
     assert 0 < told["worker_deaths"] <= 10
+
+
+@pytest.mark.parametrize("of", ["environment", "stream"])
+def test_a_killed_zygote_is_not_noticed(daemon, of):
+    dataset, kills = Slow(400, 0.001), 0
+    prefix = {"environment": "prefetchd-env", "stream": "prefetchd-zyg"}[of]
+    with PrefetchLoader(dataset, 16, shuffle=True, buffer=4, stream="killed") as loader:
+        batches = []
+        for step, batch in enumerate(loader):
+            batches.append(batch)
+            if step % 10 == 3 and kills < 2:
+                (pid,) = until(lambda: pids_named(daemon, prefix), "there is a zygote")
+                os.kill(pid, signal.SIGKILL)
+                until(lambda pid=pid: is_gone(pid), "the zygote is dead")
+                kills += 1
+    assert kills == 2
+    assert equal(batches, epoch_batches(Slow(400, 0), 0, batch_size=16, shuffle=True))
+    told = stream_when(daemon, "killed", lambda stream: stream["zygote_deaths"] == 2, "both deaths are counted")
+    assert told["failed_batches"] == 0
 
 
 # --- by a sample ---

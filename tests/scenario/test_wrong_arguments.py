@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from prefetchd.wire.errors import BufferTooSmallError, CallerError, ClosedError, UnpicklableError
 from tests.scenario.bad_datasets import Lengthless
@@ -144,18 +144,6 @@ def test_numpy_numbers_will_do():
         assert loader.spec.seed == 7
 
 
-def test_what_is_not_planned_yet_is_refused_by_name():
-    class Backwards(SequentialSampler):
-        def __iter__(self):
-            return reversed(range(20))
-
-    for sampler in (Backwards(DATASET), RandomSampler(DATASET, replacement=True)):
-        try:
-            PrefetchLoader(DATASET, batch_size=4, sampler=sampler, buffer=6).close()
-        except CallerError as error:
-            assert type(sampler).__name__ in str(error)  # noqa: PT017 - it need not raise
-
-
 def test_epochs_are_not_negative():
     with (
         PrefetchLoader(DATASET, batch_size=4, buffer=6) as loader,
@@ -240,6 +228,28 @@ def test_functions_that_cannot_be_pickled_are_told_by_name():
     for name in ("collate_fn", "worker_init_fn"):
         with pytest.raises(UnpicklableError, match=name):
             PrefetchLoader(DATASET, batch_size=4, buffer=6, **{name: lambda _: lock})
+
+
+class Locked(SequentialSampler):
+    def __init__(self, size: int) -> None:
+        super().__init__(range(size))
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"sampler": Locked(20), "batch_size": 4}, r"^sampler\.lock cannot .* \(in __iter__\)"),
+        ({"sampler": Locked(20), "batch_size": None}, r"^sampler\.lock cannot"),
+        ({"batch_sampler": BatchSampler(Locked(20), 4, False)}, r"^sampler\.lock cannot"),
+        ({"batch_sampler": Holder(lock=threading.Lock())}, r"^batch_sampler\.lock cannot"),
+        ({"sampler": _generator(), "batch_size": 4}, r"^sampler cannot"),
+    ],
+    ids=["sampler", "without batching", "batch sampler of torch", "batch sampler", "generator"],
+)
+def test_a_sampler_that_cannot_be_pickled_is_told_by_its_argument(arguments, named):
+    with pytest.raises(UnpicklableError, match=named):
+        PrefetchLoader(DATASET, buffer=6, **arguments)
 
 
 def test_an_unpicklable_dataset_leaves_nothing_and_its_name_is_free(shared_daemon):

@@ -101,6 +101,16 @@ def test_skipping_loads_nothing_and_is_ours(accelerator, loader):
     assert taken(accelerator.skip_first_batches(prepared, STEPS - 1)) == expected(7)[-1:]
 
 
+def test_skipping_without_preparing_says_that_it_would_not_be_ours(accelerator, loader):
+    for skip_first_batches in (accelerator.skip_first_batches, accelerate.skip_first_batches):
+        with pytest.raises(CallerError, match=r"skip_first_batches.*plain DataLoader.*prepare"):
+            skip_first_batches(loader, 5)
+    with pytest.raises(CallerError, match=r"prepare_data_loader.*plain DataLoader.*prepare"):
+        accelerate.data_loader.prepare_data_loader(loader)
+    assert loader.multiprocessing_context is None
+    assert taken(loader) == expected(0)
+
+
 @pytest.mark.parametrize("skipped", [0, 4])
 def test_a_saved_state_is_where_the_loop_stood(accelerator, loader, tmp_path, skipped):
     prepared = prepare(accelerator, loader)

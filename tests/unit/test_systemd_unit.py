@@ -73,6 +73,61 @@ def test_a_stop_in_order_is_no_failure_and_a_killed_worker_neither(name):
     assert int(found["WatchdogSec"]) >= 10
 
 
+@pytest.mark.parametrize("name", ["prefetchd.service", "prefetchd@.service"])
+def test_a_daemon_that_hangs_is_killed_and_training_goes_before_it(name):
+    found = section(name, "Service")
+    assert found["WatchdogSignal"] == "SIGKILL", (
+        "a loop that hangs answers nothing else, and dumps no core of all rings"
+    )
+    assert found["Nice"] == "0"
+    assert int(found["CPUWeight"]) < 100
+    assert {"NoNewPrivileges": "yes", "LockPersonality": "yes", "RestrictRealtime": "yes"}.items() <= found.items()
+
+
+def test_the_system_unit_has_a_directory_that_a_crash_leaves_and_no_privileges():
+    found = section("prefetchd@.service", "Service")
+    assert found["RuntimeDirectory"] == "prefetchd-%i"
+    assert found["RuntimeDirectoryMode"] == "0700"
+    assert found["RuntimeDirectoryPreserve"] == "restart"
+    assert f"/run/{found['RuntimeDirectory']}/" in found["ExecStart"]
+    assert found["CapabilityBoundingSet"] == found["AmbientCapabilities"] == ""
+    protected = ("KernelTunables", "KernelModules", "KernelLogs", "ControlGroups", "Hostname")
+    assert [found[f"Protect{what}"] for what in protected] == ["yes"] * 5
+    assert found["ProtectSystem"] == "full"
+
+
+def quoted_systemd() -> bool:
+    """Whether systemd is here in the version that README quotes: others weigh otherwise."""
+    if shutil.which("systemd-analyze") is None:
+        return False
+    said = subprocess.run(["systemd-analyze", "--version"], capture_output=True, text=True, check=False).stdout
+    return re.findall(r"With systemd (\d+),", README) == said.split()[1:2]
+
+
+@pytest.mark.skipif(not quoted_systemd(), reason="systemd is not here, or in another version")
+@pytest.mark.parametrize(
+    ("name", "instance", "quoted"),
+    [
+        ("prefetchd.service", "prefetchd.service", r"`systemd-analyze --user security \S+ says ([\d.]+) of the user"),
+        ("prefetchd@.service", "prefetchd@ada.service", r"says ([\d.]+) \(ok\) of the system unit"),
+        ("prefetchd@.service", "prefetchd@root.service", r"([\d.]+) of that of root"),
+    ],
+)
+def test_what_systemd_says_of_their_security_is_what_is_quoted(tmp_path, name, instance, quoted):
+    (tmp_path / instance).write_text(UNITS[name])
+    command = ["systemd-analyze", *([] if "@" in name else ["--user"]), "security", "--offline=true"]
+    done = subprocess.run(
+        [*command, str(tmp_path / instance)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    (said,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert re.findall(quoted, " ".join(README.split())) == [said]
+
+
 def test_nothing_stands_between_workers_and_the_user_s_files_or_the_gpu():
     assert [name for name in section("prefetchd.service", "Service") if FORBIDDEN_TO_USERS.match(name)] == []
     assert [name for name in section("prefetchd@.service", "Service") if FORBIDDEN.match(name)] == []

@@ -143,6 +143,7 @@ class _Steps:
 
 
 def _check(accelerator: Accelerator, loader: PrefetchLoader) -> None:
+    # isinstance() alone does not tell: DataLoaderShard takes its loader's class for its own.
     if not isinstance(loader, PrefetchLoader) or type(loader) is PreparedLoader:
         raise CallerError(f"{type(loader).__name__}; allowed: a PrefetchLoader that was not prepared before")
     if accelerator.dispatch_batches:

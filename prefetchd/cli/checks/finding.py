@@ -10,11 +10,11 @@ OK, ADVICE, FAILED, UNKNOWN = "ok", "advice", "failed", "not checked"
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """`state`: OK; ADVICE, when something could be better; FAILED, when something will not work or is left behind;
-    UNKNOWN, when this machine cannot be asked. `why` says why it matters, `fix` exactly what to do; both are empty when
+    UNKNOWN, when this machine cannot be asked. `why` says why it matters, `fix` exactly what to do; it is empty when
     there is nothing to do."""
 
     check: str
     state: str
     found: str
-    why: str = ""
+    why: str
     fix: str = ""

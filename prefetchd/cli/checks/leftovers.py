@@ -13,18 +13,20 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from prefetchd.cli.checks.finding import FAILED, OK, Finding
+from prefetchd.cli.checks.mounts import own_directories_in_memory
 from prefetchd.wire.byte_sizes import format_bytes
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.file_locks import is_locked, try_lock
 from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
+from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, SHARED_MEMORY, RuntimePaths, runtime_paths
 from prefetchd.wire.segment_layout import CONSUMER_LOCK_OFFSET, CONSUMERS, DAEMON_LOCK_OFFSET, WRITERS_LOCK_OFFSET
-from prefetchd.wire.status_layout import STATUS_BYTES, decode_snapshot
+from prefetchd.wire.status_layout import STATUS_BYTES, decode_head, decode_snapshot
 
-SHARED_MEMORY = "/dev/shm"
 _SEGMENT = re.compile(re.escape(SEGMENT_PREFIX) + r"(?P<instance>[0-9a-f]+)-(?P<kind>ring|program|status)(?:-.*)?")
 JUST_MADE_S = 60.0
 """A program that is empty and younger is about to be locked by its trainer."""
@@ -35,18 +37,21 @@ class Instance:
     """What one socket's daemons have left; `paths` None: nobody knows which socket that was."""
 
     paths: RuntimePaths | None = None
-    rings: list[str] = dataclasses.field(default_factory=list)
-    programs: list[str] = dataclasses.field(default_factory=list)
-    status: str = ""
+    rings: list[Path] = dataclasses.field(default_factory=list)
+    programs: list[Path] = dataclasses.field(default_factory=list)
+    status: Path | None = None
 
 
-def findings(paths: RuntimePaths, *, fix: bool) -> Iterator[Finding]:
-    """Of all daemons of this user. With `fix`, what is left behind is removed."""
-    why = "nobody uses it; shared memory stays taken until somebody removes it"
+def findings(paths: RuntimePaths, ram_disks: Iterable[str] = (), *, only: bool = False, fix: bool) -> Iterator[Finding]:
+    """Of all daemons of this user, or `only` those of `paths`; rings also on `ram_disks`, on those that dead daemons
+    tell of, and on those that are mounted. With `fix`, what is left behind is removed."""
+    why = "what nobody uses any more takes memory until somebody removes it"
     left: list[str] = []
     removed: list[str] = []
     total_bytes = 0
-    for instance in _instances(paths).values():
+    for token, instance in _instances(paths, ram_disks).items():
+        if only and token != paths.instance:
+            continue
         with _as_daemon(instance, fix=fix) as is_ours:
             if not is_ours:
                 continue
@@ -56,41 +61,75 @@ def findings(paths: RuntimePaths, *, fix: bool) -> Iterator[Finding]:
                 if fix and _remove(path):
                     removed.append(str(path))
     if not left:
-        yield Finding("leftovers", OK, "none")
+        yield Finding("leftovers", OK, "none", why)
     elif len(removed) == len(left):
-        yield Finding("leftovers", OK, f"removed {format_bytes(total_bytes)}: {', '.join(removed)}")
+        yield Finding("leftovers", OK, f"removed {format_bytes(total_bytes)}: {', '.join(removed)}", why)
     else:
         kept = [path for path in left if path not in removed]
         text = f"{format_bytes(total_bytes)}: {', '.join(kept)}"
         yield Finding("leftovers", FAILED, text, why, "prefetchd doctor --fix")
 
 
-def _instances(paths: RuntimePaths) -> dict[str, Instance]:
+def _instances(paths: RuntimePaths, ram_disks: Iterable[str]) -> dict[str, Instance]:
     """By their token; the one of `paths` is always among them."""
     found = {paths.instance: Instance(paths)}
-    for name in sorted(os.listdir(SHARED_MEMORY)):
-        match = _SEGMENT.fullmatch(name)
-        if match is None or not _is_own(Path(SHARED_MEMORY, name)):
-            continue
-        instance = found.setdefault(match["instance"], Instance())
-        if match["kind"] == "status":
-            instance.status = name
-            instance.paths = instance.paths or _paths_in(name, match["instance"])
+    directories = list(ram_disks)
+    for token, kind, path in _segments(SHARED_MEMORY):
+        instance = found.setdefault(token, Instance())
+        if kind == "status":
+            instance.status = path
+            snapshot = _snapshot_in(path)
+            instance.paths = instance.paths or _paths_in(snapshot, token)
+            directories += _directories_in(snapshot)
         else:
-            (instance.rings if match["kind"] == "ring" else instance.programs).append(name)
+            (instance.rings if kind == "ring" else instance.programs).append(path)
+    with contextlib.suppress(OSError):
+        directories += own_directories_in_memory()
+    for directory in sorted({os.path.realpath(each) for each in directories} - {SHARED_MEMORY}):
+        for token, kind, path in _segments(directory):
+            if kind == "ring":
+                found.setdefault(token, Instance()).rings.append(path)
     return found
 
 
-def _paths_in(name: str, instance: str) -> RuntimePaths | None:
-    """The socket that the status segment tells of, if that is the one it is named for."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        data = Path(SHARED_MEMORY, name).read_bytes()
-        for copy in (0, 1) if len(data) >= STATUS_BYTES else ():
-            snapshot = decode_snapshot(data, copy)
+def _segments(directory: str) -> Iterator[tuple[str, str, Path]]:
+    """(token of its daemons, kind, path) of each segment of ours there."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return
+    for name in names:
+        match = _SEGMENT.fullmatch(name)
+        if match is not None and _is_own(Path(directory, name)):
+            yield match["instance"], match["kind"], Path(directory, name)
+
+
+def _snapshot_in(path: Path) -> dict[str, Any]:
+    """What the status segment tells; empty when it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, ProtocolError):
+        data = path.read_bytes()
+        current = decode_head(data).current
+        # The other one is older, and whole where the daemon died as it wrote this one.
+        for copy in (current, 1 - current) if len(data) >= STATUS_BYTES else ():
+            snapshot: dict[str, Any] | None = decode_snapshot(data, copy)
             if snapshot is not None:
-                paths = runtime_paths(snapshot["daemon"]["socket"])
-                return paths if paths.instance == instance else None
+                return snapshot
+    return {}
+
+
+def _paths_in(snapshot: dict[str, Any], token: str) -> RuntimePaths | None:
+    """The socket that a snapshot tells of, if that is the one that its segment is named for."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        paths = runtime_paths(snapshot["daemon"]["socket"])
+        return paths if paths.instance == token else None
     return None
+
+
+def _directories_in(snapshot: dict[str, Any]) -> list[str]:
+    """Where its rings are; daemons of older versions do not tell."""
+    with contextlib.suppress(KeyError, TypeError):
+        return [each["ring"]["directory"] for each in snapshot["streams"] if each["ring"] is not None]
+    return []
 
 
 @contextlib.contextmanager
@@ -113,25 +152,24 @@ def _as_daemon(instance: Instance, *, fix: bool) -> Iterator[bool]:
         yield _answers(paths.socket) is not True
     finally:
         # The number in it counts the daemons whose rings are still there.
-        if fix and not any(Path(SHARED_MEMORY, ring).exists() for ring in instance.rings):
+        if fix and not any(ring.exists() for ring in instance.rings):
             lock.release()
         else:
             lock.leave()
 
 
 def _unused(instance: Instance) -> Iterator[Path]:
-    for name in instance.rings:
-        if _is_free(Path(SHARED_MEMORY, name), ring=True):
-            yield Path(SHARED_MEMORY, name)
-    for name in instance.programs:
-        path = Path(SHARED_MEMORY, name)
+    for path in instance.rings:
+        if _is_free(path, ring=True):
+            yield path
+    for path in instance.programs:
         if _is_free(path, ring=False) and (_size(path) or _age_s(path) > JUST_MADE_S):
             yield path
     if instance.paths is None:
         # Whose daemon's it is nobody knows: it is left alone.
         return
     if instance.status:
-        yield Path(SHARED_MEMORY, instance.status)
+        yield instance.status
     if _answers(instance.paths.socket) is False:
         yield instance.paths.socket
 
@@ -152,7 +190,8 @@ def _is_free(path: Path, *, ring: bool) -> bool:
 
 def _remove(path: Path) -> bool:
     """Unlinks it; a segment only with the daemon's lock on it, so that nobody adopts it meanwhile."""
-    if path.parent != Path(SHARED_MEMORY) or path.name.endswith("-status"):
+    match = _SEGMENT.fullmatch(path.name)
+    if match is None or match["kind"] == "status":
         path.unlink(missing_ok=True)
         return True
     try:

@@ -26,18 +26,18 @@ def findings() -> Iterator[Finding]:
 def removal_at_logout(root: Path, uid: int, user: str) -> Finding:
     """On the system below `root`."""
     check = "RemoveIPC"
-    if not (root / "run/systemd/system").is_dir():
-        return Finding(check, OK, "systemd does not run here")
-    if uid < FIRST_USER_UID:
-        return Finding(check, OK, f"uid {uid} is a system user's, whose shared memory stays")
-    if not _removes(root):
-        return Finding(check, OK, "RemoveIPC=no")
-    if (root / "var/lib/systemd/linger" / user).exists():
-        return Finding(check, OK, f"RemoveIPC=yes, but {user} lingers and is never logged out")
     why = (
         "at your last logout systemd removes every name in /dev/shm that is yours: a run goes on, but its ring ends "
         "with the daemon"
     )
+    if not (root / "run/systemd/system").is_dir():
+        return Finding(check, OK, "systemd does not run here", why)
+    if uid < FIRST_USER_UID:
+        return Finding(check, OK, f"uid {uid} is a system user's, whose shared memory stays", why)
+    if not _removes(root):
+        return Finding(check, OK, "RemoveIPC=no", why)
+    if (root / "var/lib/systemd/linger" / user).exists():
+        return Finding(check, OK, f"RemoveIPC=yes, but {user} lingers and is never logged out", why)
     return Finding(check, ADVICE, f"RemoveIPC=yes, and {user} does not linger", why, f"loginctl enable-linger {user}")
 
 

@@ -8,20 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
+from prefetchd.cli.checks.mounts import MOUNTS, mounts_in_memory
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes
 from prefetchd.wire.byte_sizes import format_bytes
+from prefetchd.wire.runtime_paths import SHARED_MEMORY
 
 GIB = 1 << 30
 DOCKERS_OWN_BYTES = 64 << 20
 SMALL_BYTES = GIB
-SHARED_MEMORY = "/dev/shm"
+GPU_DEVICE = "/dev/nvidiactl"
 
 
 def findings() -> Iterator[Finding]:
     yield shared_memory(SHARED_MEMORY)
     yield cgroup_memory(cgroup_headroom_bytes())
     yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])
-    yield ram_disks(Path("/proc/self/mounts"))
+    yield ram_disks(MOUNTS)
 
 
 def shared_memory(directory: str) -> Finding:
@@ -43,41 +45,42 @@ def shared_memory(directory: str) -> Finding:
         return Finding(check, ADVICE, text, why, "mount -o remount,size=50% /dev/shm, or docker run --shm-size=16g")
     if free_bytes < size_bytes // 10:
         return Finding(check, ADVICE, text, why, "ls -lS /dev/shm shows what fills it; `prefetchd evict` frees a ring")
-    return Finding(check, OK, text)
+    return Finding(check, OK, text, why)
 
 
 def cgroup_memory(headroom_bytes: int | None) -> Finding:
     """Rings, workers and their page cache count there."""
     check = "cgroup memory"
+    why = "rings and workers count in it; beyond it workers are killed, and a ring that finds no room is refused"
     if headroom_bytes is None:
-        return Finding(check, OK, "no limit")
+        return Finding(check, OK, "no limit", why)
     text = f"{format_bytes(headroom_bytes)} left"
     if headroom_bytes < 2 * GIB:
-        why = "rings and workers count in it; beyond it workers are killed, and a ring that finds no room is refused"
         return Finding(check, ADVICE, text, why, "raise the limit (docker run --memory, MemoryMax=), or lower buffer=")
-    return Finding(check, OK, text)
+    return Finding(check, OK, text, why)
 
 
 def locked_memory(limit_bytes: int) -> Finding:
     """What may be locked is what can be pinned without privileges on some drivers."""
+    check, why = "locked memory", "some drivers and RDMA stacks refuse to pin more than that"
     if limit_bytes == resource.RLIM_INFINITY:
-        return Finding("locked memory", OK, "no limit")
+        return Finding(check, OK, "no limit", why)
     text = f"limit {format_bytes(limit_bytes)}"
-    if not Path("/dev/nvidiactl").exists():
-        return Finding("locked memory", OK, f"{text}; no GPU here that a ring would be pinned for")
-    why = "some drivers and RDMA stacks refuse to pin more than that"
-    return Finding("locked memory", ADVICE, text, why, "ulimit -l unlimited (docker: --ulimit memlock=-1)")
+    if not Path(GPU_DEVICE).exists():
+        return Finding(check, OK, f"{text}; no GPU here that a ring would be pinned for", why)
+    return Finding(check, ADVICE, text, why, "ulimit -l unlimited (docker: --ulimit memlock=-1)")
 
 
 def ram_disks(mounts: Path) -> Finding:
     """Where else a ring, or data, could be in memory."""
+    check, why = "RAM disks", "the configuration can put rings and batch files there (store=)"
     try:
-        lines = [line.split(" ") for line in mounts.read_text("utf-8").splitlines()]
+        places = mounts_in_memory(mounts)
     except OSError as error:
-        return Finding("RAM disks", UNKNOWN, f"{mounts}: {error.strerror}")
+        return Finding(check, UNKNOWN, f"{mounts}: {error.strerror}", why)
     found = []
-    for _, place, kind, *_ in lines:
-        if kind not in ("tmpfs", "ramfs") or place == SHARED_MEMORY:
+    for place, kind in places:
+        if place == SHARED_MEMORY:
             continue
         try:
             stat = os.statvfs(place)
@@ -86,4 +89,4 @@ def ram_disks(mounts: Path) -> Finding:
         if kind == "ramfs" or stat.f_blocks * stat.f_frsize >= GIB:
             size = "no limit" if kind == "ramfs" else format_bytes(stat.f_bavail * stat.f_frsize) + " free"
             found.append(f"{place} ({kind}, {size})")
-    return Finding("RAM disks", OK, ", ".join(found) or "none of 1 GiB or more besides /dev/shm")
+    return Finding(check, OK, ", ".join(found) or "none of 1 GiB or more besides /dev/shm", why)

@@ -21,32 +21,32 @@ def findings() -> Iterator[Finding]:
 
 def descriptors(hard_limit: int) -> Finding:
     """The daemon raises its own limit as far as it may."""
-    if hard_limit == resource.RLIM_INFINITY or hard_limit >= FEW_DESCRIPTORS:
-        return Finding("descriptors", OK, "no limit" if hard_limit < 0 else f"up to {hard_limit}")
     why = "each worker, trainer and stream takes a few"
+    if hard_limit == resource.RLIM_INFINITY or hard_limit >= FEW_DESCRIPTORS:
+        return Finding("descriptors", OK, "no limit" if hard_limit < 0 else f"up to {hard_limit}", why)
     fix = f"ulimit -Hn {FEW_DESCRIPTORS} (systemd: LimitNOFILE=, docker: --ulimit nofile=)"
     return Finding("descriptors", ADVICE, f"up to {hard_limit}", why, fix)
 
 
 def affinity(bound_to: int, cpus: int) -> Finding:
-    if bound_to >= cpus:
-        return Finding("CPU affinity", OK, f"all {cpus} CPUs")
     why = "a daemon that is started here, and its workers, use no others"
+    if bound_to >= cpus:
+        return Finding("CPU affinity", OK, f"all {cpus} CPUs", why)
     fix = "prefetchd run --reset-affinity, or start it without taskset, numactl or srun --cpus-per-task"
     return Finding("CPU affinity", ADVICE, f"bound to {bound_to} of {cpus} CPUs", why, fix)
 
 
 def quota(usable: int, bound_to: int) -> Finding:
-    if usable >= bound_to:
-        return Finding("CPU quota", OK, "none that matters")
     why = "workers beyond it wait for a CPU; the daemon has so many by default"
+    if usable >= bound_to:
+        return Finding("CPU quota", OK, "none that matters", why)
     return Finding(
         "CPU quota", ADVICE, f"{usable} of {bound_to} CPUs", why, "raise it (docker run --cpus, CPUQuota=) if you can"
     )
 
 
 def niceness(nice: int) -> Finding:
-    if nice <= 0:
-        return Finding("nice", OK, str(nice))
     why = "a daemon that is started here inherits it, and its workers are nicer still"
+    if nice <= 0:
+        return Finding("nice", OK, str(nice), why)
     return Finding("nice", ADVICE, f"this shell runs at nice {nice}", why, "start the daemon from one that does not")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from prefetchd import __version__
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
+from prefetchd.cli.checks.memory import GPU_DEVICE
 from prefetchd.cli.patience import Patience
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import ProtocolError
@@ -52,7 +53,7 @@ def daemon_version(paths: RuntimePaths) -> Finding:
     except ProtocolError as error:
         return Finding(check, FAILED, str(error), why, "prefetchd stop, with the command of the daemon's own version")
     if report.snapshot is None or report.state == "dead":
-        return Finding(check, OK, "no daemon runs on this socket")
+        return Finding(check, OK, "no daemon runs on this socket", why)
     daemon = report.snapshot["daemon"]
     if daemon["protocol"] != PROTOCOL_VERSION:
         text = f"the daemon speaks protocol {daemon['protocol']}, this prefetchd {PROTOCOL_VERSION}"
@@ -60,30 +61,30 @@ def daemon_version(paths: RuntimePaths) -> Finding:
     if daemon["software"] != __version__:
         text = f"the daemon is {daemon['software']}, this prefetchd {__version__}; they understand each other"
         return Finding(check, ADVICE, text, why, "prefetchd stop, when it is not in use")
-    return Finding(check, OK, f"{__version__}, like this one")
+    return Finding(check, OK, f"{__version__}, like this one", why)
 
 
 def torch_and_gpu() -> Iterator[Finding]:
     """What torch says in this environment, and whether a small segment can be pinned where there is a GPU."""
+    why = "loaders hand out its tensors"
     try:
         found = json.loads(_output_of([sys.executable, "-c", PROBE]))
     except ValueError:
-        why = "loaders hand out its tensors"
         yield Finding("torch", FAILED, "cannot be imported by this interpreter", why, "pip install torch")
         return
-    yield Finding("torch", OK, found["torch"])
+    yield Finding("torch", OK, found["torch"], why)
     check, why = "pinning for the GPU", "batches are copied to the GPU fastest from a ring that is registered with it"
     if not found["gpus"]:
-        there = Path("/dev/nvidiactl").exists()
+        there = Path(GPU_DEVICE).exists()
         state, text = (ADVICE, "there is a GPU, but torch does not see it") if there else (OK, "no GPU here")
-        yield Finding(check, state, text, why if there else "", "nvidia-smi; pip install a torch with CUDA" * there)
+        yield Finding(check, state, text, why, "nvidia-smi; pip install a torch with CUDA" * there)
     elif found.get("error"):
-        yield Finding(check, UNKNOWN, found["error"])
+        yield Finding(check, UNKNOWN, found["error"], why)
     elif found["code"] != 0:
         text = f"cudaHostRegister answers {found['code']}"
         yield Finding(check, FAILED, text, why, "see the driver's log (dmesg); WSL and containers may forbid it")
     else:
-        yield Finding(check, OK, f"{found['gpus']} GPUs; a segment can be registered")
+        yield Finding(check, OK, f"{found['gpus']} GPUs; a segment can be registered", why)
 
 
 def _output_of(command: list[str]) -> str:

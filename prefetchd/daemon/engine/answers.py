@@ -39,6 +39,7 @@ class Answers:
         if isinstance(message, Filled):
             for task, payload_bytes, duration_us, samples in message.tasks:
                 self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
+            worker.stream.counters.samples_took(message.sample_times)
         elif isinstance(message, Digested):
             worker.fill_us += message.duration_us
             self._digested(worker.stream, self._take(worker, message.task), message)
@@ -105,7 +106,7 @@ class Answers:
         assert ring is not None
         span = -(-message.payload_bytes // stream.slot_bytes)
         if span > stream.most_slots // 2:
-            _fail(stream, piece, _too_large(piece.batch, message.payload_bytes, stream.most_slots * stream.slot_bytes))
+            _fail(stream, piece, _too_large(stream, piece.batch, message.payload_bytes))
             return
         stream.filling.too_large(piece, span, worker.number)
         batches = stream.spec.buffer_batches
@@ -119,14 +120,14 @@ class Answers:
         self._commands.append(Log(level, event, tuple(fields.items())))
 
 
-def keep_ring_small(stream: StreamState) -> None:
+def keep_ring_small(stream: StreamState, why: str) -> None:
     """The ring cannot have more slots than are reserved: batches that wait for more room than there will be fail."""
+    stream.why_small = why
     ring = stream.window.ring
     assert ring is not None
     stream.wanted_slots = stream.most_slots = ring.reserved
     for batch in stream.claims.wider_than(stream.most_slots // 2):
-        size = batch.span * stream.slot_bytes
-        stream.filling.refuse_room(batch, _too_large(batch, size, stream.most_slots * stream.slot_bytes))
+        stream.filling.refuse_room(batch, _too_large(stream, batch, batch.span * stream.slot_bytes))
         stream.counters.failed += 1
 
 
@@ -135,10 +136,10 @@ def _fail(stream: StreamState, piece: Piece, error: bytes) -> None:
         stream.counters.failed += 1
 
 
-def _too_large(batch: Batch, payload_bytes: int, ring_bytes: int) -> bytes:
+def _too_large(stream: StreamState, batch: Batch, payload_bytes: int) -> bytes:
     epoch, step = batch.position
-    text = (
-        f"the batch at epoch {epoch}, step {step} takes {payload_bytes} bytes; allowed: half of the ring's "
-        f"{ring_bytes} bytes. Raise buffer="
-    )
+    what = f"the batch at epoch {epoch}, step {step} takes {payload_bytes} bytes"
+    allowed = f"allowed: half of the ring's {stream.most_slots * stream.slot_bytes} bytes"
+    why = f", which cannot grow: {stream.why_small}" if stream.why_small else ". Raise buffer="
+    text = f"{what}; {allowed}{why}"
     return encode_exception(RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}"))

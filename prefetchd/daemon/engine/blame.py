@@ -25,9 +25,6 @@ MOST_DEATHS_A_BATCH = 12
 MOST_SUSPICIONS = 256
 MOST_DEADLY = 4096
 PLACES = frozenset((LOADING, ITERATING, COLLATING, WRITING, DIGESTING))
-ALL_AT_ONCE = -1
-"""The row of what is about no single one."""
-
 Place = tuple[int, int, int]
 """(phase, row, attempt), as a worker's note tells them."""
 

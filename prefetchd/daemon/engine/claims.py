@@ -47,6 +47,8 @@ class Claims:
                 if self._contents_at(position) is None:
                     self._awaits_plan = True
                     continue
+                if window.comes_back(position) and (waiting or position != cursor.next):
+                    continue
                 ratio = window.fill_ratio(cursor) - cursor.blocked
                 if best is None or ratio < best[0]:
                     best = (ratio, cursor)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from prefetchd.daemon.engine.durations import Durations
+from prefetchd.wire.durations import Durations
+from prefetchd.wire.errors import ProtocolError
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,14 +36,20 @@ class Counters:
         self.payload_bytes += payload_bytes
 
     def task_took(self, duration_us: int, samples: int) -> None:
-        """A fill task is done; each of its samples counts as an equal part of it."""
+        """A fill task of so many samples is done."""
         self.tasks += 1
         self.fill_us += duration_us
         self.samples += samples
         self.longest_task_us = max(self.longest_task_us, duration_us)
         self.task_durations.add(duration_us)
-        if samples:
-            self.sample_durations.add(duration_us // samples, samples)
+
+    def samples_took(self, times: Sequence[int]) -> None:
+        """What a worker tells of the samples that it made. Raises ProtocolError."""
+        if times:
+            try:
+                self.sample_durations.include(times)
+            except ValueError as error:
+                raise ProtocolError(f"Filled.sample_times: {error}") from None
 
     def take_longest_task_us(self) -> int:
         """The longest task since the last call."""

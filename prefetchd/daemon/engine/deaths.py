@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prefetchd.daemon.engine.batches import Piece
 from prefetchd.daemon.engine.blame import (
     Verdict,
@@ -13,11 +11,9 @@ from prefetchd.daemon.engine.blame import (
     what_was_made,
 )
 from prefetchd.daemon.engine.commands import Command, Log
-from prefetchd.daemon.engine.stream import StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.stream import FailStream, StreamState, Worker, WorkerStage
 from prefetchd.workers.backend import ORPHANED, UNEXPLAINED, is_hopeless
 from prefetchd.workers.note import LOADING, NO_NOTE, Note
-
-FailStream = Callable[[StreamState, str, str], None]
 
 
 class Deaths:

@@ -200,7 +200,7 @@ class Engine:
 
     # --- the stream's host and its ring ---
 
-    def stream_loaded(self, number: int, now_s: float) -> None:
+    def stream_loaded(self, number: int) -> None:
         """The stream's zygote has the program."""
         stream = self.streams.get(number)
         if stream is not None and stream.stage is Stage.LOADING:
@@ -230,14 +230,12 @@ class Engine:
         stream.stage = Stage.LOADING
         self._commands.append(StartStream(number))
 
-    def ring_created(
-        self, number: int, slots: int, wanted_slots: int, slot_bytes: int, now_s: float, ring_id: int = 0
-    ) -> None:
+    def ring_created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int = 0) -> None:
         """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
         (ring_reserved). Clients that have it mapped call it `ring_id`."""
         self._rings.created(number, slots, wanted_slots, slot_bytes, ring_id)
 
-    def ring_reserved(self, number: int, slots: int, now_s: float) -> None:
+    def ring_reserved(self, number: int, slots: int) -> None:
         """Slots up to `slots` have memory behind them."""
         self._moved = True
         self._rings.reserved(number, slots)

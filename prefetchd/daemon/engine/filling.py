@@ -46,7 +46,8 @@ class Filling:
         batch.payload_bytes = payload_bytes
         batch.retainer = None
         self._blame.settled(batch.position)
-        if self.window.lookback.wanted:
+        assert self.window.ring is not None
+        if self.window.lookback.is_used(self.window.ring):
             self._queue.add_digest(batch)
             return False
         self._complete(batch)

@@ -39,13 +39,16 @@ class Leases:
         key: Key = cursor.key  # type: ignore[assignment]
         self._leases.setdefault(key, {})[batch.grant.slot] = Lease(key, batch, batch.grant, exclusive)
         if exclusive:
-            del self.window.batches[batch.position]
+            self.window.lent[batch.position] += 1
+            self.window.lend(batch.position, key)
 
     def _hold(self, key: Key, batch: Batch, grant: Grant, *, exclusive: bool = True) -> None:
         assert self.window.ring is not None
         if grant.slot not in self._leases.get(key, {}):
             self.window.ring.lease(grant, key)
             self._leases.setdefault(key, {})[grant.slot] = Lease(key, batch, grant, exclusive)
+            if exclusive:
+                self.window.lent[batch.position] += 1
 
     def release(self, key: Key, slot: int, generation: int) -> None:
         """Ends a lease. Late and unknown releases are harmless."""
@@ -155,8 +158,11 @@ class Leases:
         del self._leases[key][lease.grant.slot]
         if not self._leases[key]:
             del self._leases[key]
-        if lease.exclusive and not returned:
-            lease.batch.written = True
+        if lease.exclusive:
+            window.lent[lease.batch.position] -= 1
+            if not window.lent[lease.batch.position]:
+                del window.lent[lease.batch.position]
+            lease.batch.written = lease.batch.written or not returned
         if not ring.release(lease.grant, key):
             return
         batch = lease.batch

@@ -1,5 +1,8 @@
 """Batches behind the consumer: the latest that were yielded stay in the ring, for one that resumes earlier. Pure.
 
+Of a stream whose epochs are all equal all that was yielded stays, as the next epoch has the same batches; unless an
+epoch does not fit the ring: each batch would have gone by the time that it is wanted again.
+
 A holder may have written into what it was handed without a copy. Such a batch stays only with the digest that was taken
 before it was offered, and is offered again only when its digest is still that one.
 """
@@ -14,9 +17,11 @@ from prefetchd.wire.stream_spec import Position
 class Lookback:
     """What is kept, the oldest first. All of it is READY, and none of it is leased."""
 
-    def __init__(self, wanted: int) -> None:
-        """`wanted` batches are kept, unless that is more than half of the ring."""
+    def __init__(self, wanted: int, epoch_steps: int = 0) -> None:
+        """`wanted` batches are kept, unless that is more than half of the ring; of equal epochs (of `epoch_steps`, else
+        0) a whole one."""
         self.wanted = wanted
+        self._epoch_steps = epoch_steps
         self._batches: dict[Position, Batch] = {}
 
     def __len__(self) -> int:
@@ -29,13 +34,24 @@ class Lookback:
     def slots(self) -> int:
         return sum(batch.span for batch in self._batches.values())
 
+    def has_epoch(self, ring: Ring) -> bool:
+        """True when all epochs are equal and one of them fits the ring: what lies behind lies ahead as well."""
+        return 0 < self._epoch_steps <= ring.capacity
+
+    def is_used(self, ring: Ring) -> bool:
+        """True when batches are kept, or will be once the ring has grown: each needs its digest before it is
+        offered."""
+        return self.wanted > 0 or 0 < self._epoch_steps * ring.mean_span <= ring.slots
+
     def limit(self, ring: Ring) -> int:
-        """Batches that are kept at most: so many fewer lie ahead."""
+        """Batches that are kept at most."""
+        if self.has_epoch(ring):
+            return self._epoch_steps
         return min(self.wanted, ring.capacity // 2) if self.wanted else 0
 
     def keep(self, batch: Batch, ring: Ring) -> bool:
         """False when the batch, which is READY, is not to be kept: the caller evicts it."""
-        if not self.wanted or (batch.written and not batch.digest):
+        if not self.limit(ring) or (batch.written and not batch.digest):
             return False
         older = self.take(batch.position)
         if older is not None and older.grant is not None:
@@ -44,7 +60,7 @@ class Lookback:
         self._batches[batch.position] = batch
         while len(self._batches) > self.limit(ring):
             self.give_way(ring)
-        return batch.position in self._batches
+        return True
 
     def take(self, position: Position) -> Batch | None:
         """The batch at `position`, if it is kept; the caller's from now on."""

@@ -190,6 +190,8 @@ class Offering:
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.proven or cursor.recalled:
             return False
+        if self.window.epoch_steps and cursor.waiting and self._is_awaited_before(cursor, position):
+            return False
         if batch.recalled:
             # It is to go, unless somebody has come to need it meanwhile.
             if not self.window.is_awaited(batch, pressing=batch.pressed):
@@ -210,8 +212,15 @@ class Offering:
         window = self.window
         if batch.grant is not None and window.ring is not None and window.ring.leases(batch.grant.slot):
             return True
-        others = (each for each in window.cursors.values() if each is not cursor)
+        others = [each for each in window.cursors.values() if each is not cursor]
+        if window.epoch_steps:
+            # Its own next iterator's gets the batch once it is given back, and its digest is what it was.
+            others = [each for each in others if not each.waiting or each.consumer != cursor.consumer]
         return any(other.consumer != cursor.consumer or other.wants(batch.position) for other in others)
+
+    def _is_awaited_before(self, cursor: Cursor, position: Position) -> bool:
+        """Where all epochs are equal: an iterator that has begun is to have the batch before the next one."""
+        return any(each.wants(position) for each in self.cursors_of(cursor.consumer) if not each.waiting)
 
     def cursors_of(self, consumer: Hashable) -> list[Cursor]:
         """The consumer's."""

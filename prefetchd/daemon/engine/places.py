@@ -1,4 +1,5 @@
-"""Slots that stand for files: whoever frees one has the file removed, and files may be removed by others. Pure."""
+"""Rings whose slots may stand for files: whoever frees one has the file removed, and files may be removed by others.
+Pure."""
 
 from __future__ import annotations
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prefetchd.daemon.engine.commands import Assign, Command, Log, StartWorker, StopWorker
-from prefetchd.daemon.engine.stream import Planner, Stage, StreamState
+from prefetchd.daemon.engine.stream import FailStream, Planner, Stage, StreamState
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Message, Planned
 from prefetchd.workers.backend import ORPHANED, PLANNER, UNEXPLAINED, is_hopeless
-
-"""Planners in a row that die before they have told anything."""
-
-FailStream = Callable[[StreamState, str, str], None]
 
 
 class Planners:

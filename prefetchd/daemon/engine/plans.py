@@ -104,23 +104,20 @@ class Plans:
         self._asked = None
         self._told_planner = 0
 
-    def planner_says(self, message: Message) -> bool:
-        """True when batches are known now that were not. Raises ProtocolError."""
+    def planner_says(self, message: Message) -> None:
+        """Raises ProtocolError."""
         asked = self._asked
         if not isinstance(message, (Begun, Planned, PlanFailed)) or asked is None or message.epoch != asked.epoch:
             raise ProtocolError(f"a planner does not send {type(message).__name__} now")
         if self._asked_in_vain:
             if isinstance(message, Planned):
                 self._asked = None
-            return False
-        if isinstance(message, Begun):
+        elif isinstance(message, Begun):
             self._begun(message)
         elif isinstance(message, PlanFailed):
             self._known[message.epoch, message.step] = Contents(0, error=message.error)
         else:
             self._planned(message, asked)
-            return True
-        return False
 
     def _begun(self, message: Begun) -> None:
         self._states[message.epoch, message.stage] = message

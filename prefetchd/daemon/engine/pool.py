@@ -12,8 +12,8 @@ from prefetchd.daemon.engine.alone import Alone
 from prefetchd.daemon.engine.answers import Answers
 from prefetchd.daemon.engine.batches import Piece
 from prefetchd.daemon.engine.commands import Assign, Command, LendRing, Log, StartWorker, StopWorker
-from prefetchd.daemon.engine.deaths import Deaths, FailStream
-from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.deaths import Deaths
+from prefetchd.daemon.engine.stream import FailStream, Stage, StreamState, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Fill, Message
 from prefetchd.workers.note import Note

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from prefetchd.daemon.engine.answers import keep_ring_small
 from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, Log, ShareRing
 from prefetchd.daemon.engine.places import FILES, ring_of
 from prefetchd.daemon.engine.registry import Registry
-from prefetchd.daemon.engine.stream import StreamState, WorkerStage
-
-FailStream = Callable[[StreamState, str, str], None]
+from prefetchd.daemon.engine.stream import FailStream, StreamState, WorkerStage
 
 
 class Rings:
@@ -89,7 +87,7 @@ class Rings:
             return
         fields = (("stream", stream.name), ("slots", reserved), ("why", message))
         self._commands.append(Log("warning", "ring stays small", fields))
-        keep_ring_small(stream)
+        keep_ring_small(stream, message)
 
     def _create(self, stream: StreamState) -> None:
         self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))

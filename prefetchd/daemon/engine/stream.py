@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 
 from prefetchd.daemon.engine.adoption import FoundBatch
 from prefetchd.daemon.engine.batches import Contents, Piece
@@ -123,6 +124,7 @@ class StreamState:
             spec.low_watermark,
             spec.high_watermark,
             spec.lookback,
+            self.schedule.steps if spec.equal_epochs else 0,
         )
         self.blame = Blame()
         self.plans = Plans(self.window.lengths) if self.is_planned else None
@@ -158,6 +160,7 @@ class StreamState:
         self.batch_bytes = 0
         self.wanted_slots = 0
         self.most_slots = 0
+        self.why_small = ""
         self.program_from = 0
         self.lingers_until_s: float | None = None
         self.paused = False
@@ -169,6 +172,10 @@ class StreamState:
         self.pieces = 1
         self.tasks_a_worker = 2
         self._commands = commands
+
+    def awaits_program_of(self, session: int) -> bool:
+        """True while `session` is to hand the program over."""
+        return self.stage is Stage.AWAITING_PROGRAM and self.program_from == session
 
     @property
     def name(self) -> str:
@@ -300,3 +307,7 @@ class StreamState:
 
     def _write(self, slot: int, record: SlotRecord) -> None:
         self._commands.append(WriteSlot(self.number, slot, record))
+
+
+FailStream = Callable[[StreamState, str, str], None]
+"""Ends the stream for good: (stream, an error's code, what its trainers are told)."""

@@ -27,9 +27,7 @@ from prefetchd.wire.messages import (
     Welcome,
     check_rows,
 )
-from prefetchd.wire.stream_spec import encode_spec
-
-POSITION_LIMIT = 1 << 60
+from prefetchd.wire.stream_spec import POSITION_LIMIT, encode_spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +38,7 @@ class Identity:
     pid: int = 0
     generation: int = 1
     supervised: bool = False
+    config: bytes = b""
 
 
 UNKNOWN = Identity()
@@ -100,6 +99,7 @@ class Trainers:
             wanted,
             self._identity.supervised,
             encode_spec(stream.spec) if not hello.spec else b"",
+            self._identity.config,
         )
         self._commands.append(Send(session, welcome))
         if (named := named_before(stream)) is not None:
@@ -123,7 +123,7 @@ class Trainers:
         stream = self._sessions.get(session)
         if stream is None:
             return
-        if stream.stage is not Stage.AWAITING_PROGRAM or stream.program_from != session:
+        if not stream.awaits_program_of(session):
             raise ProtocolError("a program that nobody asked for")
         stream.stage = Stage.LOADING
         self._commands.append(StartStream(stream.number))
@@ -179,7 +179,7 @@ class Trainers:
             stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, position)
             return
         position = stream.offering.drop_consumer(session, marks)
-        if stream.stage is Stage.AWAITING_PROGRAM and stream.program_from == session:
+        if stream.awaits_program_of(session):
             self._registry.drop(stream, "the trainer that was to hand over its dataset has gone; make the loader again")
         elif stream.failure is not None and not stream.consumers and not stream.absents:
             self._registry.drop(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 from prefetchd.daemon.engine.batches import Batch
@@ -16,8 +17,8 @@ class Window:
     """The stream's cursors over its ring.
 
     `ring` is None until the first batch was measured. `batches` holds what is claimed and can still be offered
-    to anybody; an exclusively offered batch is not in it. `lookback` has those that were yielded and are kept. `write`
-    receives every change of a slot's record.
+    to anybody; an exclusively offered batch is not in it: `lent` counts these. `lookback` has those that were yielded
+    and are kept. `write` receives every change of a slot's record.
     """
 
     def __init__(
@@ -27,9 +28,13 @@ class Window:
         low_watermark: int = 0,
         high_watermark: int = 0,
         lookback: int = 0,
+        epoch_steps: int = 0,
     ) -> None:
+        """`epoch_steps` is 0 unless all epochs are equal: then all cursors walk epoch 0, and end with it."""
         self.lengths = lengths
-        self.lookback = Lookback(lookback)
+        self.lookback = Lookback(lookback, epoch_steps)
+        self.epoch_steps = epoch_steps
+        self.lent: Counter[Position] = Counter()
         self.ring: Ring | None = None
         self.batches: dict[Position, Batch] = {}
         self.cursors: dict[Hashable, Cursor] = {}
@@ -48,7 +53,11 @@ class Window:
     @property
     def capacity(self) -> int:
         """Batches that may be ready at once, ahead of all cursors."""
-        slots = self.ring.capacity - self.lookback.limit(self.ring) if self.ring is not None else 1
+        slots = 1
+        if self.ring is not None:
+            slots = self.ring.capacity
+            if not self.lookback.has_epoch(self.ring):
+                slots -= self.lookback.limit(self.ring)
         return max(1, min(self._high, slots) if self._high else slots)
 
     def limit(self, cursor: Cursor) -> int:
@@ -59,8 +68,8 @@ class Window:
         if not cursor.waiting:
             return max(1, self.capacity // max(1, living))
         ahead = sum(self.lengths.distance(each.next, each.fill) for each in self.cursors.values() if not each.waiting)
-        rest = (self.capacity - ahead) // (len(self.cursors) - living)
-        return max(0 if living else 1, rest)
+        rest = max(0 if living else 1, (self.capacity - ahead) // (len(self.cursors) - living))
+        return min(rest, self.epoch_steps - cursor.next[1]) if self.epoch_steps else rest
 
     def ready_ahead(self) -> int:
         """Batches that are ready and not yet yielded."""
@@ -103,6 +112,19 @@ class Window:
         batch = self.batches.get(position)
         return batch is not None and batch.proven
 
+    def comes_back(self, position: Position) -> bool:
+        """True when a batch is not to be made for whoever comes there: all epochs are equal, and a holder has it."""
+        return self.epoch_steps > 0 and self.lent[position] > 0 and position not in self.lookback
+
+    def lend(self, position: Position, key: Hashable) -> None:
+        """The batch is the cursor's alone. Others that counted on it, the next iterator's if all epochs are equal,
+        begin again there."""
+        del self.batches[position]
+        if self.epoch_steps:
+            for cursor in self.cursors.values():
+                if cursor.key != key:
+                    forget_from(cursor, position)
+
     def cursors_moved(self) -> None:
         """Cursors came, went or jumped: some batches may be unwanted now."""
         self._cursors_moved = True
@@ -112,7 +134,7 @@ class Window:
         until now, as somebody might have come back to it), then what lies behind, then, for a living cursor that
         waits for this very batch, the furthest batch of the cursor that has most ahead. For a blocked one even what
         another awaits, as nobody has asked for that yet: else more iterators than slots could wait for one another for
-        ever."""
+        ever. Where no cursor lives, what comes later: who follows a progress file never says that it waits."""
         if self._cursors_moved:
             self._cursors_moved = False
             unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
@@ -120,10 +142,13 @@ class Window:
                 return True
         if self.ring is not None and self.lookback.give_way(self.ring):
             return True
-        if not self.is_awaited(batch):
+        awaited = self.is_awaited(batch)
+        if not awaited and not all(each.waiting for each in self.cursors.values()):
             return False
         pressing = self.is_awaited(batch, pressing=True)
         evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, pressing)]
+        if not awaited:
+            evictable = [each for each in evictable if self.lead(each.position) > self.lead(batch.position)]
         return bool(evictable) and self.drop(max(evictable, key=lambda each: self.lead(each.position)))
 
     def is_awaited(self, batch: Batch, *, pressing: bool = False) -> bool:

@@ -10,7 +10,8 @@ GIB = 1 << 30
 
 
 def ring(**changes: Any) -> dict[str, Any]:
-    found = {"segment": "/prefetchd-1-ring-2", "name_removed": False, "segment_bytes": GIB, "slots": 20}
+    found = {"segment": "/prefetchd-1-ring-2", "directory": "/dev/shm", "name_removed": False}
+    found |= {"segment_bytes": GIB, "slots": 20}
     found |= {"slot_bytes": 1 << 22, "slots_a_batch": 1.0}
     found |= {"free": 4, "filling": 2, "ready": 10, "leased": 4, "behind": 0, "quarantined": 0}
     return found | changes
@@ -18,7 +19,7 @@ def ring(**changes: Any) -> dict[str, Any]:
 
 def consumer(**changes: Any) -> dict[str, Any]:
     found = {"pid": 4711, "departed": False, "epoch": 1, "step": 408, "yielded": 1190, "waited_s": 2.345}
-    found |= {"longest_wait_s": 0.5432, "waiting_s": 0.0, "private_copies": 0, "held": 4}
+    found |= {"longest_wait_s": 0.5432, "waiting_s": 0.0, "private_copies": 0, "held": 4, "memory": "ordinary"}
     return found | changes
 
 
@@ -121,7 +122,7 @@ def every_state() -> Report:
             name="examples/imagenet/validate.py:1",
             ring=ring(ready=14, leased=4, filling=2, free=0),
             recent=recent(full_share=0.97, empty_share=0.0, stalled_s=0.2, fill_s=30.0, consumed_batches_per_s=3.1),
-            consumers=[consumer(), consumer(pid=4712, step=409, waiting_s=4.2, private_copies=12)],
+            consumers=[consumer(), consumer(pid=4712, step=409, waiting_s=4.2, private_copies=12, memory="registered")],
             world_size=8,
             rank=3,
             **untroubled,

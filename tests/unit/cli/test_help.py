@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -59,6 +60,17 @@ def test_a_shell_gets_its_script(shell):
     done = CliRunner().invoke(cli, ["completion", shell])
     assert done.exit_code == 0
     assert "_PREFETCHD_COMPLETE" in done.output
+
+
+@pytest.mark.parametrize(("shell", "word_or_place"), [("bash", "1"), ("zsh", "1"), ("fish", "")])
+def test_every_shell_is_told_every_verb(shell, word_or_place):
+    asked = {"_PREFETCHD_COMPLETE": f"{shell}_complete", "COMP_WORDS": "prefetchd ", "COMP_CWORD": word_or_place}
+    done = subprocess.run(
+        [sys.executable, "-m", "prefetchd"], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    lines = [re.split(r"[,\t]", line) for line in done.stdout.splitlines()]
+    # bash: "plain,VERB"; zsh: VERB on a line of its own; fish: "plain,VERB<tab>what it is".
+    assert set(VERBS) <= {part for line in lines for part in line[:2]}
 
 
 def completed(*words: str) -> list[str]:

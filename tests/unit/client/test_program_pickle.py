@@ -24,6 +24,7 @@ from prefetchd_client.program_pickle import (
     pickle_program,
     write_program,
 )
+from torch.utils.data import BatchSampler
 
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import is_locked
@@ -313,24 +314,43 @@ def test_a_script_s_own_classes_and_functions_work_in_another_process(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parts", "named"),
+    ("parts", "batch_size", "named", "later"),
     [
-        ({"dataset": threading.Lock()}, "dataset"),
-        ({"dataset": Holder(lock=threading.Lock())}, "dataset.lock"),
-        ({"dataset": Holder(fine=1, files={"a": [0, threading.Lock()]})}, "dataset.files['a'][1]"),
-        ({"dataset": Holder(inner=Holder(inner=Holder(stream=(x for x in ()))))}, "dataset.inner.inner.stream"),
-        ({"dataset": [1], "collate_fn": Holder(socket=threading.Lock())}, "collate_fn.socket"),
-        ({"dataset": [1], "worker_init_fn": (x for x in ())}, "worker_init_fn"),
+        ({"dataset": threading.Lock()}, 4, "dataset", "at the first __getitem__"),
+        ({"dataset": Holder(lock=threading.Lock())}, 4, "dataset.lock", "at the first __getitem__"),
+        (
+            {"dataset": Holder(fine=1, files={"a": [0, threading.Lock()]})},
+            4,
+            "dataset.files['a'][1]",
+            "at the first __getitem__",
+        ),
+        (
+            {"dataset": Holder(inner=Holder(inner=Holder(stream=(x for x in ()))))},
+            4,
+            "dataset.inner.inner.stream",
+            "at the first __getitem__",
+        ),
+        ({"dataset": [1], "collate_fn": Holder(socket=threading.Lock())}, 4, "collate_fn.socket", "at the first call"),
+        ({"dataset": [1], "worker_init_fn": (x for x in ())}, 4, "worker_init_fn", "at the first call"),
+        (
+            {"dataset": [1], "index_sampler": BatchSampler(Holder(lock=threading.Lock()), 4, False)},
+            4,
+            "sampler.lock",
+            "in __iter__",
+        ),
+        ({"dataset": [1], "index_sampler": Holder(lock=threading.Lock())}, 0, "sampler.lock", "in __iter__"),
+        ({"dataset": [1], "index_sampler": Holder(lock=threading.Lock())}, -1, "batch_sampler.lock", "in __iter__"),
+        ({"dataset": [1], "index_sampler": (x for x in ())}, 0, "sampler", "in __iter__"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_attribute_that_cannot_be_pickled_is_named(parts, named):
+def test_an_attribute_that_cannot_be_pickled_is_named(parts, batch_size, named, later):
     with pytest.raises(UnpicklableError, match="cannot be handed to the workers") as caught:
-        pickle_program(parts)
+        pickle_program(parts, batch_size)
     text = str(caught.value)
     assert text.startswith(f"{named} cannot")
     assert "TypeError: cannot pickle" in text
-    assert "__getstate__" in text
+    assert text.endswith(f"Create it lazily ({later}), or leave it out in __getstate__")
     assert isinstance(caught.value.__cause__, TypeError)
 
 

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 from prefetchd_client import ranks
-from prefetchd_client.loader_state import Place, from_state, to_state
+from prefetchd_client.loader_state import LoadedState, from_state, to_state
 from prefetchd_client.ranks import resolve_rank
 
 from prefetchd.wire.errors import CallerError
@@ -71,12 +71,12 @@ def test_other_ranks_go_on_at_the_same_place_of_the_epoch(was, step, is_, expect
         state = json.loads(json.dumps(to_state(of(was, rank), 3, step, None)))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert from_state(of(is_, is_ - 1), state) == Place(3, expected)
+            assert from_state(of(is_, is_ - 1), state) == LoadedState(3, expected)
 
 
 def test_where_that_place_is_within_a_batch_some_come_again_and_that_is_said():
     with pytest.warns(UserWarning, match="1 of 5 batches come again"):
-        assert from_state(of(2), to_state(of(1), 0, 5, None)) == Place(0, 2)
+        assert from_state(of(2), to_state(of(1), 0, 5, None)) == LoadedState(0, 2)
 
 
 def test_a_sampler_s_shares_are_its_own():
@@ -86,7 +86,7 @@ def test_a_sampler_s_shares_are_its_own():
 
 def test_states_of_generators_come_back():
     state = json.loads(json.dumps(to_state(of(1, order="sampler"), 1, 2, (b"\x00\xff", b""))))
-    assert from_state(of(1, order="sampler"), state) == Place(1, 2, (b"\x00\xff", b""))
+    assert from_state(of(1, order="sampler"), state) == LoadedState(1, 2, (b"\x00\xff", b""))
     for bad in (["%"], [5], ["a"]):
         with pytest.raises(CallerError, match="generators"):
             from_state(of(1, order="sampler"), {**state, "generators": bad})

@@ -113,6 +113,7 @@ def test_a_ring_on_a_ram_disk():
     ("line", "told"),
     [
         ("batch_size = -1", "batch_size is -1; allowed: a whole number, 0 to 2147483648"),
+        ("epochs = 1000001", "epochs is 1000001; allowed: a whole number, 0 to 1000000"),
         ("batch_size = true", "batch_size is True; allowed: a whole number, 0 to 2147483648"),
         ("shuffle = 1", "shuffle is 1; allowed: true or false"),
         ('buffer = "many"', "buffer is 'many'; allowed: a size, as in '8GiB', '500MB' or '4096'"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prefetchd.daemon.engine.commands import FreeSlot, WriteSlot
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.keeping import FiniteEpochs, is_warm, planned
-from prefetchd.wire.messages import Fill, Filled, Hello, Measured
+from prefetchd.wire.messages import MEASURE, Fill, Filled, Hello, Measured, Unfit
 from prefetchd.wire.segment_layout import SLOT_READY
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 
@@ -22,7 +22,9 @@ class Kept:
     """An engine with one kept stream of files, whose workers do at once what they are told; and its directory, as what
     the engine's commands make of it."""
 
-    def __init__(self, slots=8, **spec):
+    def __init__(self, slots=8, wide=(), **spec):
+        """Batches at `wide` take half the ring."""
+        self.wide = wide
         self.engine = Engine(Limits(workers=2))
         self.slots = slots
         self.files: dict[tuple[int, int], tuple[int, int]] = {}
@@ -43,7 +45,7 @@ class Kept:
         self.engine.program_arrived(KEEPER)
         self.engine.keep(KEEPER, (0, 0), follows_progress=True)
         self.stream = self.engine.stream_of(KEEPER)
-        self.engine.stream_loaded(self.stream.number, 0.0)
+        self.engine.stream_loaded(self.stream.number)
         self.work()
 
     def work(self):
@@ -57,16 +59,22 @@ class Kept:
                     self._answer(command.worker, command.message)
                 elif kind == "CreateRing":
                     number = self.stream.number
-                    self.engine.ring_created(number, self.slots, self.slots, BATCH_BYTES, 0.0)
-                    self.engine.ring_reserved(number, self.slots, 0.0)
+                    self.engine.ring_created(number, self.slots, self.slots, BATCH_BYTES)
+                    self.engine.ring_reserved(number, self.slots)
                 elif isinstance(command, WriteSlot):
                     self._write(command.slot, command.record)
                 elif isinstance(command, FreeSlot):
                     self._free(command.slot, command.generation)
 
     def _answer(self, worker, message: Fill):
-        for task, kind, _, _, first, end, *_ in message.tasks:
-            answer = Measured(task, BATCH_BYTES) if kind == 0 else Filled(((task, BATCH_BYTES, 1000, end - first),))
+        for task, kind, epoch, step, first, end, slot, *_ in message.tasks:
+            size = BATCH_BYTES * (self.slots // 2 if (epoch, step) in self.wide else 1)
+            if kind == MEASURE:
+                answer = Measured(task, BATCH_BYTES)
+            elif size > BATCH_BYTES * self.records[slot].span:
+                answer = Unfit(task, size, "too large")
+            else:
+                answer = Filled(((task, size, 1000, end - first),))
             self.engine.worker_message(worker, answer, 0.0)
 
     def _write(self, slot, record):
@@ -95,6 +103,12 @@ def test_filled_before_anybody_says_anything():
     kept = Kept()
     assert sorted(kept.files) == run(0, 0, 8)
     assert is_warm(kept.stream)
+
+
+def test_what_was_made_ahead_gives_way_to_what_turns_out_to_be_large():
+    kept = Kept(wide={(0, 4), (0, 5)})
+    assert kept.goes_to(0, 4) == [(0, 4), (0, 5)]
+    assert kept.goes_to(0, 5) == run(0, 5, 5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, STEPS - 1)), max_size=12))

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 
+from prefetchd.daemon.acceptor import ACCEPT_AGAIN_S
 from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.sessions import ACCEPT_AGAIN_S, HELLO_WITHIN_S, Listener, _peer_pidfd
+from prefetchd.daemon.sessions import HELLO_WITHIN_S, Listener, _peer_pidfd
 from prefetchd.wire.framing import receive
 
 

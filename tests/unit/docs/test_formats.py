@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import struct
 from typing import Any
@@ -14,10 +15,12 @@ from hypothesis import given, settings
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.order import SMALL, Permutation
-from prefetchd.plan.seeds import SUBSTITUTES, batch_seed, order_key
+from prefetchd.plan.seeds import SUBSTITUTES, batch_seed, order_key, worker_seed
 from prefetchd.wire import framing, program_layout, segment_layout, slot_layout, status_layout
+from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import SOCKET_PATH_LIMIT, runtime_paths
+from prefetchd.wire.seed_words import device_seed
 from prefetchd.wire.stream_spec import ORDER_VERSION, StreamSpec
 from tests.unit.docs.draw import DOCS
 from tests.unit.wire.golden import examples
@@ -200,7 +203,7 @@ SEEDS = st.integers(0, (1 << 63) - 1)
 def test_the_known_answers():
     table = TEXT.split("Known answers:")[1]
     answers = re.findall(r"^\| `(.+?)` \| (.+?) \|$", table, re.M)
-    assert len(answers) == 7
+    assert len(answers) == 8
     for expression, value in answers:
         assert eval(expression, dict(documented)) == ast.literal_eval(value), expression
 
@@ -216,7 +219,9 @@ def test_the_documented_permutation_is_the_plan_s(key, n, data):
 @settings(deadline=None, max_examples=60)
 def test_the_documented_seeds_are_the_plan_s(seed, epoch, step, rank):
     assert documented["batch_seed"](seed, epoch, step, rank) == batch_seed(seed, epoch, step, rank)
+    assert documented["device_seed"](seed, epoch, step, rank) == device_seed(seed, epoch, step, rank)
     assert documented["derive"](seed, 3, epoch, 0) == order_key(seed, epoch)
+    assert documented["worker_seed"](seed, step, rank) == worker_seed(seed, step, rank)
 
 
 @given(SEEDS, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, SUBSTITUTES), st.integers(1, 1 << 40))
@@ -252,3 +257,13 @@ def test_a_documented_batch_is_the_plan_s(seed, shuffle, length, batch_size, epo
     expected = list(zip(*(np.asarray(each).tolist() for each in (planned.indices, planned.ordinals, planned.seeds))))
     told = documented["batch"](seed, shuffle, length, batch_size, epoch, step, rank, world_size, drop_uneven)
     assert told == expected
+
+
+# --- stream.json ---
+
+
+def test_the_table_of_stream_json_has_its_keys():
+    text = (DOCS / "batch-files.md").read_text("utf-8")
+    table = text.split("\n`stream.json`:\n\n")[1].split("\n\n")[0]
+    told = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(told) == sorted(json.loads(describe_stream(StreamSpec("0" * 32, 0, "sequential", 8, 4), 2, 1, 1)))

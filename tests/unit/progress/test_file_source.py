@@ -103,10 +103,48 @@ def test_rubbish_is_counted_and_shown(watched):
     assert watched.source.complaint == ""
 
 
-def test_what_cannot_be_opened_is_shown(watched):
+def test_what_cannot_be_read_at_all_is_counted_and_shown(watched):
     watched.path.mkdir()
-    watched.until(lambda: watched.source.complaint)
+    watched.until(lambda: watched.source.unreadable == 1)
     assert "directory" in watched.source.complaint.lower()
+    # Looked at again it is no other mistake.
+    watched.source._look()
+    assert watched.source.unreadable == 1
+    watched.path.rmdir()
+    watched.until(lambda: not watched.source.complaint)
+    watched.path.mkdir()
+    watched.until(lambda: watched.source.unreadable == 2)
+    watched.path.rmdir()
+    watched.path.write_text("5\n9\n")
+    watched.goes_to((5, 9))
+    assert watched.source.unreadable == 2
+    assert watched.source.complaint == ""
+
+
+class Silent:
+    """A watch that can be had and says nothing, as on NFS when another machine writes."""
+
+    def __init__(self, directory):
+        self.fd, self._other = os.pipe()
+
+    def close(self):
+        os.close(self.fd)
+        os.close(self._other)
+
+
+def test_a_watch_that_says_nothing_is_not_relied_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("prefetchd.progress.file_source.DirectoryWatch", Silent)
+    watched = Watched(tmp_path / "progress.txt", 0.02)
+    try:
+        watched.until(lambda: watched.source._watch is not None)
+        watched.path.write_text("0\n200\n")
+        watched.goes_to((0, 200))
+        watched.path.write_text("0\n45")
+        watched.goes_to((0, 45))
+        watched.path.write_text("what\n")
+        watched.until(lambda: watched.source.unreadable == 1)
+    finally:
+        watched.close()
 
 
 def test_a_directory_that_comes_late_is_found(tmp_path):

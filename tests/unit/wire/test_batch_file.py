@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from prefetchd.wire.batch_file import (
     ALIGNMENT,
+    EPOCHS_LIMIT,
     decode_header,
     describe_stream,
     encode_header,
@@ -78,10 +79,28 @@ def test_a_header_of_something_else_is_refused(text):
 
 def test_a_description_is_read_back():
     found = read_description(describe_stream(SPEC, 20, 1 << 30, 4096))
-    assert found["stream"] == SPEC.name
-    assert found["fingerprint"] == SPEC.fingerprint
-    assert (found["batches_an_epoch"], found["epochs"], found["bound_bytes"]) == (20, 90, 1 << 30)
+    assert found == {
+        "format": 1,
+        "stream": SPEC.name,
+        "fingerprint": SPEC.fingerprint,
+        "samples": SPEC.length,
+        "batch_size": SPEC.batch_size,
+        "batches_an_epoch": 20,
+        "epochs": 90,
+        "names": "epoch{epoch:06}-batch{batch:08}.safetensors",
+        "seed": SPEC.seed,
+        "order": SPEC.order,
+        "rank": SPEC.rank,
+        "world_size": SPEC.world_size,
+        "bound_bytes": 1 << 30,
+        "place_bytes": 4096,
+    }
     assert found["names"].format(epoch=1, batch=2) == file_name((1, 2))
+
+
+def test_the_last_epoch_s_files_are_the_last_by_name():
+    assert file_name((EPOCHS_LIMIT - 2, 7)) < file_name((EPOCHS_LIMIT - 1, 0))
+    assert not file_name((EPOCHS_LIMIT - 1, 7)) < file_name((EPOCHS_LIMIT, 0))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", json.dumps({"format": 2}).encode()])

@@ -104,7 +104,7 @@ bad_fields = pytest.mark.parametrize(
 
 
 def test_every_field_that_can_be_bad_is_tried():
-    assert set(FIELDS) - set(BAD) == {"drop_last", "drop_uneven"}
+    assert set(FIELDS) - set(BAD) == {"drop_last", "drop_uneven", "equal_epochs"}
 
 
 @bad_fields
@@ -153,7 +153,7 @@ def test_the_error_tells_what_was_given(name):
     ids=repr,
 )
 def test_the_ends_of_each_range_are_allowed(changes):
-    spec = dataclasses.replace(SPEC, **changes)
+    spec = dataclasses.replace(SPEC, equal_epochs=False, **changes)
     assert decode_spec(encode_spec(spec)) == spec
 
 

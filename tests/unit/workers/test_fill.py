@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import random
 import sys
 import weakref
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 import torch
 from prefetchd_client.remote_errors import rebuild_exception
 from prefetchd_client.tensors import BatchReader
-from torch.utils.data import default_collate
+from torch.utils.data import Subset, default_collate
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.remote_exception import encode_exception
@@ -149,6 +150,75 @@ def test_a_layout_too_long_for_the_segment_is_not_used():
     measured = filler(dataset).measure((0, 0), 4)
     assert measured.layout == b""
     assert dataset.asked == [0, 1, 2, 3], "sample 0 was kept while it was found out"
+
+
+# --- rows that the dataset copies itself ---
+
+
+class Copying(Recorded):
+    """Copies rows itself, but for those that it lacks, which alone may be asked for; `copied` are the indices of each
+    call."""
+
+    def __init__(self, *lacking: int) -> None:
+        super().__init__(numbered)
+        self.lacking = lacking
+        self.copied: list[list[int]] = []
+
+    def __getitem__(self, index: int) -> Any:
+        assert index in self.lacking, "it would have been copied"
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        raise AssertionError("rows are copied, not made all at once")
+
+    def gather_into(self, indices: list[int], targets: list[torch.Tensor]) -> list[int]:
+        self.copied.append(list(indices))
+        assert [(len(target), target.dtype) for target in targets] == [(len(indices), torch.int64)] * 2
+        for place, index in enumerate(indices):
+            if index not in self.lacking:
+                targets[0][place] = index
+                targets[1][place] = index
+        return [place for place, index in enumerate(indices) if index in self.lacking]
+
+
+def copied(dataset: Any, *parts: tuple[int, int]) -> Any:
+    """The batch of step 2, of which each part of rows was filled by itself."""
+    measured = filler(Recorded(numbered)).measure((0, 0), 4)
+    made = filler(dataset)
+    made.use_layout(measured.layout)
+    target = memory(measured.payload_bytes)
+    for first, end in parts:
+        made.fill_rows((0, 2), first, end, target)
+    return BatchReader().read(target)
+
+
+def test_rows_are_copied_by_the_dataset_each_part_by_itself():
+    dataset = Copying()
+    found = copied(dataset, (0, 3), (3, 4))
+    assert differences(found, default_collate([numbered(k) for k in range(8, 12)])) == []
+    assert dataset.copied == [[8, 9, 10], [11]]
+
+
+@pytest.mark.parametrize("lacking", [(9, 10), (8, 11), (8, 9, 10, 11)])
+def test_samples_that_cannot_be_copied_are_made_and_no_others(lacking):
+    dataset = Copying(*lacking)
+    found = copied(dataset, (0, 1), (1, 4))
+    assert differences(found, default_collate([numbered(k) for k in range(8, 12)])) == []
+    assert dataset.asked == list(lacking)
+    assert dataset.copied == [[8], [9, 10, 11]]
+
+
+def test_a_subset_is_copied_by_its_dataset():
+    dataset = Copying()
+    found = copied(Subset(Subset(dataset, range(50, 100)), range(LENGTH - 1, -1, -1)), (0, 2), (2, 4))
+    assert differences(found, default_collate([numbered(k) for k in range(63, 59, -1)])) == []
+    assert dataset.copied == [[63, 62], [61, 60]]
+
+
+def test_a_batch_whose_rows_can_be_copied_is_measured_by_one_sample():
+    dataset = Copying(0)
+    assert filler(dataset).measure((0, 0), 4).layout
+    assert dataset.asked == [0]
 
 
 # --- whole ---
@@ -322,6 +392,15 @@ def test_the_place_where_it_raised_is_told(made, place):
         assert type(caught.value.__cause__) is LookupError
 
 
+def test_a_copy_that_raised_is_told_as_such():
+    dataset = Copying()
+    dataset.gather_into = raising
+    with pytest.raises(UserCodeError) as caught:
+        copied(dataset, (0, 4))
+    assert caught.value.place == "dataset.gather_into, epoch 0, step 2"
+    assert type(caught.value.__cause__) is LookupError
+
+
 class Unpicklable:
     def __reduce__(self) -> Any:
         raise LookupError("missing")
@@ -347,6 +426,16 @@ def test_worker_init_fn_is_called_with_the_worker_s_place():
     called: list[int] = []
     filler([], worker_init_fn=called.append).init_worker(3)
     assert called == [3]
+    drawn: list[tuple[Any, ...]] = []
+
+    def draw(place: int) -> None:
+        drawn.append((torch.initial_seed(), torch.rand(()).item(), np.random.rand(), random.random()))
+
+    for place in (0, 1, 1):
+        torch.manual_seed(3)
+        filler([], worker_init_fn=draw).init_worker(place)
+    assert drawn[1] == drawn[2]
+    assert all(one != other for one, other in zip(drawn[0], drawn[1])), "workers do not draw alike"
     with pytest.raises(UserCodeError) as caught:
         filler([], worker_init_fn=raising).init_worker(2)
     told = load_failed(caught.value)

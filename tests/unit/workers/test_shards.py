@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from torch.utils.data import IterableDataset, get_worker_info
 
 from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.wire.durations import Durations
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.note import ITERATING, NoteWriter
 from prefetchd.workers.program import Program
@@ -72,7 +73,7 @@ class Made:
         self.spec = spec(len(lengths), **fields)
         self.program = Program(kind(lengths, bad), worker_init_fn=worker_init_fn)
         self.note = NoteWriter()
-        self.shards = Shards(self.spec, self.program, ShardPlan(self.spec), SampleSeeder(), self.note)
+        self.shards = Shards(self.spec, self.program, ShardPlan(self.spec), SampleSeeder(), self.note, Durations())
 
     def __call__(self, step: int, epoch: int = 0):
         with as_torch_worker(self.spec, self.program, 0, 1):

@@ -6,6 +6,7 @@ import torch
 import torch.utils.data._utils.collate as torch_collate
 from torch.utils.data import default_collate, get_worker_info
 
+from prefetchd.plan.seeds import worker_seed
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.program import Program
 from prefetchd.workers.torch_worker import as_torch_worker
@@ -18,10 +19,11 @@ def test_get_worker_info_answers_within_and_only_there():
     assert get_worker_info() is None
     with as_torch_worker(SPEC, program, 1, 4):
         info = get_worker_info()
-        assert (info.id, info.num_workers, info.seed) == (1, 4, 11)
+        assert (info.id, info.num_workers, info.seed) == (1, 4, worker_seed(11, 1, 0))
         assert info.dataset is program.dataset
         with as_torch_worker(SPEC, Program([]), 2, 4):
             assert get_worker_info().id == 2
+            assert get_worker_info().seed != info.seed
         assert get_worker_info() is info
     assert get_worker_info() is None
 

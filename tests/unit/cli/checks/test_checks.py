@@ -8,7 +8,7 @@ from collections import namedtuple
 
 import pytest
 
-from prefetchd.cli.checks import login, memory, processes, versions
+from prefetchd.cli.checks import login, memory, mounts, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
 from prefetchd.cli.snapshot import Report
 from prefetchd.wire.messages import PROTOCOL_VERSION
@@ -19,8 +19,9 @@ Stat = namedtuple("Stat", "f_blocks f_bavail f_frsize")
 
 
 def complete(finding: Finding) -> Finding:
-    """Who is told that something is wrong is told why, and what to do."""
-    assert (finding.state in (ADVICE, FAILED)) == bool(finding.why and finding.fix), finding
+    """Everybody is told why it matters; who is told that something is wrong, what to do."""
+    assert finding.why, finding
+    assert (finding.state in (ADVICE, FAILED)) == bool(finding.fix), finding
     return finding
 
 
@@ -46,12 +47,42 @@ def test_locked_memory_without_a_limit():
     assert complete(memory.locked_memory(resource.RLIM_INFINITY)).state == OK
 
 
+@pytest.mark.parametrize(("gpu", "state"), [(True, ADVICE), (False, OK)])
+def test_locked_memory_with_a_limit(tmp_path, monkeypatch, gpu, state):
+    monkeypatch.setattr(memory, "GPU_DEVICE", str(tmp_path if gpu else tmp_path / "none"))
+    finding = complete(memory.locked_memory(8 << 20))
+    assert finding.state == state
+    assert finding.found.startswith("limit 8.0 MiB")
+
+
 def test_ram_disks(tmp_path, monkeypatch):
-    mounts = tmp_path / "mounts"
-    mounts.write_text("tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /mnt/ram tmpfs rw 0 0\n/dev/sda / ext4 rw 0 0\n")
+    table = tmp_path / "mounts"
+    table.write_text("tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /mnt/ram tmpfs rw 0 0\n/dev/sda / ext4 rw 0 0\n")
     monkeypatch.setattr(os, "statvfs", lambda _: Stat(2 * GIB // 4096, GIB // 4096, 4096))
-    assert memory.ram_disks(mounts).found == "/mnt/ram (tmpfs, 1.0 GiB free)"
-    assert memory.ram_disks(tmp_path / "none").state == UNKNOWN
+    assert complete(memory.ram_disks(table)).found == "/mnt/ram (tmpfs, 1.0 GiB free)"
+    assert complete(memory.ram_disks(tmp_path / "none")).state == UNKNOWN
+
+
+def test_own_directories_in_memory(tmp_path):
+    disk, other = tmp_path / "a disk", tmp_path / "other"
+    (disk / "rings").mkdir(parents=True)
+    (disk / "rings" / "deeper").mkdir()
+    (disk / "file").touch()
+    (other / "inner").mkdir(parents=True)
+    table = tmp_path / "mounts"
+    place = str(disk).replace(" ", "\\040")
+    table.write_text(
+        f"none {place} hugetlbfs rw 0 0\n/dev/sda {other} ext4 rw 0 0\ntmpfs /no/such/place tmpfs rw 0 0\n"
+    )
+    assert mounts.own_directories_in_memory(table) == [str(disk), str(disk / "rings")]
+
+
+def test_directories_of_other_users_are_not_looked_into(tmp_path, monkeypatch):
+    (tmp_path / "disk" / "rings").mkdir(parents=True)
+    table = tmp_path / "mounts"
+    table.write_text(f"tmpfs {tmp_path}/disk tmpfs rw 0 0\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert mounts.own_directories_in_memory(table) == [str(tmp_path / "disk")]
 
 
 # --- RemoveIPC ---
@@ -125,7 +156,7 @@ def test_the_daemon_s_version(monkeypatch, tmp_path, told, state):
 
 
 def test_no_daemon_has_no_version(tmp_path):
-    assert versions.daemon_version(runtime_paths(tmp_path / "d.sock")).state == OK
+    assert complete(versions.daemon_version(runtime_paths(tmp_path / "d.sock"))).state == OK
 
 
 @pytest.mark.parametrize(
@@ -140,4 +171,5 @@ def test_no_daemon_has_no_version(tmp_path):
 )
 def test_torch_and_the_gpu(monkeypatch, said, states):
     monkeypatch.setattr(versions, "_output_of", lambda _: said)
-    assert [each.state for each in versions.torch_and_gpu()] == states
+    monkeypatch.setattr(versions, "GPU_DEVICE", "/no/such/device")
+    assert [complete(each).state for each in versions.torch_and_gpu()] == states

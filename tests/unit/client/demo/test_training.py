@@ -7,7 +7,9 @@ import io
 
 import pytest
 from PIL import Image
+from prefetchd_client import PrefetchLoader
 from prefetchd_client.demo.trainer_messages import (
+    DATALOADER,
     PREFETCHD,
     Ended,
     Failed,
@@ -19,7 +21,8 @@ from prefetchd_client.demo.trainer_messages import (
     encode,
     encode_plan,
 )
-from prefetchd_client.demo.training import Trainer, open_images
+from prefetchd_client.demo.training import Trainer, make_loader, open_images
+from torch.utils.data import DataLoader, RandomSampler
 
 from prefetchd.wire.errors import CallerError
 
@@ -47,6 +50,18 @@ def test_messages_survive(message):
 
 def test_a_plan_survives():
     assert decode_plan(encode_plan(PLAN)) == PLAN
+
+
+def test_both_loaders_have_the_same_batches_and_as_many_workers(plan):
+    images = open_images(plan)
+    loaders = [
+        make_loader(dataclasses.replace(plan, loader=kind, workers=2), images) for kind in (PREFETCHD, DATALOADER)
+    ]
+    assert [type(loader) for loader in loaders] == [PrefetchLoader, DataLoader]
+    assert [loader.num_workers for loader in loaders] == [2, 2]
+    assert loaders[0].spec.workers == 2
+    assert [(loader.batch_size, type(loader.sampler), len(loader)) for loader in loaders] == [(4, RandomSampler, 3)] * 2
+    loaders[0].close()
 
 
 def test_it_tells_of_each_epochs_end_and_a_second_one_goes_on(plan):

@@ -1,0 +1,142 @@
+"""How long does a trainer stall whose daemon is killed, with batches left in the ring, and with none?
+
+    python -m benchmarks.daemon_kill [--rounds N]
+
+The daemon is killed (SIGKILL) in the middle of an epoch; the trainer starts it again by itself. "full": the ring is
+full and the trainer computes STEP_S a batch; its longest next() stands beside that of the same loop without a kill.
+"empty": the trainer takes what is there without a pause, from a ring of few slots; its longest next() stands beside
+what the same trainer's first batch takes where no daemon runs: daemon, zygote with its imports, one batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.demo.machine import describe_machine
+from torch.utils.data import Dataset
+
+from benchmarks.harness import own_daemon
+
+BATCH = 64
+FULL, EMPTY = 64, 4
+"""Slots of the rings."""
+STEP_S = 0.4
+SAMPLE = (3, 224, 224)
+
+
+class Pictures(Dataset[torch.Tensor]):
+    """Arrays made from their index, as if decoded."""
+
+    def __len__(self) -> int:
+        return 50_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        pixels = np.random.default_rng(index).integers(0, 256, SAMPLE, dtype=np.uint8)
+        return torch.from_numpy(pixels)
+
+
+def loader(slots: int) -> PrefetchLoader:
+    return PrefetchLoader(Pictures(), batch_size=BATCH, num_workers=2, buffer=slots)
+
+
+def status() -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", "prefetchd", "status", "--json"], check=True, capture_output=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def kill_daemon() -> None:
+    os.kill(status()["daemon"]["pid"], signal.SIGKILL)
+
+
+def wait_for_full_ring() -> None:
+    while (ring := status()["streams"][0]["ring"]) is None or ring["ready"] < FULL // 2 - 2 or ring["filling"]:
+        time.sleep(0.2)
+
+
+def longest(batches: Iterator[Any], count: int, step_s: float) -> float:
+    """The longest next() of so many, in seconds."""
+    waits = []
+    for _ in range(count):
+        began_s = time.perf_counter()
+        next(batches)
+        waits.append(time.perf_counter() - began_s)
+        time.sleep(step_s)
+    return max(waits)
+
+
+def full() -> tuple[float, float]:
+    """(without a kill, with one)."""
+    with own_daemon(workers=2), loader(FULL) as found:
+        batches = iter(found)
+        next(batches)
+        waits = []
+        for is_killed in (False, True):
+            wait_for_full_ring()
+            if is_killed:
+                kill_daemon()
+            waits.append(longest(batches, FULL // 2 - 2, STEP_S))
+        assert found.stats()["reconnections"] == 1, "the daemon did not come back in time: raise STEP_S"
+        return waits[0], waits[1]
+
+
+def empty() -> float:
+    """With a kill."""
+    with own_daemon(workers=2), loader(EMPTY) as found:
+        batches = iter(found)
+        longest(batches, 3 * EMPTY, 0.0)
+        kill_daemon()
+        waited_s = longest(batches, 3 * EMPTY, 0.0)
+        assert found.stats()["reconnections"] == 1
+        return waited_s
+
+
+def from_nothing() -> float:
+    """The first batch where no daemon runs."""
+    with own_daemon(workers=2):
+        subprocess.run([sys.executable, "-m", "prefetchd", "stop"], check=True, stdout=subprocess.DEVNULL)
+        began_s = time.perf_counter()
+        with loader(EMPTY) as found:
+            next(iter(found))
+            return time.perf_counter() - began_s
+
+
+def show(what: str, values: list[float], scale: float, unit: str) -> float:
+    middle = statistics.median(values)
+    print(f"  {what:46} {middle * scale:9.2f} {unit}   ({min(values) * scale:.2f} to {max(values) * scale:.2f})")
+    return middle
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    print(describe_machine())
+    calm, killed, dry, anew = [], [], [], []
+    for _ in range(rounds):
+        for values, value in zip((calm, killed), full()):
+            values.append(value)
+        dry.append(empty())
+        anew.append(from_nothing())
+    print("\nthe longest next()")
+    show("full ring, nobody is killed", calm, 1000, "ms")
+    show("full ring, the daemon is killed", killed, 1000, "ms")
+    show("empty ring, the daemon is killed", dry, 1, "s")
+    show("first batch where no daemon runs", anew, 1, "s")
+    print(f"  killed / first batch: {statistics.median(a / b for a, b in zip(dry, anew)):.2f}")
+
+
+if __name__ == "__main__":
+    main()

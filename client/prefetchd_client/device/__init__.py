@@ -1,0 +1,1 @@
+"""From the ring to a device: pinned memory, copies ahead of the trainer, transforms on the device."""

@@ -1,0 +1,103 @@
+"""CUDA as a backend, through torch.cuda alone."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from prefetchd_client.device.backend import Event, Stream
+from prefetchd_client.device.cudart import CheckedCudart, last_error_clearer
+
+# Parts of it have no types.
+cuda: Any = torch.cuda
+
+
+class CudaBackend:
+    """As DeviceBackend promises. CUDA is initialised by the first call that needs it, not before."""
+
+    def __init__(self, index: int | None) -> None:
+        """The device with that number; None takes the one that is current at the first call."""
+        self._index = index
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        return torch.device("cuda", cuda.current_device() if self._index is None else self._index)
+
+    @functools.cached_property
+    def _cudart(self) -> CheckedCudart:
+        return CheckedCudart(cuda.cudart(), last_error_clearer() or self._clear_by_a_kernel)
+
+    def register(self, address: int, size: int) -> str:
+        with cuda.device(self.device):
+            return self._cudart.register(address, size)
+
+    def unregister(self, address: int) -> str:
+        with cuda.device(self.device):
+            return self._cudart.unregister(address)
+
+    def pinned(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory()
+
+    def current_stream(self) -> Stream:
+        return cuda.current_stream(self.device)
+
+    def current_streams(self) -> list[Stream]:
+        return [cuda.current_stream(index) for index in _devices_in_use()]
+
+    def new_stream(self) -> Stream:
+        return cuda.Stream(self.device)
+
+    def on(self, stream: Stream) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = cuda.stream(stream)
+        return context
+
+    def record(self, stream: Stream) -> Event:
+        event: Event = stream.record_event()
+        return event
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        stream.wait_event(event)
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device=self.device)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def lend(self, tensor: torch.Tensor, stream: Stream) -> None:
+        tensor.record_stream(stream)
+
+    def generator(self) -> torch.Generator | None:
+        generator: torch.Generator = cuda.default_generators[self.device.index]
+        return generator
+
+    def is_capturing(self) -> bool:
+        with contextlib.suppress(RuntimeError):
+            return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+        return False
+
+    def synchronize(self) -> None:
+        for index in _devices_in_use():
+            cuda.synchronize(index)
+
+    def _clear_by_a_kernel(self) -> None:
+        """Where the runtime cannot be asked: torch's own check after a launch takes the error and raises it."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
+
+
+def _devices_in_use() -> Iterator[int]:
+    """Those with a context of this process; to make one of another would cost it hundreds of MB."""
+    if not cuda.is_initialized():
+        return
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: True)
+    for index in range(cuda.device_count()):
+        if has_context(index):
+            yield index

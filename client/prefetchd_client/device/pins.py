@@ -1,0 +1,117 @@
+"""One mapped ring on its way to a device: what is registered of it, and what of it a device may still read."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.segment_layout import MEMORY_MODES
+from prefetchd_client.device.backend import DeviceBackend, Stream
+from prefetchd_client.device.fences import Fences
+from prefetchd_client.device.registration import RingRegistration
+
+_, REGISTERED, STAGED, PAGEABLE = MEMORY_MODES
+
+# What must wait until no graph is being captured; finalizers come when they please.
+_postponed: deque[Callable[[], None]] = deque()
+
+
+class RingPins:
+    """Of one attachment. `note` is told of the ladder's rung: registered -> staged -> pageable.
+
+    With `fenced` its batches are the user's to copy, and what was dropped is kept until the devices have passed it;
+    without, whoever copies keeps them.
+    """
+
+    def __init__(self, backend: DeviceBackend, ring: RingMemory, note: Callable[[str], None], *, fenced: bool) -> None:
+        header = ring.header
+        # Keeps the mapping until all is unregistered.
+        self._mapped: Any = (ctypes.c_ubyte * 1).from_buffer(ring.memory, header.slot_payload_offset(0))
+        self._backend = backend
+        self._note = note
+        self._pid = os.getpid()
+        self._registration = RingRegistration(backend, ctypes.addressof(self._mapped), header.slots, header.slot_bytes)
+        self._registration.begin()
+        # Half of the slots may be held: by whoever has the latest batch, by the one that is about to be handed out, and
+        # by what the devices have yet to pass.
+        self._fences = Fences(backend, max(1, header.slots // 2 - 2)) if fenced else None
+        self.mode = REGISTERED
+        note(REGISTERED)
+
+    @property
+    def registered_slots(self) -> int:
+        return self._registration.count
+
+    @property
+    def error(self) -> str:
+        """Why not all slots are registered; empty as long as that goes on."""
+        return self._registration.error
+
+    def begin(self) -> None:
+        """A next() begins."""
+        self._registration.begin()
+
+    def pinned(self, address: int) -> bool:
+        """True when what lies at `address` is in a registered slot; registers it if it may."""
+        found = self._registration.pinned(address)
+        if self._registration.error and self.mode == REGISTERED:
+            self.fall_to(STAGED)
+        return found
+
+    def fall_to(self, mode: str) -> None:
+        """One rung lower; status is told."""
+        self.mode = mode
+        self._note(mode)
+
+    def record_stream(self, address: int, stream: Stream) -> bool:
+        """The batch at `address` is read on `stream` too. False when that is not in this ring."""
+        slot = self._registration.slot_of(address)
+        if slot < 0 or self._fences is None:
+            return slot >= 0
+        self._fences.record_stream(slot, stream)
+        return True
+
+    def unread(self, dropped: deque[Any]) -> int:
+        """How many from the left of these dropped batches no device reads any more."""
+        return len(dropped) if self._fences is None or self._pid != os.getpid() else self._fences.passed(dropped)
+
+    def when_unread(self, callback: Callable[[], None]) -> None:
+        """`callback` after all that the devices have in line; from any thread, such as a finalizer's. Blocks for it,
+        except while a graph is captured: then it comes with a later next(), or at exit."""
+        if self._pid != os.getpid():
+            callback()
+        elif self._backend.is_capturing():
+            _postponed.append(lambda: self.when_unread(callback))
+        else:
+            # A device that has failed reads nothing any more.
+            with contextlib.suppress(RuntimeError):
+                self._backend.synchronize()
+            callback()
+
+    def close(self) -> None:
+        """Unregisters, then lets the mapping go. In a forked child it does nothing but that: CUDA is the parent's."""
+        if self._pid != os.getpid():
+            self._mapped = None
+        elif self._registration.count:
+            self.when_unread(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._registration.close()
+        self._mapped = None
+
+
+def catch_up() -> None:
+    """Does what was postponed while a graph was captured."""
+    for _ in range(len(_postponed)):
+        _postponed.popleft()()
+
+
+atexit.register(catch_up)

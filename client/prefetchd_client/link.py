@@ -1,0 +1,146 @@
+"""A session's way to the daemon: reached at first and, without ever blocking, again whenever it is lost."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.kill_points import kill_point
+from prefetchd.wire.messages import Farewell, Hello, Message, Refused, WaitNamed, Welcome
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd_client.autostart import what_it_says
+from prefetchd_client.connection import Connection, unexpected
+from prefetchd_client.introduction import Introduction
+from prefetchd_client.reconnection import Reconnection
+from prefetchd_client.remote_errors import refusal
+
+ANSWER_TIMEOUT_S = 60.0
+ATTEMPTS = 8
+"""Daemons that may die on us one after another before a loader gives up."""
+
+
+class Link:
+    """One thread at a time. Sends and receives as Connection does; a daemon that wants the program gets it."""
+
+    def __init__(self, paths: RuntimePaths, introduction: Introduction, hello: Hello) -> None:
+        """Reaches a daemon, says `hello` and waits for the `welcome`. Raises DaemonUnavailableError,
+        DaemonRefusedError and other refusals, UnpicklableError, NoSpaceError."""
+        self._paths = paths
+        self._introduction = introduction
+        self._supervised, self._config = False, b""
+        self._farewell = ""
+        self._reconnection: Reconnection | None = None
+        self.returns = 0
+        for attempts_left in reversed(range(ATTEMPTS)):
+            self._connection = Connection(introduction.reach())
+            try:
+                self.welcome = self._open(hello)
+                break
+            except BaseException as error:
+                # One that dies or stops may still have taken our connection: the next one will be another's.
+                is_gone = isinstance(error, DaemonUnavailableError) and not self._connection.is_open
+                self._connection.close()
+                if not (is_gone and attempts_left):
+                    raise
+
+    def _open(self, hello: Hello) -> Welcome:
+        self._connection.send(hello)
+        kill_point("client.hello.said")
+        message = self._answer()
+        while isinstance(message, WaitNamed):
+            print(f"prefetchd: {message.text}", file=sys.stderr)
+            message = self._answer()
+        if isinstance(message, Refused):
+            raise refusal(message)
+        if not isinstance(message, Welcome):
+            raise unexpected(message)
+        self._welcomed(message)
+        return message
+
+    def _answer(self) -> Message:
+        try:
+            message, fds = self._connection.expect(ANSWER_TIMEOUT_S)
+        except DaemonUnavailableError as silence:
+            raise DaemonUnavailableError(f"{silence} ({self._paths.socket}); {what_it_says(self._paths)}") from None
+        close_all(fds)
+        return message
+
+    def _welcomed(self, message: Welcome) -> None:
+        self._supervised, self._config = message.supervised, message.config
+        if message.program_wanted:
+            self._introduction.hand_over(self._connection)
+
+    @property
+    def is_lost(self) -> bool:
+        """True until another daemon is reached."""
+        return self._reconnection is not None
+
+    def send(self, message: Message) -> None:
+        """Silent while the link is lost."""
+        self._connection.send(message)
+
+    def receive(self) -> tuple[Message, list[int]] | None:
+        """The next message that is there already, with its descriptors, or None. Raises ProtocolError, and what handing
+        the program over raises."""
+        found = self._connection.receive()
+        if found is not None:
+            message = found[0]
+            if isinstance(message, Welcome):
+                self._welcomed(message)
+            elif isinstance(message, Farewell):
+                self._farewell = message.reason
+        elif self._reconnection is None and not self._connection.is_open:
+            self._connection.close()
+            self._reconnection = Reconnection(self._paths, supervised=self._supervised, config=self._config)
+        return found
+
+    def wait(self, timeout_s: float) -> None:
+        """Until there is something to receive, or come_back() can do anything, or `timeout_s` is over."""
+        if self._reconnection is not None:
+            time.sleep(min(self._reconnection.pause_s, max(0.0, timeout_s)))
+        else:
+            self._connection.wait(timeout_s)
+
+    def come_back(self) -> bool:
+        """True when another daemon was reached just now: it is to be told a Hello, and knows nothing else. Does not
+        block."""
+        if self._reconnection is None:
+            return False
+        sock = self._reconnection.step()
+        if sock is None:
+            return False
+        self._reconnection = None
+        self._farewell = ""
+        self._connection = Connection(sock)
+        self.returns += 1
+        return True
+
+    def check(self) -> None:
+        """Raises DaemonUnavailableError, once, when no daemon can be reached; then it is tried anew."""
+        if self._reconnection is not None and self._reconnection.error is not None:
+            error, self._reconnection = self._reconnection.error, None
+            gone = f"the daemon is gone{': ' + self._farewell if self._farewell else ''}"
+            raise DaemonUnavailableError(f"{gone}, and {error}")
+
+    def why_silent(self) -> str:
+        """What is to be said when the daemon does not say why something takes so long."""
+        if self._reconnection is not None:
+            return f"there is no daemon at {self._paths.socket}; it is tried again and again"
+        return f"the daemon does not say why; is it stopped? `prefetchd status` tells, and {what_it_says(self._paths)}"
+
+    def stay(self) -> None:
+        """Tries no longer to come back. Idempotent."""
+        if self._reconnection is not None:
+            self._reconnection.close()
+
+    def abandon(self) -> None:
+        """In a forked child: closes what it inherited."""
+        self._connection.close()
+        if self._reconnection is not None:
+            self._reconnection.abandon()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._connection.close()

@@ -1,0 +1,294 @@
+"""SampleCache: a dataset whose samples are another one's, made once."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from prefetchd.wire.byte_sizes import format_bytes, parse_bytes
+from prefetchd.wire.cache_directory import SAMPLES, CacheDescription, LeafFile
+from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
+from prefetchd_client.fingerprint import fingerprint
+from prefetchd_client.sample_cache.own_randomness import own_randomness
+from prefetchd_client.sample_cache.store import EXTRA, CacheStore, create_cache
+from prefetchd_client.sample_cache.structure import (
+    Structure,
+    Unfit,
+    dtype_name,
+    structure_data,
+    structure_from,
+    structure_of,
+)
+from prefetchd_client.stream_request import whole_number
+
+ATTEMPTS = 8
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+GATHERED_BYTES = 16 << 10
+"""Samples of that size and smaller are asked for at once faster than one by one."""
+
+# What becomes of a sample that is to be stored.
+STORED, BUSY, UNFIT, BEYOND, REFUSED = range(5)
+
+
+class SampleCache(Dataset[Any]):
+    """The samples of `dataset`, prepared once and kept in memory-mapped files below `path`.
+
+      dataset   map-style, and nothing random in it: decoding, resizing, converting. Its samples are tensors, arrays and
+                numbers, in tuples, lists, dicts and named tuples, of the same types and shapes all; others are not
+                stored, and made each time. Random transforms go after the cache
+      path      a directory, for caches of any datasets. Each version of a dataset, as its fingerprint tells them apart,
+                has one of its own
+      limit     most bytes that its samples take, as in "40GB"; None: what all of them take. Those that have no place
+                are made each time. Decided when the cache is made
+      fingerprint_extra   whatever else decides what the samples are, such as the version of the data files
+
+    Samples are stored as they are first asked for, by any process, or all at once by build(). Each is stored whole or
+    not at all, whoever dies; all processes share what is there. When nothing can be stored (a full disk), a warning
+    says so and samples are made each time. What the dataset draws at random nevertheless depends on the sample's index
+    alone.
+
+    What you are given is yours: a copy, never the cache's own memory.
+    """
+
+    deterministic = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        path: str | os.PathLike[str],
+        *,
+        limit: str | int | None = None,
+        fingerprint_extra: object = None,
+    ) -> None:
+        """Reads all that the dataset holds, for its fingerprint. Raises CallerError."""
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise CallerError(f"{type(dataset).__name__} cannot be cached; allowed: a dataset with __len__")
+        self.dataset = dataset
+        self.path = Path(path).expanduser().absolute()
+        if limit is not None:
+            limit = parse_bytes(limit, "limit") if isinstance(limit, str) else whole_number("limit", limit)
+        self.limit = limit
+        self._extra = fingerprint_extra
+        self._begin(fingerprint(self.__prefetchd_fingerprint__()))
+        if not self.directory.exists() and importlib.util.find_spec("tensordict") is None:
+            raise CallerError(f"a sample cache is made by tensordict, which is not installed: {EXTRA}")
+
+    def _begin(self, content: str) -> None:
+        self.fingerprint = content
+        self._store: CacheStore | None = None
+        self._structure: Structure | None = None
+        self._is_off_in = 0
+        self._has_warned = False
+
+    @property
+    def directory(self) -> Path:
+        """Where this version's samples are, once there is one."""
+        return self.path / self.fingerprint
+
+    @property
+    def samples(self) -> Path:
+        """What TensorDict.load_memmap reads."""
+        return self.directory / SAMPLES
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        """The sample, stored now if it was not. Raises what the dataset raises."""
+        place = range(len(self))[index]
+        store = self._opened()
+        if store is not None and store.has(place):
+            return self._structured(store, lambda: self._loaded(place)).make(store.read(place))
+        return self._made(place)[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        store = self._opened()
+        if store is None or store.description.sample_bytes > GATHERED_BYTES:
+            return [self[index] for index in indices]
+        places = [range(len(self))[index] for index in indices]
+        targets = [torch.empty(len(places), *leaf.shape[1:], dtype=leaf.dtype) for leaf in store.leaves]
+        missing = set(store.gather(places, targets))
+        make = self._structured(store, lambda: self._loaded(places[0])).make
+        rows = zip(*(target.unbind() for target in targets))
+        return [self[place] if at in missing else make(list(row)) for at, (place, row) in enumerate(zip(places, rows))]
+
+    def gather_into(self, indices: Sequence[int], targets: Sequence[torch.Tensor]) -> Sequence[int]:
+        """Copies the samples' leaves, in the order in which default_collate meets them, to the rows of `targets`, one
+        dense tensor a leaf. Returns the places of those that must be asked for one by one."""
+        store = self._opened()
+        if store is None or [(leaf.dtype, leaf.shape[1:]) for leaf in store.leaves] != [
+            (target.dtype, target.shape[1:]) for target in targets
+        ]:
+            return range(len(indices))
+        length = len(self)
+        return store.gather([index + length if index < 0 else index for index in indices], targets)
+
+    # --- making it ---
+
+    def build(self, *, workers: int = 0, progress: bool | None = None, socket: str | None = None) -> int:
+        """Stores all samples that are missing, by the daemon's workers (at most `workers`; 0: all that it has); how
+        many these were. `progress` shows a bar on stderr; None: when that is a terminal. What an earlier call has
+        stored stays, however it ended.
+
+        Raises CallerError when samples do not fit together, RemoteError when they cannot be stored, and what the
+        dataset raises.
+        """
+        from prefetchd_client.sample_cache.building import build
+
+        return build(self, workers=workers, progress=progress, socket=socket)
+
+    def stored(self) -> int:
+        """How many samples are stored."""
+        store = self._opened()
+        return store.refresh() if store is not None else 0
+
+    def missing(self) -> list[int]:
+        """Samples that have a place and are not stored."""
+        store = self._opened()
+        if store is None:
+            return list(range(len(self)))
+        store.refresh()
+        return store.missing()
+
+    def store(self, index: int) -> int:
+        """Stores one sample, if it is missing: STORED, BUSY (somebody else is at it), UNFIT (it differs from the
+        others), BEYOND (the limit), REFUSED (nothing can be stored). Raises what the dataset raises."""
+        index = range(len(self))[index]
+        store = self._opened()
+        if store is not None and store.has(index):
+            return STORED
+        if store is not None and index >= store.rows:
+            return BEYOND
+        return self._made(index)[1]
+
+    def refresh(self) -> None:
+        """Looks at the dataset anew, after what it holds was changed in place. Loaders do it when they hand it over."""
+        content = fingerprint(self.__prefetchd_fingerprint__())
+        if content != self.fingerprint:
+            self.close()
+            self._begin(content)
+
+    def close(self) -> None:
+        """Lets the files go; they are opened again when they are needed."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    # --- inside ---
+
+    def __prefetchd_fingerprint__(self) -> dict[str, Any]:
+        return {"dataset": self.dataset, "extra": self._extra}
+
+    def __reduce__(self) -> Any:
+        self.refresh()
+        return _restored, (type(self), self.dataset, str(self.path), self.limit, self._extra, self.fingerprint)
+
+    def _opened(self) -> CacheStore | None:
+        """The store of this process, or None: there is none yet, or none can be had."""
+        store = self._store
+        if store is not None and store.pid == os.getpid():
+            return store
+        if self._is_off_in == os.getpid():
+            return None
+        try:
+            store = CacheStore(self.directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._turn_off(f"{error.strerror}: {error.filename}")
+            return None
+        if store.description.length != len(self):
+            store.close()
+            raise ProtocolError(
+                f"{self.directory} was made of {store.description.length} samples, and the dataset has {len(self)} by "
+                "now without another fingerprint: tell its version with fingerprint_extra="
+            )
+        self._store, self._structure = store, None
+        return store
+
+    def _structured(self, store: CacheStore, sample: Callable[[], Any]) -> Structure:
+        if self._structure is None:
+            self._structure = structure_from(store.description.structure, sample)
+        return self._structure
+
+    def _loaded(self, index: int) -> Any:
+        with own_randomness(index):
+            return self.dataset[index]
+
+    def _made(self, index: int) -> tuple[Any, int]:
+        """The dataset's own sample, and what became of it."""
+        sample = self._loaded(index)
+        if self._is_off_in == os.getpid():
+            return sample, REFUSED
+        try:
+            store = self._opened() or self._created(sample)
+            if index >= store.rows:
+                return sample, BEYOND
+            values = self._structured(store, lambda: sample).take(sample)
+            if not store.writable:
+                self._turn_off(f"{self.directory} cannot be written to")
+                return sample, REFUSED
+            return sample, STORED if store.write(index, values) else BUSY
+        except Unfit as error:
+            self._warn(f"sample {index} is not stored, and made each time: {error}")
+            return sample, UNFIT
+        except OSError as error:
+            short = error.errno in NO_ROOM
+            self._turn_off(f"{error.strerror}; {self._told_sizes()}" if short else f"{error.strerror} ({self.path})")
+            return sample, REFUSED
+
+    def _created(self, sample: Any) -> CacheStore:
+        found, _ = structure_of(sample)
+        files = tuple(
+            LeafFile(leaf.file, dtype_name(leaf.dtype), leaf.shape, leaf.dtype.itemsize * math.prod(leaf.shape))
+            for leaf in found.leaves
+        )
+        sample_bytes = sum(file.row_bytes for file in files)
+        rows = len(self) if self.limit is None else min(len(self), self.limit // sample_bytes)
+        if rows < 1:
+            raise CallerError(f"limit={self.limit}; allowed: at least one sample's {sample_bytes} bytes")
+        name = f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}"
+        description = CacheDescription(self.fingerprint, name, len(self), rows, files, structure_data(found))
+        for _ in range(ATTEMPTS):
+            try:
+                create_cache(self.directory, description, [leaf.path for leaf in found.leaves])
+            except FileNotFoundError:
+                # Another process has tidied up just then.
+                continue
+            store = self._opened()
+            if store is not None:
+                return store
+        raise RemoteError(f"{self.directory} is removed as often as it is made")
+
+    def _told_sizes(self) -> str:
+        store = self._store
+        if store is None:
+            return f"{self.path} has no room"
+        whole = store.rows * store.description.sample_bytes
+        return f"all {store.rows} samples take {format_bytes(whole)} in {self.path}: make room there, or set limit="
+
+    def _turn_off(self, why: str) -> None:
+        self._is_off_in = os.getpid()
+        self._warn(f"nothing more is stored, and what is missing is made each time: {why}")
+
+    def _warn(self, text: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"sample cache: {text}", RuntimeWarning, stacklevel=2)
+
+
+def _restored(kind: type[SampleCache], dataset: Any, path: str, limit: Any, extra: object, content: str) -> SampleCache:
+    cache = kind.__new__(kind)
+    cache.dataset, cache.path, cache.limit, cache._extra = dataset, Path(path), limit, extra
+    cache._begin(content)
+    return cache

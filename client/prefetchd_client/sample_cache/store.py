@@ -1,0 +1,239 @@
+"""One cache's directory in one process: rows read through shared mappings, written beside them, marked when whole.
+
+Rows are written with pwrite: a full disk is an error then, and not a signal. A process that dies leaves a row without
+its mark, which is written again; and the locks that it held are free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from prefetchd.wire.cache_directory import (
+    DESCRIPTION,
+    MAKER_LOCK_OFFSET,
+    MARK,
+    MARKS,
+    ROW_LOCK_OFFSET,
+    SAMPLES,
+    CacheDescription,
+    check_sizes,
+    encode_description,
+    read_description,
+    row_digest,
+)
+from prefetchd.wire.cache_marks import marks_locked
+from prefetchd.wire.cache_removal import remove_leftovers, unused_name
+from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.file_locks import try_lock, unlock
+
+EXTRA = "pip install 'prefetchd[cache]'"
+LARGE_ROW_BYTES = 8192
+"""Rows from there on are copied one by one: what that costs beside the copy is less than what index_select does."""
+
+
+class CacheStore:
+    """Rows of one cache. For one process: whoever forks makes another. `leaves` are tensors over the files, to be read
+    only."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises FileNotFoundError when there is no such cache, ProtocolError when it is damaged, OSError."""
+        self.directory = directory
+        self.description = read_description(directory)
+        check_sizes(directory, self.description)
+        self.pid = os.getpid()
+        self._fds: list[int] = []
+        self._finalizer = weakref.finalize(self, _close_all, self._fds)
+        self._finalizer.atexit = False
+        try:
+            self._marks_fd, self.writable = self._open(directory / MARKS)
+            self.leaves = [
+                self._mapped(directory / SAMPLES / leaf.file, leaf.dtype, leaf.shape)
+                for leaf in self.description.leaves
+            ]
+        except BaseException:
+            self.close()
+            raise
+        self._marks = np.zeros(self.description.rows, np.uint64)
+        self.refresh()
+
+    @property
+    def rows(self) -> int:
+        return self.description.rows
+
+    def close(self) -> None:
+        """Lets the files go; whoever still has one of `leaves` keeps its mapping. Idempotent."""
+        self.leaves = []
+        self._finalizer()
+
+    # --- reading ---
+
+    def refresh(self) -> int:
+        """Looks at all marks; how many rows there are."""
+        with marks_locked(self._marks_fd, shared=True) as locked:
+            if locked:
+                data = os.pread(self._marks_fd, MARK.size * self.rows, 0)
+                self._marks = np.frombuffer(data, np.uint64).copy()
+        return int(np.count_nonzero(self._marks))
+
+    def missing(self) -> list[int]:
+        """Rows without a mark, as of the last look at all."""
+        found: list[int] = np.flatnonzero(self._marks == 0).tolist()
+        return found
+
+    def has(self, row: int) -> bool:
+        """True when the row is whole; asks the file when it was not, last time. A row whose mark cannot be read is
+        missing, and made again."""
+        if not 0 <= row < self.rows:
+            return False
+        if not self._marks[row]:
+            with marks_locked(self._marks_fd, shared=True) as locked:
+                if locked:
+                    self._marks[row] = self._mark(row)
+        return bool(self._marks[row])
+
+    def read(self, row: int) -> list[torch.Tensor]:
+        """A copy of each leaf's row, which has()."""
+        return [leaf[row].clone() for leaf in self.leaves]
+
+    def gather(self, rows: Sequence[int], targets: Sequence[torch.Tensor]) -> list[int]:
+        """Copies each row to its place in `targets`, dense tensors of len(rows) rows, one a leaf. Returns the places of
+        those that are not there."""
+        wanted = np.fromiter(rows, np.int64, len(rows))
+        is_row = (wanted >= 0) & (wanted < self.rows)
+        known = is_row & (self._marks[np.where(is_row, wanted, 0)] != 0)
+        # Python's own ints: those of numpy are no addresses for memmove.
+        sources = wanted.tolist()
+        missing = [place for place in np.flatnonzero(~known).tolist() if not self.has(sources[place])]
+        places = sorted(set(range(len(rows))) - set(missing))
+        for leaf, target, described in zip(self.leaves, targets, self.description.leaves, strict=True):
+            size = described.row_bytes
+            if size >= LARGE_ROW_BYTES or missing:
+                into, source = target.data_ptr(), leaf.data_ptr()
+                for place in places:
+                    ctypes.memmove(into + place * size, source + sources[place] * size, size)
+            else:
+                torch.index_select(leaf, 0, torch.from_numpy(wanted), out=target)
+        return missing
+
+    # --- writing ---
+
+    def write(self, row: int, values: Sequence[torch.Tensor]) -> bool:
+        """Writes the row and marks it, unless it is there; False when another process is at it. Raises OSError."""
+        if not try_lock(self._marks_fd, ROW_LOCK_OFFSET + row):
+            return False
+        try:
+            if self._mark(row):
+                return True
+            parts = [_bytes_of(value) for value in values]
+            for fd, part in zip(self._leaf_fds, parts):
+                _write_all(fd, part, row * part.nbytes)
+            digest = row_digest(iter(parts))
+            with marks_locked(self._marks_fd) as locked:
+                if not locked:
+                    return False
+                os.pwrite(self._marks_fd, MARK.pack(digest), MARK.size * row)
+                self._marks[row] = digest
+            return True
+        finally:
+            unlock(self._marks_fd, ROW_LOCK_OFFSET + row)
+
+    # --- inside ---
+
+    def _mark(self, row: int) -> int:
+        return int(MARK.unpack(os.pread(self._marks_fd, MARK.size, MARK.size * row))[0])
+
+    @property
+    def _leaf_fds(self) -> list[int]:
+        return self._fds[1:]
+
+    def _open(self, path: Path) -> tuple[int, bool]:
+        writable = True
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            fd, writable = os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+        self._fds.append(fd)
+        return fd, writable
+
+    def _mapped(self, path: Path, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+        fd, writable = self._open(path)
+        self.writable = self.writable and writable
+        mapping = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        # torch warns of memory that is read only; nobody gets this tensor, only copies of its rows.
+        address = np.frombuffer(mapping, np.uint8).ctypes.data
+        memory = (ctypes.c_ubyte * len(mapping)).from_address(address)
+        # The tensor has the memory, and this has its mapping.
+        memory.mapping = mapping  # type: ignore[attr-defined]
+        kind: torch.dtype = getattr(torch, dtype)
+        count = self.rows * int(np.prod(shape, dtype=np.int64))
+        return torch.frombuffer(memory, dtype=kind, count=count).view(self.rows, *shape)
+
+
+def create_cache(directory: Path, description: CacheDescription, paths: Sequence[tuple[str, ...]]) -> None:
+    """Makes an empty cache, unless another process is the first; `paths` has each leaf's keys. tensordict itself makes
+    its directory. Raises CallerError without tensordict, FileNotFoundError when another process has tidied up just
+    then, OSError."""
+    try:
+        from tensordict import TensorDict
+    except ImportError:
+        raise CallerError(f"a sample cache is made by tensordict, which is not installed: {EXTRA}") from None
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(directory.parent)
+    unfinished = unused_name(directory, "new")
+    unfinished.mkdir()
+    fd = os.open(unfinished / MARKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if not (try_lock(fd, MAKER_LOCK_OFFSET) and unfinished.exists()):
+            raise FileNotFoundError(f"{unfinished} has been tidied up")
+        os.ftruncate(fd, MARK.size * description.rows)
+        nested: dict[str, Any] = {}
+        for path, leaf in zip(paths, description.leaves):
+            inner = nested
+            for key in path[:-1]:
+                inner = inner.setdefault(key, {})
+            empty = torch.zeros((), dtype=getattr(torch, leaf.dtype))
+            inner[path[-1]] = empty.expand(description.rows, *leaf.shape)
+        # Of an expanded tensor only the size is taken: the files are holes until rows are written.
+        TensorDict(nested, batch_size=[description.rows]).memmap_like(str(unfinished / SAMPLES))
+        (unfinished / DESCRIPTION).write_text(encode_description(description), "utf-8")
+        check_sizes(unfinished, description)
+        try:
+            unfinished.rename(directory)
+        except OSError as error:
+            # Another process has been faster.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+    except ProtocolError as error:
+        raise CallerError(f"tensordict has laid out {unfinished} otherwise than was asked: {error}") from None
+    finally:
+        os.close(fd)
+        if unfinished.exists():
+            remove_leftovers(directory.parent)
+
+
+def _close_all(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+def _bytes_of(value: torch.Tensor) -> memoryview:
+    content: Any = value.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(content)
+
+
+def _write_all(fd: int, part: memoryview, offset: int) -> None:
+    while part:
+        written = os.pwrite(fd, part, offset)
+        part, offset = part[written:], offset + written

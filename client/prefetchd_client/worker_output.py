@@ -1,0 +1,16 @@
+"""What workers print, on the trainer's stderr."""
+
+from __future__ import annotations
+
+import sys
+
+from prefetchd.wire.messages import Output
+
+
+def print_output(message: Output) -> None:
+    """Each line under the name of who printed it."""
+    who = f"worker {message.worker}" if message.worker else "zygote"
+    for line in message.text.split("\n"):
+        print(f"[prefetchd {who}] {line}", file=sys.stderr)
+    if message.dropped:
+        print(f"[prefetchd {who}] ... {message.dropped} lines left out (see `prefetchd logs`)", file=sys.stderr)

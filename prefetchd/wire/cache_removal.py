@@ -1,0 +1,66 @@
+"""Removing sample caches, and what dead makers and removers of them have left: under another name first.
+
+Whoever removes what a maker has left holds the maker's lock meanwhile, so that none is published half removed: a maker
+that was about to take it finds its directory gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from prefetchd.wire.cache_directory import MAKER_LOCK_OFFSET, MARKS, is_fingerprint
+from prefetchd.wire.file_locks import try_lock
+
+
+def unused_name(directory: Path, what: str) -> Path:
+    """Beside `directory`, for one that is being made ("new") or removed ("old")."""
+    fingerprint = directory.name.partition(".")[0]
+    return directory.with_name(f"{fingerprint}.{what}-{os.getpid():x}-{uuid.uuid4().hex[:8]}")
+
+
+def remove_cache(directory: Path) -> None:
+    """Nobody finds it from now on; processes that use it go on with what they have mapped. Raises OSError."""
+    hidden = unused_name(directory, "old")
+    directory.rename(hidden)
+    # Another process may tidy up at the same time.
+    shutil.rmtree(hidden, ignore_errors=True)
+    if hidden.exists():
+        raise OSError(f"{hidden} cannot be removed whole")
+
+
+def remove_leftovers(path: Path) -> int:
+    """Removes what makers and removers that are dead have left in `path`; how many these were."""
+    found = 0
+    with contextlib.suppress(FileNotFoundError):
+        for each in list(path.iterdir()):
+            fingerprint, _, what = each.name.partition(".")
+            if not is_fingerprint(fingerprint):
+                continue
+            if what.startswith("new-"):
+                found += _remove_unfinished(each)
+            elif what.startswith("old-"):
+                shutil.rmtree(each, ignore_errors=True)
+                found += 1
+    return found
+
+
+def _remove_unfinished(directory: Path) -> bool:
+    """False when its maker lives, or has published it, or nobody can remove it."""
+    try:
+        # Its maker may not have come to making the marks.
+        fd = os.open(directory / MARKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return False
+    try:
+        if not try_lock(fd, MAKER_LOCK_OFFSET):
+            return False
+        remove_cache(directory)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

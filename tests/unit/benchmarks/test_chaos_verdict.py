@@ -1,0 +1,158 @@
+"""The verdict of a chaos run: whatever is wrong in a journal is found, and what was not shown is no success."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from benchmarks.chaos import declared
+from benchmarks.chaos.report import shortfalls
+from benchmarks.chaos.rings import ReadyBatch
+from benchmarks.chaos.verdict import Oracle, Samples, Trail, recomputed
+from benchmarks.chaos.work import NOTE, WORKS
+from prefetchd.wire.batch_file import file_name
+from prefetchd.wire.kill_point_table import POINTS
+from tests.scenario.oracle import SAMPLE, derive
+
+ALONE, LOOKS_BACK, FIRST, SECOND = (
+    next(work for work in WORKS if work.name == name)
+    for name in ("small ring", "larger ring", "first of two", "second of two")
+)
+ORACLE = Oracle()
+
+
+def batch(epoch, step, at=1.0, work=ALONE, content=None):
+    """The line of a batch, with the content of that one or of another."""
+    found = ORACLE.digest(work, content or (epoch, step))
+    return {"at": at, "what": "batch", "digest": found, "waited_s": 0.0, "state": {"epoch": epoch, "step": step + 1}}
+
+
+def run(first, end):
+    return [batch(0, step) for step in range(first, end)]
+
+
+def moved(what, epoch, step):
+    return {"at": 1.0, "what": what, "state": {"epoch": epoch, "step": step}}
+
+
+def trail_of(tmp_path, lines, work=ALONE):
+    journal = tmp_path / f"{work.name}.journal"
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    trail = Trail(work, journal, ORACLE)
+    trail.read_on()
+    return trail
+
+
+def test_a_journal_without_a_fault(tmp_path):
+    whole = [*run(0, ALONE.steps), moved("end", 1, 0), batch(1, 0), moved("break", 2, 0), batch(2, 0)]
+    trail = trail_of(tmp_path, [*whole, moved("back", 1, 5), batch(1, 5)])
+    assert not trail.wrongs
+    assert trail.batches == ALONE.steps + 3
+
+
+TORN = {**batch(0, 3), "digest": "0" * 24}
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ([*run(0, 3), *run(4, 6)], "lost"),
+        ([*run(0, 3), moved("end", 1, 0), batch(1, 0)], "lost"),
+        ([*run(0, 4), *run(3, 6)], "repeated"),
+        ([*run(0, 3), batch(0, 3, content=(0, 4)), *run(4, 6)], "reordered"),
+        ([*run(0, 3), batch(0, 3, content=(1, 3)), *run(4, 6)], "reordered"),
+        ([*run(0, 3), TORN, *run(4, 6)], "torn"),
+        ([*run(0, 3), {"at": 1.0, "what": "changed", "digest": "0" * 24}], "changed"),
+        ([*run(0, 3), {"at": 1.0, "what": "error", "text": "ValueError"}], "error"),
+    ],
+)
+def test_each_fault_is_found_once(tmp_path, lines, kind):
+    trail = trail_of(tmp_path, lines)
+    assert trail.wrongs == {kind: 1}
+    assert f"small ring: {kind}: " in trail.wrong[0]
+
+
+# --- made again though ready ---
+
+DIED_S, MADE_S = 10.0, 12.0
+
+
+def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S):
+    """What becomes of batch 2 of epoch 0, ready when the daemon died, a sample of which was made again."""
+    seed = derive(work.seed, SAMPLE, 0, 2 * work.batch_size + 1) >> 1
+    notes = tmp_path / "samples"
+    notes.write_bytes(NOTE.pack(seed, int(1e9)) + NOTE.pack(seed, int(made_s * 1e9)))
+    ready = {ReadyBatch(work.seed, 0, 2)}
+    again, excused, asked = recomputed([(DIED_S, ready)], list(stops), Samples(notes), trails)
+    return len(again), excused, asked
+
+
+def test_a_batch_that_is_made_again_is_found(tmp_path):
+    assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))]) == (1, 0, 1)
+
+
+def test_a_batch_that_was_made_before_the_death_is_not(tmp_path):
+    assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))], made_s=DIED_S - 1) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(("at_s", "excused"), [(11.0, 1), (9.0, 0), (13.0, 0)])
+def test_only_what_lies_between_is_a_reason(tmp_path, at_s, excused):
+    life = trail_of(tmp_path, [{"at": at_s, "what": "life", "life": 2}])
+    assert judge(tmp_path, [life]) == (1 - excused, excused, 1)
+    assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))], stops=[at_s]) == (1 - excused, excused, 1)
+
+
+def test_another_stream_s_beginning_is_no_reason(tmp_path):
+    other = trail_of(tmp_path, [{"at": 11.0, "what": "life", "life": 2}], FIRST)
+    assert judge(tmp_path, [other]) == (1, 0, 1)
+
+
+def test_with_a_lookback_a_new_life_is_no_reason(tmp_path):
+    begun = [{"at": 11.0, "what": "life", "life": 2}, {"at": 11.0, "what": "loader", "took_s": 0.1}]
+    assert judge(tmp_path, [trail_of(tmp_path, begun, LOOKS_BACK)], LOOKS_BACK) == (1, 0, 1)
+    for reset in ({"at": 11.0, "what": "fresh"}, {**moved("back", 0, 1), "at": 11.0}):
+        assert judge(tmp_path, [trail_of(tmp_path, [*begun, reset], LOOKS_BACK)], LOOKS_BACK) == (0, 1, 1)
+
+
+def test_of_two_consumers_one_was_far_behind(tmp_path):
+    ahead = trail_of(tmp_path, [batch(0, step, 11.0, FIRST) for step in range(3)], FIRST)
+    behind = trail_of(tmp_path, [batch(0, 0, 11.0, SECOND)], SECOND)
+    assert judge(tmp_path, [ahead, behind], FIRST) == (0, 1, 1)
+    assert judge(tmp_path, [behind], FIRST) == (1, 0, 1)
+
+
+# --- files ---
+
+
+def test_files_ahead_of_the_trainer_are_ready_and_all_else_is_left_over(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    half = "." + file_name((1, 5)) + ".4d.tmp"
+    for name in ("stream.json", half, *map(file_name, [(0, 19), (1, 3), (1, 4), (2, 0)])):
+        (files / name).touch()
+    (tmp_path / "progress").write_text("1\n4\n")
+    seed = next(work.seed for work in WORKS if work.files)
+    assert declared.ready_files(tmp_path) == {ReadyBatch(seed, 1, 4), ReadyBatch(seed, 2, 0)}
+    assert declared.left_over(tmp_path) == sorted([half, file_name((0, 19)), file_name((1, 3))])
+
+
+# --- what was not shown ---
+
+EVERY_POINT = Counter(dict.fromkeys(POINTS, 10))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hits", "kills", "judged", "taken", "told"),
+    [
+        (1000, EVERY_POINT, 1000, 18000, 18000, []),
+        (30, Counter(), 30, 540, 540, []),
+        (30, Counter(), 29, 500, 500, ["29 of 30 kills"]),
+        (30, Counter(), 30, 0, 540, ["0 batches are in the journals, 540 were taken"]),
+        (30, Counter(), 30, 700, 700, ["too few kills for 700 batches"]),
+        (1000, EVERY_POINT - Counter(["worker.started"]), 1000, 18000, 18000, ["1 points were hit too rarely"]),
+    ],
+)
+def test_what_was_not_shown_is_no_success(wanted, hits, kills, judged, taken, told):
+    assert shortfalls(wanted, hits, kills, judged, taken) == told
