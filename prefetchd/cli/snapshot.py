@@ -11,7 +11,7 @@ from typing import Any
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.status_layout import HEAD, STATUS_BYTES, decode_head, decode_snapshot
+from prefetchd.wire.status_layout import HEAD, MAGIC, STATUS_BYTES, decode_head, decode_snapshot
 
 HANGING_AFTER_S = 3.0
 AGAIN_S = 0.005
@@ -28,29 +28,39 @@ class Report:
 
 
 def read_report(paths: RuntimePaths) -> Report:
-    """The daemon's last word. Raises ProtocolError when the segment is of another version."""
+    """The daemon's last word. Waits up to a second for one that is just starting. Raises ProtocolError when the segment
+    is of another version, or still says nothing."""
+    for _ in range(_ATTEMPTS):
+        report = _read(paths)
+        if report is not None:
+            return report
+        time.sleep(AGAIN_S)
+    raise ProtocolError("the daemon is starting, and has yet to say anything of itself: ask again")
+
+
+def _read(paths: RuntimePaths) -> Report | None:
+    """None while the segment is being made, or is written faster than it can be read."""
     try:
         fd = os.open("/dev/shm" + paths.status_segment, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return Report("absent")
     try:
+        # It has its name before its size, and its size before its head.
         if os.fstat(fd).st_size < STATUS_BYTES:
-            raise ProtocolError("the status segment is too short")
+            return None
         with mmap.mmap(fd, STATUS_BYTES, prot=mmap.PROT_READ) as memory:
-            return _report(memory)
+            return _report(memory) if memory[: len(MAGIC)].strip(b"\0") else None
     finally:
         os.close(fd)
 
 
-def _report(memory: mmap.mmap) -> Report:
-    for _ in range(_ATTEMPTS):
-        head = decode_head(memory[: HEAD.size])
-        found = decode_snapshot(memory, head.current)
-        if found is not None:
-            age_s = max(0.0, (time.monotonic_ns() - head.heartbeat_ns) / 1e9)
-            return Report(_state(head.pid, found, age_s), age_s, found)
-        time.sleep(AGAIN_S)
-    raise ProtocolError("the daemon is starting, and has yet to say anything of itself: ask again")
+def _report(memory: mmap.mmap) -> Report | None:
+    head = decode_head(memory[: HEAD.size])
+    found = decode_snapshot(memory, head.current)
+    if found is None:
+        return None
+    age_s = max(0.0, (time.monotonic_ns() - head.heartbeat_ns) / 1e9)
+    return Report(_state(head.pid, found, age_s), age_s, found)
 
 
 def _state(pid: int, found: dict[str, Any], age_s: float) -> str:

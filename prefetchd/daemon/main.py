@@ -29,6 +29,7 @@ from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 
 DESCRIPTORS = 65536
 TELL_EVERY_S = 0.25
+NOTED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = logging.getLogger("prefetchd")
 
@@ -107,7 +108,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
         ending.callback(service.close)
         if options.metrics is not None:
             ending.callback(service.answer_scrapes(options.metrics).close)
-        _stop_on_signals(loop, service)
+        ending.callback(_stop_on_signals(loop, service))
         kill_point("daemon.start.deaf")
         ending.callback(Presence(loop, paths, lock, generation, service, options.listening).close)
         log.info(
@@ -140,7 +141,8 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _stop_on_signals(loop: Loop, service: Service) -> None:
+def _stop_on_signals(loop: Loop, service: Service) -> Callable[[], None]:
+    """Returns what is to be called once they are not awaited any more: they cannot break the ending then."""
     wake, woken = socket.socketpair()
     wake.setblocking(False)
     woken.setblocking(False)
@@ -149,7 +151,7 @@ def _stop_on_signals(loop: Loop, service: Service) -> None:
     def note(number: int, _frame: object) -> None:
         names.append(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in NOTED_SIGNALS:
         signal.signal(number, note)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
@@ -167,3 +169,11 @@ def _stop_on_signals(loop: Loop, service: Service) -> None:
     loop.watch(woken.fileno(), woke)
     # The pair lives as long as the loop that watches it.
     loop.keep = (wake, woken)
+
+    def ignore() -> None:
+        # An interpreter that ends takes its own handlers back, so that signals would kill it; it leaves SIG_IGN.
+        for number in NOTED_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+
+    return ignore

@@ -15,6 +15,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
@@ -266,7 +267,7 @@ def _reserve(fd: int, header: SegmentHeader, begin: int, end: int, directory: st
         what = "shared memory" if directory == SHARED_MEMORY else directory
         where = "/dev/shm (docker: --shm-size)" if directory == SHARED_MEMORY else "it"
         raise NoSpaceError(
-            f"{what} is full: {begin >> 20} of {header.segment_bytes >> 20} MiB could be reserved "
+            f"{what} is full: {format_bytes(begin)} of {format_bytes(header.segment_bytes)} could be reserved "
             f"({error.strerror}). Lower buffer=, or enlarge {where}",
             end - begin,
         ) from None

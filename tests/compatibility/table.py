@@ -27,8 +27,8 @@ HEAD = """\
 Each case below was run twice, once with torch's DataLoader and once with PrefetchLoader, with the same arguments. What
 came out was compared: types, values to the last bit, dtypes, shapes, strides, the order of keys and of batches, which
 names stand for one object and which tensors for one memory, and of errors the type, text, arguments, attributes and
-the functions that the traceback shows. Where the two differ the reason and what may differ stood in the case before it
-was run: another difference fails.
+the functions that the traceback shows. Where the two differ, the case says why and exactly what may differ: another
+difference fails. The reasons were written before the cases were run, but for three whose difference was seen first.
 
 `python -m tests.compatibility.table` draws this file anew from a run; the cases are in `tests/compatibility/`, and
 `pytest tests/compatibility` runs them too. "Workers" is DataLoader's `num_workers` in that case: with 0 its batches are

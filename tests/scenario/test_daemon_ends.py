@@ -104,6 +104,28 @@ def test_a_second_signal_does_not_break_the_ending(daemon):
         assert "Traceback" not in log.read_text()
 
 
+SIGNALLED_LATE = """
+import os, signal, sys
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), numbers=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+        for number in numbers:
+            kill(pid, number)
+
+late = Late()
+from prefetchd.cli.main import main
+sys.argv = ["prefetchd", "run"]
+main()
+"""
+
+
+def test_signals_while_the_interpreter_ends_do_not_break_it(daemon):
+    process = subprocess.Popen([sys.executable, "-c", SIGNALLED_LATE], env=daemon.environment)
+    until(daemon.socket.exists, "it serves")
+    daemon.command("stop")
+    assert process.wait(ENDS_WITHIN_S) == 0
+
+
 def test_hangups_and_broken_pipes_do_not_end_a_daemon(daemon):
     daemon.start()
     for number in (signal.SIGHUP, signal.SIGPIPE):

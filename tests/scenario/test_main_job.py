@@ -17,6 +17,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader, default_convert, get_worker_info
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.runtime_paths import SEGMENT_PREFIX
 from tests.scenario.datasets import Dice, Made, Numbers, equal
 from tests.scenario.oracle import epoch_batches
 from tests.scenario.watching import open_fds
@@ -150,17 +151,23 @@ def test_the_trainers_own_randomness_is_left_alone():
 
 def test_batches_outlive_the_loader_and_nothing_outlives_them():
     gc.collect()
-    before = open_fds(os.getpid())
+    before, others = open_fds(os.getpid()), _rings_mapped()
     with PrefetchLoader(Numbers(40), batch_size=4, buffer=4) as loader:
         kept = next(iter(loader))[0]
     del loader
     gc.collect()
     assert torch.equal(kept, torch.arange(4).view(4, 1).expand(4, 4))
     assert open_fds(os.getpid()) > before, "the ring's, and the session that keeps the slot"
+    assert _rings_mapped() > others, "it is in the ring"
     del kept
     gc.collect()
     assert open_fds(os.getpid()) == before
-    assert "prefetchd" not in Path("/proc/self/maps").read_text(), "nor is the ring mapped"
+    assert _rings_mapped() <= others, "nor is the ring mapped"
+
+
+def _rings_mapped():
+    """The rings that this process has mapped: a test that failed before keeps its own."""
+    return {line.split()[5] for line in Path("/proc/self/maps").read_text().splitlines() if SEGMENT_PREFIX in line}
 
 
 def test_large_arrays_travel_beside_the_pickle():

@@ -100,7 +100,8 @@ def test_shared_memory_fills_up_while_training(daemon):
     )
     assert said["seen"] == "True"
     assert said["errors"].count("epoch 0, step 10") == 1
-    assert "Raise buffer=" in said["errors"]
+    assert "which cannot grow: shared memory is full" in said["errors"]
+    assert "enlarge /dev/shm" in said["errors"]
     assert said["status"] == "0 healthy"
     assert "the dataset takes" in said["other"]
     assert said["end"] == "reached"

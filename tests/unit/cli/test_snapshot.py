@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from prefetchd.cli import snapshot
 from prefetchd.cli.snapshot import Report, read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.process_stat import process_stat
@@ -41,8 +42,8 @@ def write(paths, *, pid=None, age_s=0.0, ticks=None, copies=(0, 1), current=0, d
     head = encode_head(StatusHead(pid, 1, heartbeat_ns, current))
     data[: len(head)] = head
     for copy in copies:
-        snapshot = encode_snapshot({"copy": copy, "daemon": {"pid": pid, "start_ticks": ticks}})
-        data[copy_offset(copy) : copy_offset(copy) + len(snapshot)] = snapshot
+        said = encode_snapshot({"copy": copy, "daemon": {"pid": pid, "start_ticks": ticks}})
+        data[copy_offset(copy) : copy_offset(copy) + len(said)] = said
         if damage:
             data[copy_offset(copy) + 12] ^= 1
     with open("/dev/shm" + paths.status_segment, "wb") as file:
@@ -107,11 +108,26 @@ def test_a_daemon_that_has_not_said_anything_yet_is_an_error_that_says_so(paths)
         read_report(paths)
 
 
+def test_what_is_no_status_segment_is_an_error(paths):
+    with open("/dev/shm" + paths.status_segment, "wb") as file:
+        file.write(b"SOMETHING" * STATUS_BYTES)
+    with pytest.raises(ProtocolError, match="not a status segment"):
+        read_report(paths)
+
+
 @pytest.mark.parametrize("size", [0, HEAD_BYTES, STATUS_BYTES])
-def test_what_is_no_status_segment_is_an_error(paths, size):
+def test_one_that_is_being_made_is_waited_for(paths, size, monkeypatch):
     with open("/dev/shm" + paths.status_segment, "wb") as file:
         file.write(bytes(size))
-    with pytest.raises(ProtocolError, match="status segment"):
+    monkeypatch.setattr(snapshot.time, "sleep", lambda _: write(paths))
+    assert read_report(paths).state == "running"
+
+
+@pytest.mark.parametrize("size", [0, HEAD_BYTES, STATUS_BYTES])
+def test_one_that_is_never_made_is_an_error(paths, size):
+    with open("/dev/shm" + paths.status_segment, "wb") as file:
+        file.write(bytes(size))
+    with pytest.raises(ProtocolError, match="yet to say anything"):
         read_report(paths)
 
 

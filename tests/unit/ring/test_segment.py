@@ -202,7 +202,7 @@ def full_after(free_bytes: int):
 def test_no_room_for_the_records_is_told_and_leaves_nothing(make, name, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full_after(0))
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(NoSpaceError, match=r"0 of 8 MiB could be reserved .*Lower buffer=, or enlarge /dev/shm"):
+    with pytest.raises(NoSpaceError, match=r"0 B of 8\.0 MiB could be reserved .*Lower buffer=, or enlarge /dev/shm"):
         make(slots=8, slot_bytes=1 << 20)
     assert not os.path.exists("/dev/shm" + name)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -213,7 +213,7 @@ def test_no_room_for_a_slot_is_told_and_what_was_reserved_can_be_used(make, monk
     ring = make(slots=8, slot_bytes=1 << 20)
     monkeypatch.setattr(os, "posix_fallocate", full_after(ring.header.slot_payload_offset(3)))
     assert [ring.reserve_step() for _ in range(3)] == [1, 2, 3]
-    with pytest.raises(NoSpaceError, match=r"shared memory is full: 3 of 8 MiB .*No space left on device"):
+    with pytest.raises(NoSpaceError, match=r"shared memory is full: 3\.0 MiB of 8\.0 MiB .*No space left on device"):
         ring.reserve_step()
     assert told_slots(ring) == 3
     ring.memory.batch(2)[:4] = b"used"
