@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import time
@@ -10,7 +11,7 @@ from prefetchd.wire.errors import CallerError, DaemonUnavailableError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
-from prefetchd_client.autostart import MOST_FAILED_STARTS, connect, launch, outcome
+from prefetchd_client.autostart import MOST_FAILED_STARTS, START_TIMEOUT_S, connect, launch, outcome
 
 SUPERVISOR_GRACE_S = 10.0
 FIRST_PAUSE_S = 0.002
@@ -30,6 +31,7 @@ class Reconnection:
         self._next_step_s = 0.0
         self._start_lock = LockFile(paths.start_lock)
         self._starting: subprocess.Popen[bytes] | None = None
+        self._launched_s = 0.0
         self._failed_starts = 0
 
     @property
@@ -41,10 +43,15 @@ class Reconnection:
         """A connection, or None: not yet, or never if `error` says so. Does not block."""
         if self.error is not None or self.pause_s:
             return None
+        sock = None
         try:
-            sock = connect(self._paths, timeout_s=0.0)
-            if sock is None:
-                self._see_to_a_daemon()
+            # A launch ends a moment after its daemon serves; once connected we would have to wait for that.
+            if self._starting is not None:
+                self._see_to_the_launch(self._starting)
+            else:
+                sock = connect(self._paths, timeout_s=0.0)
+                if sock is None:
+                    self._see_to_a_daemon()
         except DaemonUnavailableError as error:
             self.error = error
             return None
@@ -58,6 +65,9 @@ class Reconnection:
         """Lets go of what it has under way. Idempotent. Waits for a daemon that it has begun to start: that detaches
         itself within a second."""
         if self._starting is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._starting.wait(START_TIMEOUT_S)
+            self._starting.kill()
             self._starting.communicate()
             self._starting = None
         self._start_lock.release()
@@ -68,22 +78,27 @@ class Reconnection:
             self._starting.stdout.close()
         self._start_lock.leave()
 
-    def _see_to_a_daemon(self) -> None:
-        if self._starting is not None:
-            if self._starting.poll() is None:
+    def _see_to_the_launch(self, starting: subprocess.Popen[bytes]) -> None:
+        if starting.poll() is None:
+            if time.monotonic() < self._launched_s + START_TIMEOUT_S:
                 return
-            failure = outcome(self._starting, self._paths)
-            self._starting = None
-            self._start_lock.release()
-            if failure is not None:
-                self._failed(failure)
-        elif time.monotonic() >= self._may_start_at_s and self._may_start():
+            starting.kill()
+        failure = outcome(starting, self._paths)
+        self._starting = None
+        self._start_lock.release()
+        self._pause_s = FIRST_PAUSE_S
+        if failure is not None:
+            self._failed(failure)
+
+    def _see_to_a_daemon(self) -> None:
+        if time.monotonic() >= self._may_start_at_s and self._may_start():
             try:
                 self._starting = launch(self._paths, self._config)
             except DaemonUnavailableError as failure:
                 self._start_lock.release()
                 self._failed(failure)
                 return
+            self._launched_s = time.monotonic()
             kill_point("client.daemon.launched")
             self._pause_s = FIRST_PAUSE_S
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import time
 
@@ -25,14 +28,17 @@ def paths(tmp_path):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """steps(found) makes steps, without waiting in between, until there is an error."""
+    """steps(found) makes steps, without waiting in between, until there is an error or a connection (it is closed)."""
     now_s = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
 
     def go(found, most=100):
         pauses = []
         for _ in range(most):
-            assert found.step() is None
+            sock = found.step()
+            if sock is not None:
+                sock.close()
+                break
             if found.error is not None:
                 break
             pauses.append(found.pause_s)
@@ -122,3 +128,38 @@ def test_a_forked_child_keeps_nothing_of_a_start_that_is_under_way(paths, monkey
     finally:
         starting.kill()
         starting.wait()
+
+
+def test_a_launch_that_takes_longer_to_end_than_its_daemon_to_serve_is_not_waited_for(paths, steps, monkeypatch):
+    """As `run --detach` does: next() must not wait for its end."""
+    stdin, hold = os.pipe()
+    process = subprocess.Popen(["cat"], stdin=stdin, stdout=subprocess.PIPE)
+    os.close(stdin)
+    monkeypatch.setattr(reconnection, "launch", lambda *_: process)
+    found = Reconnection(paths, supervised=False)
+    steps(found, 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as serving:
+        serving.bind(str(paths.socket))
+        serving.listen()
+        assert len(steps(found, 20)) == 20
+        os.close(hold)
+        process.wait()
+        pauses = steps(found, 20)
+    assert len(pauses) == 1, "it sees the end, and then it connects"
+    assert pauses[0] == pytest.approx(reconnection.FIRST_PAUSE_S)
+    assert not paths.start_lock.exists()
+
+
+def test_a_launch_that_never_ends_is_killed_and_tried_again(paths, steps, monkeypatch):
+    launched = []
+
+    def launch(*_):
+        launched.append(subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE))
+        return launched[-1]
+
+    monkeypatch.setattr(reconnection, "launch", launch)
+    found = Reconnection(paths, supervised=False)
+    steps(found, 3000)
+    assert isinstance(found.error, DaemonUnavailableError)
+    assert len(launched) == MOST_FAILED_STARTS
+    assert all(process.returncode == -signal.SIGKILL for process in launched)
