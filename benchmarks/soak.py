@@ -115,6 +115,9 @@ def samples(batches: int, until_s: float) -> Iterator[Sample]:
 def judge(found: list[Sample]) -> bool:
     """Prints first, last and slope of everything; True when nothing grew."""
     steady = found[WARM_UP:]
+    if not steady:
+        print(f"too short to judge: more than {WARM_UP * SAMPLE_EVERY_BATCHES:,} batches are needed; raise --minutes")
+        return False
     tenth = max(1, len(steady) // 10)
     went_well = True
     print(f"  {'':18} {'first tenth':>12} {'last tenth':>12} {'a million batches more':>24}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 
 import psutil
 import pytest
@@ -114,7 +115,8 @@ def all_stopped(processes: list[psutil.Process]):
         yield
     finally:
         for process in processes:
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def is_stopped(process: psutil.Process) -> bool:
@@ -136,6 +138,31 @@ def test_workers_or_zygotes_are_stopped_and_nothing_is_lost(shared_daemon, whom)
         assert equal(seen, epoch_batches(Dice(400), 0, batch_size=4, seed=5, shuffle=True))
         assert stream_when(shared_daemon, whom.__name__)["worker_deaths"] == 0
         assert all(each.is_running() for each in victims)
+
+
+class _SlowDice(Dice):
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+def test_stopped_workers_do_not_outlive_their_killed_daemon(daemon):
+    """They were about to write: nothing of it comes into a batch of the next daemon's."""
+    daemon.start("--workers", "2")
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 5, "num_workers": 2, "buffer": 16}
+    with PrefetchLoader(_SlowDice(400), **arguments, stream="held") as loader:
+        iterator = iter(loader)
+        seen = [next(iterator)]
+        victims = workers(daemon)
+        assert len(victims) == 2
+        with all_stopped(victims):
+            until(lambda: all(map(is_stopped, victims)), "they are stopped")
+            pid = daemon.pid
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: all(map(is_gone, [pid, *(each.pid for each in victims)])), "all are gone")
+        seen += [[each.clone() for each in batch] for batch in iterator]
+        assert equal(seen, epoch_batches(Dice(400), 0, batch_size=4, seed=5, shuffle=True))
+        assert loader.stats()["reconnections"] == 1
 
 
 def test_the_daemon_is_stopped_and_goes_on(shared_daemon):
