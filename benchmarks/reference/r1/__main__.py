@@ -5,7 +5,7 @@
 Both make batches of augmented JPEGs on all CPUs, from 16 to 20 ahead of a trainer that writes its two lines every 4
 batches. The trainer takes a batch as often as a plain pool can make them, less 15 %. The script looks four times
 in the time that its buffer lasts. Reported are the seconds that the trainer waited for files: for its first one, which
-is the time to start and to fill, and for all others.
+is the time to start and to fill, and for all others; a batch is late when its file is not there at the first look.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from benchmarks.harness import describe_machine
 from benchmarks.reference.r1.script import make_batch
-from benchmarks.reference.r1.trainer import train
+from benchmarks.reference.r1.trainer import Waited, train
 
 BATCHES, BATCH_SIZE = 100, 16
 LOW, HIGH, WRITE_EVERY = 16, 20, 4
@@ -55,7 +55,7 @@ def batch_s() -> float:
         return (time.perf_counter() - began_s) / count
 
 
-def with_script(step_s: float, epochs: int) -> tuple[float, float, float]:
+def with_script(step_s: float, epochs: int) -> Waited:
     with places() as (disk, progress):
         numbers = [BATCHES, BATCH_SIZE, LOW, HIGH, HIGH * step_s / 4, epochs]
         command = [sys.executable, "-m", "benchmarks.reference.r1.script", disk, progress, *map(str, numbers)]
@@ -75,7 +75,7 @@ def with_script(step_s: float, epochs: int) -> tuple[float, float, float]:
             script.wait()
 
 
-def with_daemon(step_s: float, epochs: int) -> tuple[float, float, float]:
+def with_daemon(step_s: float, epochs: int) -> Waited:
     with places() as (disk, progress), tempfile.TemporaryDirectory(prefix="prefetchd-bench-") as directory:
         config = Path(directory, "streams.toml")
         config.write_text(
@@ -112,10 +112,12 @@ def main() -> None:
     print(f"a batch of {BATCH_SIZE} every {step_s * 1e3:.1f} ms, {arguments.epochs} epochs of {BATCHES}")
     for number in range(arguments.rounds):
         for name, run in (("R1's script", with_script), ("prefetchd", with_daemon)):
-            first_s, others_s, total_s = run(step_s, arguments.epochs)
+            waited = run(step_s, arguments.epochs)
             print(
-                f"  round {number + 1}  {name:12} waited {first_s:6.2f} s for the first batch, {others_s:7.3f} s for "
-                f"all others ({others_s / total_s:.2%} of the run of {total_s:.1f} s)",
+                f"  round {number + 1}  {name:12} waited {waited.first_s:6.2f} s for the first batch, "
+                f"{waited.others_s:7.3f} s for all others, {waited.late} of which were late; "
+                f"{waited.others_s / waited.total_s:.2%} and, with the first, "
+                f"{(waited.first_s + waited.others_s) / waited.total_s:.1%} of the run of {waited.total_s:.1f} s",
                 flush=True,
             )
 

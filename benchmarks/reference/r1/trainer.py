@@ -5,9 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 LOOK_AGAIN_S = 0.001
+
+
+class Waited(NamedTuple):
+    """Seconds for the first batch, for all others, how many of these were not there at the first look, seconds in
+    all."""
+
+    first_s: float
+    others_s: float
+    late: int
+    total_s: float
 
 
 def train(
@@ -19,10 +29,10 @@ def train(
     batches: int,
     step_s: float,
     write_every: int,
-) -> tuple[float, float, float]:
-    """(seconds that it waited for the first batch, for all others, seconds in all). `step_s` is the work of a device on
-    one batch: the CPU has nothing to do meanwhile."""
+) -> Waited:
+    """`step_s` is the work of a device on one batch: the CPU has nothing to do meanwhile."""
     first_s = others_s = 0.0
+    late = 0
     began_s = time.perf_counter()
     for epoch in range(epochs):
         for batch in range(batches):
@@ -31,14 +41,17 @@ def train(
                     file.write(f"{epoch}\n{batch}\n")
             asked_s = time.perf_counter()
             path = path_of(epoch, batch)
+            is_late = False
             while not os.path.exists(path):
+                is_late = True
                 time.sleep(LOOK_AGAIN_S)
             waited_s = time.perf_counter() - asked_s
             if epoch == batch == 0:
                 first_s = waited_s
             else:
                 others_s += waited_s
+                late += is_late
             content = load(path)
             time.sleep(step_s)
             del content
-    return first_s, others_s, time.perf_counter() - began_s
+    return Waited(first_s, others_s, late, time.perf_counter() - began_s)
