@@ -197,3 +197,35 @@ print("failed:", stream()["failed_batches"], stream()["failure"])
     )
     assert said["right:"] == "True"
     assert said["failed:"] == "0 None"
+
+
+def test_full_while_the_ring_must_grow(room):
+    """It stays as it is, and only what does not fit is an error."""
+    said = room(
+        """
+mount("4m")
+lengths = [1000] * 40 + [60_000] * 4 + [1000] * 36
+with open(config, "w") as file:
+    file.write(f'[streams.train]\\ndataset = "tests.scenario.bad_datasets:Strings"\\nbatch_size = 4\\n')
+    file.write(f'dataset_args = {{lengths = {lengths}}}\\nbuffer = 6\\nstore = {{ram_disk = "{disk}"}}\\n')
+prefetchd("run", "--detach", "--config", config)
+with PrefetchLoader.attach("train") as loader:
+    iterator = iter(loader)
+    first = [len(batch[0]) for batch in (next(iterator), next(iterator))]
+    occupy_disk()
+    seen, errors = [], []
+    for _ in range(18):
+        try:
+            seen.append(len(next(iterator)[0]))
+        except BatchTooLargeError as error:
+            errors.append(str(error))
+    print("seen:", first + seen == [1000] * 19 or seen)
+    print("errors:", errors)
+    print("end:", next(iterator, "reached"))
+"""
+    )
+    assert said["seen:"] == "True"
+    assert said["errors:"].count("epoch 0, step 10") == 1
+    assert "which cannot grow" in said["errors:"]
+    assert "enlarge it" in said["errors:"]
+    assert said["end:"] == "reached"
