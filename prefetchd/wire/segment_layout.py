@@ -35,13 +35,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import struct
+
+import xxhash
 
 from prefetchd.wire.errors import ProtocolError
 
 MAGIC = b"PFDRING\0"
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20
 
@@ -257,9 +258,9 @@ def decode_slot_record(data: bytes | memoryview, offset: int = 0) -> SlotRecord:
 
 
 def payload_digest(payload: memoryview) -> int:
-    """What a slot's record has as `digest`: the first eight bytes of the payload's SHA-1 (RFC 3174), as a little-endian
-    number; 1 if that is 0, which says that none was taken."""
-    return int.from_bytes(hashlib.sha1(payload, usedforsecurity=False).digest()[:8], "little") or 1
+    """What a slot's record has as `digest`: the payload's XXH3 of 64 bits, with seed 0 (the specification is in
+    xxhash's repository: doc/xxhash_spec.md); 1 if that is 0, which says that none was taken."""
+    return xxhash.xxh3_64_intdigest(payload) or 1
 
 
 def slots_of_batch(data: bytes | memoryview, header: SegmentHeader, slot: int) -> tuple[int, ...]:

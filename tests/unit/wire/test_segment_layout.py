@@ -189,7 +189,7 @@ FIELDS = (
 )
 DAMAGE = {
     "magic": [b"PFDRINH\0", b"\0" * 8],
-    "version": [0, 1, 3, 1 << 31],
+    "version": [0, 1, 2, 4, 1 << 31],
     "header bytes": [0, 160, 8192],
     "slots": [0, 4, 6, 65, SLOTS_LIMIT + 1, 1 << 63, (1 << 64) - 1],
     "slot bytes": [0, 4096, 8191, 1 << 40, (1 << 64) - 1],
