@@ -56,11 +56,14 @@ def status() -> dict[str, Any]:
     return found
 
 
-def wait_until_full(depth: int) -> None:
+def when_full(depth: int, made: int = 0) -> dict[str, Any]:
+    """The stream, once its ring is full and `made` batches have been made."""
     while True:
-        ring = status()["streams"][0]["ring"]
-        if ring is not None and ring["slots"] >= depth and ring["ready"] + ring["leased"] >= ring["slots"] - 1:
-            return
+        stream: dict[str, Any] = status()["streams"][0]
+        ring = stream["ring"]
+        is_full = ring and ring["slots"] >= depth and ring["ready"] + ring["leased"] >= ring["slots"] - 1
+        if is_full and stream["produced_batches"] >= made:
+            return stream
         time.sleep(0.5)
 
 
@@ -70,15 +73,15 @@ def run(depth: int, length: int, batches: int) -> tuple[float, float, float, flo
     with own_daemon(workers=2), PrefetchLoader(Busy(length), buffer=depth, **arguments) as loader:
         stream = endless(loader)
         next(stream)
-        wait_until_full(depth)
+        before = when_full(depth)
         process = psutil.Process(status()["daemon"]["pid"])
-        before, cpu = status()["streams"][0], process.cpu_times()
+        cpu = process.cpu_times()
         began_s = time.perf_counter()
         for _ in itertools.islice(stream, batches):
             pass
         took_s = time.perf_counter() - began_s
-        wait_until_full(depth)
-        after, cpu_after = status()["streams"][0], process.cpu_times()
+        # The status is a moment old: it may be full still, or again.
+        after, cpu_after = when_full(depth, before["produced_batches"] + batches // 2), process.cpu_times()
         made = after["produced_batches"] - before["produced_batches"]
         tasks = after["tasks"] - before["tasks"]
         spent_s = cpu_after.user + cpu_after.system - cpu.user - cpu.system

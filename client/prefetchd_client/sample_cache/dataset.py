@@ -234,7 +234,10 @@ class SampleCache(Dataset[Any]):
             store = self._opened() or self._created(sample)
             if index >= store.rows:
                 return sample, BEYOND
-            values = self._structured(store, lambda: sample).take(sample)
+            structure = self._structured(store, lambda: sample)
+            values = structure.take(sample)
+            # As it will be read from now on: dense, whatever the strides that it was made with.
+            sample = structure.make(values)
             if not store.writable:
                 self._turn_off(f"{self.directory} cannot be written to")
                 return sample, REFUSED

@@ -70,6 +70,15 @@ def same(one, other):
         assert one == other
 
 
+def test_the_sample_that_is_stored_just_now_is_as_it_will_be_read(tmp_path):
+    """Or a transform would meet other strides in the first epoch."""
+    cache = SampleCache(Listed([torch.arange(24).view(2, 4, 3).permute(2, 0, 1)] * 2), tmp_path)
+    first, again = cache[1], cache[1]
+    assert cache.dataset.asked == [1]
+    assert first.stride() == again.stride() == (8, 4, 1)
+    assert torch.equal(first, cache.dataset.samples[1])
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_is_what_it_was(name, tmp_path):
     dataset = Listed([SAMPLES[name]] * 3)
