@@ -23,11 +23,12 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 
 class DaemonWatch:
     """`pid` of the daemon that serves, 0 while there is none; `deaths`, each with its time and what was ready then, as
-    `ready` tells it."""
+    `ready` tells it; `served`, when each daemon was first seen to serve."""
 
     def __init__(self, paths: RuntimePaths, processes: Processes, ready: Callable[[], set[ReadyBatch]]) -> None:
         self.pid = 0
         self.deaths: list[tuple[float, set[ReadyBatch]]] = []
+        self.served: list[float] = []
         self._paths = paths
         self._ready = ready
         self._processes = processes
@@ -49,6 +50,7 @@ class DaemonWatch:
             with contextlib.suppress(ProcessLookupError):
                 self._pidfd = os.pidfd_open(pid)
                 self.pid = pid
+                self.served.append(time.monotonic())
                 happened = f"daemon {pid} serves"
         if self.pid and not self._locked and not self._ended:
             self._locked = self._lock.acquire()

@@ -50,7 +50,9 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
     wrongs: Counter[str] = Counter()
     for trail in driver.trails:
         wrongs += trail.wrongs
-    again, excused, asked = recomputed(driver.watch.deaths, driver.stops, Samples(directory / "samples"), driver.trails)
+    watch = driver.watch
+    samples = Samples(directory / "samples")
+    again, excused, asked = recomputed(watch.deaths, watch.served, driver.stops, samples, driver.trails)
     leaked = driver.leaked()
     crashes = crashes_in(next(directory.glob("prefetchd/*.log"), None))
     hits = kills_by_point(driver.kill_log)

@@ -96,6 +96,8 @@ class Trail:
         """When a life, or a loader, of it began."""
         self.resets: list[float] = []
         """When it asked for another ring, or went back."""
+        self.closes: list[float] = []
+        """When a loader of it was closed in order."""
         self.yields: dict[Position, float] = {}
         """When a position was yielded last."""
         self._path = path
@@ -129,6 +131,8 @@ class Trail:
                 self.resets.append(line["at"])
         elif what == "fresh":
             self.resets.append(line["at"])
+        elif what == "closed":
+            self.closes.append(line["at"])
         elif what == "changed":
             self._blame("changed", f"a batch changed while it was held, digest {line['digest']}")
         elif what == "error":
@@ -184,14 +188,25 @@ class Samples:
 
 
 def recomputed(
-    deaths: list[tuple[float, set[ReadyBatch]]], stops: list[float], samples: Samples, trails: list[Trail]
+    deaths: list[tuple[float, set[ReadyBatch]]],
+    served: list[float],
+    stops: list[float],
+    samples: Samples,
+    trails: list[Trail],
 ) -> tuple[list[str], int, int]:
     """Batches that were ready when a daemon died and were made again: in words those for which there was no reason;
     then how many had one (a daemon was stopped in order meanwhile, and its rings with it; a trainer of the stream began
     anew, and may have been handed them before: where there is a lookback that is none, but that it went back or asked
-    for another ring; or one of two had yielded them, and the other was too far behind for them to be kept); then of how
-    many batches all this was asked. `stops` are when daemons were told to stop."""
+    for another ring; or it closed its loader while there was no daemon, and took the ring with it; or one of two had
+    yielded them, and the other was too far behind for them to be kept); then of how many batches all this was asked.
+    `served` are when daemons began to serve, `stops` when they were told to stop."""
     unexcused, excused, asked = [], 0, 0
+    ends = [died_s for died_s, _ in deaths]
+
+    def no_daemon_at(at_s: float) -> bool:
+        died_s = max((each for each in ends if each < at_s), default=None)
+        return died_s is not None and not any(died_s < each < at_s for each in served)
+
     for number, (died_s, ready) in enumerate(deaths):
         for batch in ready:
             work = next(each for each in WORKS if each.seed == batch.seed)
@@ -206,6 +221,7 @@ def recomputed(
             consumers = [trail for trail in trails if trail.work.seed == batch.seed]
             beginnings = [trail.resets if work.lookback else trail.lives for trail in consumers]
             reasons = [*stops, *itertools.chain.from_iterable(beginnings)]
+            reasons += [at_s for trail in consumers for at_s in trail.closes if no_daemon_at(at_s)]
             reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
             if any(died_s < at_s < made_s for at_s in reasons):
                 excused += 1

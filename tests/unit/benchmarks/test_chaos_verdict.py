@@ -79,13 +79,13 @@ def test_each_fault_is_found_once(tmp_path, lines, kind):
 DIED_S, MADE_S = 10.0, 12.0
 
 
-def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S):
+def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=()):
     """What becomes of batch 2 of epoch 0, ready when the daemon died, a sample of which was made again."""
     seed = derive(work.seed, SAMPLE, 0, 2 * work.batch_size + 1) >> 1
     notes = tmp_path / "samples"
     notes.write_bytes(NOTE.pack(seed, int(1e9)) + NOTE.pack(seed, int(made_s * 1e9)))
     ready = {ReadyBatch(work.seed, 0, 2)}
-    again, excused, asked = recomputed([(DIED_S, ready)], list(stops), Samples(notes), trails)
+    again, excused, asked = recomputed([(DIED_S, ready)], list(served), list(stops), Samples(notes), trails)
     return len(again), excused, asked
 
 
@@ -107,6 +107,12 @@ def test_only_what_lies_between_is_a_reason(tmp_path, at_s, excused):
 def test_another_stream_s_beginning_is_no_reason(tmp_path):
     other = trail_of(tmp_path, [{"at": 11.0, "what": "life", "life": 2}], FIRST)
     assert judge(tmp_path, [other]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("served_s", "excused"), [(11.5, 1), (10.5, 0)])
+def test_a_loader_that_is_closed_without_a_daemon_takes_its_ring_with_it(tmp_path, served_s, excused):
+    closed = trail_of(tmp_path, [{"at": 11.0, "what": "closed"}], LOOKS_BACK)
+    assert judge(tmp_path, [closed], LOOKS_BACK, served=[1.0, served_s]) == (1 - excused, excused, 1)
 
 
 def test_with_a_lookback_a_new_life_is_no_reason(tmp_path):
