@@ -177,7 +177,8 @@ class SimTrainer:
         return not self.can_next(number) and cursor.ended_at is not None and cursor.ended_at <= cursor.step
 
     def assume(self, cursor: SimCursor) -> None:
-        """The cursor's epoch was planned otherwise than it begins: as the client does it."""
+        """The cursor's epoch was planned otherwise than it begins: as the client does it. Other batches are wanted."""
+        self.world.kept.clear()
         self.world.send(self, Assume(cursor.epoch, self.world.variant))
         for each in [each for each in self.cursors.values() if each.epoch >= cursor.epoch]:
             former = each.number
