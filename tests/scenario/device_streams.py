@@ -18,6 +18,16 @@ def expected(epoch: int, length: int = 100):
     return epoch_batches(Numbers(length), epoch, batch_size=4, seed=5, shuffle=True)
 
 
+def copied_by_the_holder(bench, loader) -> list[list]:
+    """An epoch, batch by batch copied to the device and dropped; what the device has then."""
+    found = []
+    for batch in loader:
+        found.append([bench.to_device(each) for each in batch])
+        del batch
+    read = [[bench.read(each) for each in batch] for batch in found]
+    return [[each() for each in batch] for batch in read]
+
+
 def wait_until_full(daemon, loader) -> None:
     """What is copied keeps its slot until a later next()."""
 

@@ -26,6 +26,20 @@ def occupy(size=None):
         left = os.statvfs("/dev/shm").f_bavail * 4096
         os.posix_fallocate(file.fileno(), 0, left if size is None else size)
 
+# Batches of 4 of them, the eleventh far longer than the others.
+LENGTHS = [1000] * 40 + [60_000] * 4 + [1000] * 36
+
+def take_while_full(iterator, fill):
+    '''Two batches of Strings(LENGTHS), then fill(), then the others: whether they are right, and the errors.'''
+    seen, errors = [len(next(iterator)[0]) for _ in range(2)], []
+    fill()
+    for _ in range(18):
+        try:
+            seen.append(len(next(iterator)[0]))
+        except BatchTooLargeError as error:
+            errors.append(str(error))
+    return seen == [1000] * 19 or seen, errors
+
 def prefetchd(*arguments):
     return subprocess.run([sys.executable, "-m", "prefetchd", *arguments], capture_output=True, text=True)
 

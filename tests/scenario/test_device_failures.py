@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from tests.scenario.datasets import Numbers, equal
-from tests.scenario.device_streams import expected, loader_of, wait_until_full
+from tests.scenario.device_streams import copied_by_the_holder, expected, loader_of, wait_until_full
 from tests.scenario.watching import stream_when
 from tests.unit.client.device.fake_device import FakeEvent
 
@@ -106,12 +106,7 @@ def test_pinned_batches_are_what_they_are_when_an_event_cannot_be_had(bench, mon
         for epoch in range(2):
             fails_once(monkeypatch, bench.fake if call == "record" else FakeEvent, call, 6)
             bench.delay()
-            found = []
-            for batch in loader:
-                found.append([bench.to_device(each) for each in batch])
-                del batch
-            read = [[bench.read(each) for each in batch] for batch in found]
-            assert equal([[each() for each in batch] for batch in read], expected(epoch, 400))
+            assert equal(copied_by_the_holder(bench, loader), expected(epoch, 400))
             monkeypatch.undo()
 
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from tests.scenario.datasets import Numbers, equal
-from tests.scenario.device_streams import expected, loader_of
+from tests.scenario.device_streams import copied_by_the_holder, expected, loader_of
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 
@@ -36,12 +36,7 @@ def test_a_slot_outlives_the_copy_that_its_holder_makes(bench):
     with loader_of(Numbers(400), pin_memory=True) as loader:
         for epoch in range(3):
             bench.delay()
-            found = []
-            for batch in loader:
-                found.append([bench.to_device(each) for each in batch])
-                del batch
-            read = [[bench.read(each) for each in batch] for batch in found]
-            assert equal([[each() for each in batch] for batch in read], expected(epoch, 400))
+            assert equal(copied_by_the_holder(bench, loader), expected(epoch, 400))
 
 
 def test_a_stream_that_was_told_of_is_waited_for_too(bench):

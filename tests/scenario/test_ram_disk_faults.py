@@ -204,22 +204,14 @@ def test_full_while_the_ring_must_grow(room):
     said = room(
         """
 mount("4m")
-lengths = [1000] * 40 + [60_000] * 4 + [1000] * 36
 with open(config, "w") as file:
     file.write(f'[streams.train]\\ndataset = "tests.scenario.bad_datasets:Strings"\\nbatch_size = 4\\n')
-    file.write(f'dataset_args = {{lengths = {lengths}}}\\nbuffer = 6\\nstore = {{ram_disk = "{disk}"}}\\n')
+    file.write(f'dataset_args = {{lengths = {LENGTHS}}}\\nbuffer = 6\\nstore = {{ram_disk = "{disk}"}}\\n')
 prefetchd("run", "--detach", "--config", config)
 with PrefetchLoader.attach("train") as loader:
     iterator = iter(loader)
-    first = [len(batch[0]) for batch in (next(iterator), next(iterator))]
-    occupy_disk()
-    seen, errors = [], []
-    for _ in range(18):
-        try:
-            seen.append(len(next(iterator)[0]))
-        except BatchTooLargeError as error:
-            errors.append(str(error))
-    print("seen:", first + seen == [1000] * 19 or seen)
+    seen, errors = take_while_full(iterator, occupy_disk)
+    print("seen:", seen)
     print("errors:", errors)
     print("end:", next(iterator, "reached"))
 """

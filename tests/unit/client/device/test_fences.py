@@ -48,15 +48,21 @@ def test_nothing_is_released_before_both_devices_have_passed(device, fences, fir
     assert fences.passed(dropped) == 2
 
 
-def test_a_stream_that_was_told_of_is_waited_for_with_its_own_batch(device, fences):
+def dropped_one_by_one(device, fences, told_of):
+    """Batches 0 and 1, which both devices have passed, and a stream that one of them waits for as well."""
     side = device.new_stream()
-    fences.record_stream(1, side)
+    fences.record_stream(told_of, side)
     dropped = batches(0)
     fences.passed(dropped)
     dropped.extend(batches(1))
     fences.passed(dropped)
     device.drain(device.here)
     device.drain(device.there)
+    return dropped, side
+
+
+def test_a_stream_that_was_told_of_is_waited_for_with_its_own_batch(device, fences):
+    dropped, side = dropped_one_by_one(device, fences, told_of=1)
     assert fences.passed(dropped) == 1
     dropped.popleft()
     device.drain(side)
@@ -64,14 +70,7 @@ def test_a_stream_that_was_told_of_is_waited_for_with_its_own_batch(device, fenc
 
 
 def test_batches_are_released_in_the_order_of_their_drops(device, fences):
-    side = device.new_stream()
-    fences.record_stream(0, side)
-    dropped = batches(0)
-    fences.passed(dropped)
-    dropped.extend(batches(1))
-    fences.passed(dropped)
-    device.drain(device.here)
-    device.drain(device.there)
+    dropped, side = dropped_one_by_one(device, fences, told_of=0)
     assert fences.passed(dropped) == 0
     device.drain(side)
     assert fences.passed(dropped) == 2
