@@ -6,7 +6,7 @@ Correctness: batches on the device, by each way, have the digests of those on th
 same bits twice. Any difference ends the run with exit code 2, before anything is measured. Without a GPU: exit code 1.
 
 Copies: full rings emptied onto the device, against plain copies of as many bytes from pinned memory.
-Latency: next() on ready batches, a small kernel in between.
+Latency: next() on ready batches, a small kernel in between. For both, all slots are registered before.
 Training: steps of ResNet-50 (bf16, channels_last, compiled), fed by the ring, by DataLoader(pin_memory=True), and by
 one batch that lies on the device; with the share of a CPU that the trainer's process uses meanwhile.
 """
@@ -36,9 +36,11 @@ from benchmarks.harness import endless, interleave, own_daemon, report, stopwatc
 BATCH = 256
 PICTURE = (3, 232, 232)
 CROP = 224
-SAMPLES = 4096
+SAMPLES = 100_000
+STORED = 4096
 RING_BATCHES = 24
-WARM_UP_BATCHES = 3 * RING_BATCHES
+LATENCY_RING = 64
+WARM_UP_RINGS = 40
 CHECKED_BATCHES = 40
 LATENCY_BATCHES = 500
 REACH_BANDWIDTH = 0.95
@@ -48,17 +50,18 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Pictures(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures that lie ready in memory: production is a copy."""
+    """Pictures that lie ready in memory, as many as are `stored`: production is a copy."""
 
-    def __init__(self, samples: int, shape: tuple[int, ...]) -> None:
-        self.data = torch.empty(samples, *shape, dtype=torch.uint8)
+    def __init__(self, samples: int, shape: tuple[int, ...], stored: int | None = None) -> None:
+        self._samples = samples
+        self.data = torch.empty(stored or samples, *shape, dtype=torch.uint8)
         self.data.random_(0, 256, generator=torch.Generator().manual_seed(1))
 
     def __len__(self) -> int:
-        return len(self.data)
+        return self._samples
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.data[index], index % 1000
+        return self.data[index % len(self.data)], index % 1000
 
 
 def transform() -> CropFlipNormalize:
@@ -132,6 +135,18 @@ def wait_until_full(slots: int) -> None:
         time.sleep(0.2)
 
 
+def register_all(loader: PrefetchLoader[Any], batches: Iterator[Any], slots: int) -> None:
+    """Every slot once: one is registered in a next() that finds another batch there."""
+    for _ in range(WARM_UP_RINGS):
+        if loader.stats()["registered_slots"] == slots:
+            break
+        wait_until_full(slots)
+        for _ in itertools.islice(batches, slots // 2):
+            pass
+    stats = loader.stats()
+    print(f"  memory {stats['memory']} {stats['memory_error']}, {stats['registered_slots']} of {slots} slots registered")
+
+
 def ring_gigabytes_a_second(batches: Iterator[Any]) -> float:
     """A full ring, as far as it may be taken without waiting for workers, onto the device."""
     wait_until_full(RING_BATCHES)
@@ -155,31 +170,34 @@ def plain_gigabytes_a_second(device: str) -> float:
 
 def copies(device: str, rounds: int) -> None:
     arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "buffer": RING_BATCHES}
-    with own_daemon(), PrefetchLoader(Pictures(SAMPLES, PICTURE), device=device, **arguments) as ours:
+    dataset = Pictures(SAMPLES, PICTURE, STORED)
+    with own_daemon(), PrefetchLoader(dataset, device=device, **arguments) as ours:
         batches = endless(ours)
-        for _ in itertools.islice(batches, WARM_UP_BATCHES):
-            pass
+        register_all(ours, batches, RING_BATCHES)
+        plain_gigabytes_a_second(device)
         runs = {
             "prefetchd": lambda: ring_gigabytes_a_second(batches),
             "plain pinned copies": lambda: plain_gigabytes_a_second(device),
         }
         figures = interleave(rounds, runs)
-        stats = ours.stats()
-    print(f"  memory {stats['memory']}, {stats['registered_slots']} slots registered {stats['memory_error']}")
     report("host to device", "GB/s", figures, "prefetchd", {"plain pinned copies": REACH_BANDWIDTH})
 
 
 def latency(device: str) -> None:
-    arguments: dict[str, Any] = {"batch_size": 32, "shuffle": True, "drop_last": True, "buffer": "1GiB"}
-    with own_daemon(), PrefetchLoader(Pictures(SAMPLES, PICTURE), device=device, **arguments) as ours:
+    """Of batches that are ready: a full ring is taken by halves, and the device idle at each next()."""
+    arguments: dict[str, Any] = {"batch_size": 32, "shuffle": True, "drop_last": True, "buffer": LATENCY_RING}
+    dataset = Pictures(SAMPLES, PICTURE, STORED)
+    with own_daemon(), PrefetchLoader(dataset, device=device, **arguments) as ours:
         batches, took_us = endless(ours), []
-        for place in range(LATENCY_BATCHES + WARM_UP_BATCHES):
-            began_s = time.perf_counter()
-            pictures, _ = next(batches)
-            if place >= WARM_UP_BATCHES:
+        register_all(ours, batches, LATENCY_RING)
+        while len(took_us) < LATENCY_BATCHES:
+            wait_until_full(LATENCY_RING)
+            for _ in range(LATENCY_RING // 2):
+                began_s = time.perf_counter()
+                pictures, _ = next(batches)
                 took_us.append((time.perf_counter() - began_s) * 1e6)
-            pictures.float().mean()
-            torch.cuda.synchronize()
+                pictures.float().mean()
+                torch.cuda.synchronize()
     took_us.sort()
     p50, p99 = statistics.median(took_us), took_us[int(0.99 * len(took_us))]
     print(f"\nnext() with device={device!r}: p50 {p50:.0f} us, p99 {p99:.0f} us   to reach: {REACH_NEXT_US:.0f} us")
@@ -217,7 +235,7 @@ class Training:
 
 
 def training(device: str, rounds: int, steps: int, workers: int) -> None:
-    dataset, crop = Pictures(SAMPLES, PICTURE), transform().to(device)
+    dataset, crop = Pictures(SAMPLES, PICTURE, STORED), transform().to(device)
     common: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "num_workers": workers}
 
     def by_hand(loader: DataLoader[Any]) -> Iterator[Any]:

@@ -3,6 +3,7 @@ order, and on a GPU where there is one."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import pytest
@@ -12,6 +13,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Made, Numbers, equal
 from tests.scenario.device_streams import expected, loader_of
+from tests.scenario.forked import forked, told_by
 from tests.scenario.watching import stream_when
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
@@ -40,15 +42,37 @@ def test_a_late_consumer_finds_what_it_was_given(bench):
         assert equal([[each() for each in batch] for batch in found], expected(0))
 
 
-def test_another_current_stream(bench):
-    with loader_of(Numbers(100), device=bench.name) as loader:
-        streams = [bench.backend.new_stream() for _ in range(3)]
-        found = []
+@pytest.mark.parametrize("transformed", [False, True])
+def test_other_current_streams(bench, transformed):
+    """One of which is late, in every order: what it has yet to read is no other batch's memory."""
+    transform = bench.adding(lambda: torch.zeros((), dtype=torch.int64)) if transformed else None
+    for turns in ([0, 1, 2], [0, 0, 0, 0, 1, 1, 1, 1, 2], [0, 1], [0]):
+        with loader_of(Numbers(100), device=bench.name, device_transform=transform) as loader:
+            streams = [bench.backend.new_stream() for _ in range(3)]
+            found = []
+            iterator = iter(loader)
+            bench.delay(streams[0])
+            for place in range(25):
+                with bench.backend.on(streams[turns[place % len(turns)]]):
+                    found.append([bench.read(each) for each in next(iterator)])
+            assert equal([[each() for each in batch] for batch in found], expected(0))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_forked_child_may_collect_what_its_parent_had(bench):
+    """As workers of a DataLoader beside us do. Memory that was lent to a stream would end it."""
+    transform = bench.adding(lambda: torch.zeros((), dtype=torch.int64))
+    with loader_of(Numbers(100), device=bench.name, device_transform=transform) as loader:
         iterator = iter(loader)
-        for place in range(25):
-            with bench.backend.on(streams[place % 3]):
-                found.append([bench.read(each) for each in next(iterator)])
-        assert equal([[each() for each in batch] for batch in found], expected(0))
+        gc.disable()
+        try:
+            for batch in itertools.islice(iterator, 5):
+                garbage = [batch]
+                garbage.append(garbage)
+            del batch, garbage
+            assert told_by(forked(lambda: gc.collect() > 0)) == "True"
+        finally:
+            gc.enable()
 
 
 def test_batches_that_are_kept_stay_what_they_are(bench):

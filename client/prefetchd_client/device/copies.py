@@ -1,8 +1,12 @@
 """Copies to the device, on a stream of their own.
 
 The copy waits for the consumer's stream: what it writes to may be memory that a batch before had, and kernels that are
-in line there may still read. The consumer's stream waits for the copy. What the copy reads, a slot or a buffer, is kept
-until the event after it is done; and there is nothing else that guards it.
+in line there may still read. What a transform makes is memory of the copies' stream; that waits for all streams that
+batches were handed to. The consumer's stream waits for the copy. What the copy reads, a slot or a buffer, is kept until
+the event after it is done; and there is nothing else that guards it.
+
+So nothing is lent as long as one stream consumes: memory that was lent takes longer to come back, and ends a forked
+child that drops it, such as a worker of a DataLoader beside us whose garbage it was.
 """
 
 from __future__ import annotations
@@ -47,6 +51,13 @@ class Copies:
         self._stream = backend.new_stream()
         self._staging = Staging(backend)
         self._under_way: deque[Copy] = deque()
+        self._consumer: Stream = None
+        self._consumers: list[Stream] = []
+        """All that batches were handed to, and that memory of the copies' stream may be read on."""
+
+    def begin(self) -> None:
+        """A next() begins, on the stream that is current now; what follows is for that one."""
+        self._consumer = self._backend.current_stream()
 
     @property
     def stages(self) -> bool:
@@ -73,7 +84,7 @@ class Copies:
         """Puts the copy of `batch` in line, and the transform after it, which draws from `seed`. Raises what these
         raise; what was in line by then is kept as long as any other copy."""
         backend = self._backend
-        copy = Copy(backend.current_stream())
+        copy = Copy(self._consumer)
         self._under_way.append(copy)
         try:
             pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -81,7 +92,8 @@ class Copies:
                 batch, lambda each: self._target(each, copy, pairs), lambda each: self._moved(each, copy), "to"
             )
             # After the memory was had, and before it is written to.
-            backend.wait(self._stream, backend.record(copy.consumer))
+            for consumer in {copy.consumer, *self._consumers}:
+                backend.wait(self._stream, backend.record(consumer))
             with backend.on(self._stream):
                 self._copy(copy, pairs, pins)
                 if self._transform is not None:
@@ -96,19 +108,18 @@ class Copies:
         return copy
 
     def hand_out(self, copy: Copy) -> Any:
-        """The batch, for work on the stream that is current now."""
-        backend = self._backend
-        consumer = backend.current_stream()
+        """The batch, for work on the consumer's stream."""
+        backend, consumer = self._backend, self._consumer
         assert copy.copied is not None
         backend.wait(consumer, copy.copied)
-        is_another = consumer != copy.consumer
-        if is_another:
+        if consumer != copy.consumer:
             # Its memory goes back there.
             backend.wait(copy.consumer, copy.copied)
-        if is_another or self._transform is not None:
             for tensor in tensors_in(copy.batch):
                 if tensor.device == backend.device:
                     backend.lend(tensor, consumer)
+        if self._transform is not None and consumer not in self._consumers:
+            self._consumers.append(consumer)
         batch, copy.batch, copy.targets = copy.batch, None, []
         return batch
 

@@ -163,6 +163,7 @@ class DevicePath(_RingPath):
                 "graph read a tensor that each batch is copied into"
             )
         _begin(attachment)
+        self.copies.begin()
 
     def start(self, batch: Any, seed: int, attachment: Attachment | None) -> Copy:
         """As Copies.start()."""

@@ -41,7 +41,13 @@ class Bench:
         if self.is_fake:
             return self.fake.read(tensor)
         found = tensor.clone()
-        return lambda: found.cpu()
+        done = self.backend.record(self.backend.current_stream())
+
+        def read() -> torch.Tensor:
+            done.synchronize()  # whichever stream is current by then
+            return found.cpu()
+
+        return read
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """As tensor.to(device, non_blocking=True)."""

@@ -132,7 +132,7 @@ def test_all_is_of_its_own_device_while_another_is_current(fake, monkeypatch):
     fake.current = 0
     backend = cuda.CudaBackend(1)
     assert backend.device == torch.device("cuda:1")
-    assert backend.current_stream() == "stream of cuda:1"
+    assert backend.current_stream() == "stream of 1"
     assert backend.new_stream() == "new stream of cuda:1"
     assert backend.generator() is fake.default_generators[1]
     backend.empty_like(torch.ones(2))
