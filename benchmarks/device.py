@@ -144,7 +144,8 @@ def register_all(loader: PrefetchLoader[Any], batches: Iterator[Any], slots: int
         for _ in itertools.islice(batches, slots // 2):
             pass
     stats = loader.stats()
-    print(f"  memory {stats['memory']} {stats['memory_error']}, {stats['registered_slots']} of {slots} slots registered")
+    registered = f"{stats['registered_slots']} of {slots} slots registered"
+    print(f"  memory {stats['memory']}, {registered} {stats['memory_error']}")
 
 
 def ring_gigabytes_a_second(batches: Iterator[Any]) -> float:

@@ -19,10 +19,13 @@ import torch
 
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.fingerprint import Digest, Walk
+from prefetchd_client.module_sources import UserSource, file_digests, source_files
 
 _LARGE = 1024
 _Large: TypeAlias = dict[int, tuple[Any, Any, bytes]]
 """Of large containers, by id: the container, a copy, and the digest of what they hold."""
+_Seen: TypeAlias = tuple[dict[str, str], list[weakref.ref[Any]], list[str]]
+"""Digests of the parts, the arrays in them, and the digests of the files of the user's modules that they come from."""
 _CONTAINERS = frozenset([list, tuple, dict])
 _UNCHANGING = frozenset([int, float, complex, str, bytes, bool, type(None)])
 
@@ -38,39 +41,59 @@ class ChangeWatch:
         self._masked = frozenset(map(id, masked))
         self._assumptions = assumptions
         self._large: _Large = {}
+        self._files: tuple[frozenset[UserSource], list[str]] = (frozenset(), [])
         self._seen = self._look()
 
     def has_changed(self) -> bool:
         """Since it was asked last. Takes time in proportion to what the parts hold, arrays left aside: a million
         strings take some milliseconds."""
-        before, self._seen = self._seen, self._look()
-        return not _are_same(before, self._seen)
+        before, after = self._seen, self._look()
+        self._seen = after
+        if before[2] != after[2]:
+            # They may import others now.
+            self._files = (self._files[0], source_files(self._files[0]))
+            self._seen = (*after[:2], file_digests(self._files[1]))
+        return not _are_same(before, after)
 
-    def _look(self) -> tuple[dict[str, str], list[weakref.ref[Any]]]:
+    def _look(self) -> _Seen:
         arrays: list[weakref.ref[Any]] = []
         large: _Large = {}
+        sources: set[UserSource] = set()
         at_epoch_zero = self._assumptions.at_epoch_zero() if self._assumptions is not None else contextlib.nullcontext()
         with warnings.catch_warnings(), at_epoch_zero:
             warnings.simplefilter("ignore")
             digests = {
-                name: _WatchingWalk(self._masked, self._large, large, arrays).digest(value)
+                name: _WatchingWalk(self._masked, self._large, large, arrays, sources).digest(value)
                 for name, value in self._parts.items()
             }
+            if sources != self._files[0]:
+                self._files = (frozenset(sources), source_files(sources))
         self._large = large
-        return digests, arrays
+        return digests, arrays, file_digests(self._files[1])
 
 
-def _are_same(before: tuple[Any, list[weakref.ref[Any]]], after: tuple[Any, list[weakref.ref[Any]]]) -> bool:
+def _are_same(before: _Seen, after: _Seen) -> bool:
+    if (before[0], before[2]) != (after[0], after[2]):
+        return False
     pairs = itertools.zip_longest(before[1], after[1])
-    return before[0] == after[0] and all(one is not None and two is not None and one() is two() for one, two in pairs)
+    return all(one is not None and two is not None and one() is two() for one, two in pairs)
 
 
 class _WatchingWalk(Walk):
-    """Arrays by who they are. The digest of a large container whose elements cannot change is taken again only when it
-    is not what it was in the last walk: comparing it with a copy costs a hundredth of that."""
+    """Arrays by who they are, the user's modules by their files. The digest of a large container whose elements cannot
+    change is taken again only when it is not what it was in the last walk: comparing it with a copy costs a hundredth
+    of that."""
 
-    def __init__(self, masked: frozenset[int], former: _Large, large: _Large, arrays: list[weakref.ref[Any]]) -> None:
+    def __init__(
+        self,
+        masked: frozenset[int],
+        former: _Large,
+        large: _Large,
+        arrays: list[weakref.ref[Any]],
+        sources: set[UserSource],
+    ) -> None:
         super().__init__({}, masked)
+        self._sources = sources
         self._former = former
         self._large = large
         self._arrays = arrays
@@ -99,6 +122,11 @@ class _WatchingWalk(Walk):
         self.content.update(b"large " + known[2])
 
     def take_object(self, value: object, kind: type) -> None:
+        if isinstance(value, UserSource):
+            # What it imports takes a search of all module paths; which files that leads to is found out once.
+            self._sources.add(value)
+            self.content.update(f"source {value.name};".encode())
+            return
         if not issubclass(kind, (np.ndarray, torch.Tensor)):
             super().take_object(value, kind)
             return

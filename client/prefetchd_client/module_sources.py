@@ -129,6 +129,23 @@ def source_values(source: UserSource) -> Sequence[object]:
     return [source.name, read.digest, *user_sources(name for name in names if name != source.name)]
 
 
+def source_files(sources: Iterable[UserSource]) -> list[str]:
+    """The files of these modules, and of all the user's modules that they import, directly or not; sorted."""
+    found: set[UserSource] = set()
+    queue = list(sources)
+    while queue:
+        source = queue.pop()
+        if source not in found:
+            found.add(source)
+            queue += [value for value in source_values(source) if isinstance(value, UserSource)]
+    return sorted(file for source in found if (file := _user_file(source.name)) is not None)
+
+
+def file_digests(files: Iterable[str]) -> list[str]:
+    """Of what stands in them now. A file is read when its time or size has changed since it was read last."""
+    return [_read(file).digest for file in files]
+
+
 def imported_names(statement: Import, package: str) -> list[str]:
     """The modules that an import statement in `package` may name; some of them may be no modules at all."""
     level, name, names = statement

@@ -65,6 +65,9 @@ class DeviceBackend(Protocol):
     def wait(self, stream: Stream, event: Event) -> None:
         """What is put in line on `stream` from now on is done after `event`."""
 
+    def follow(self, stream: Stream, other: Stream) -> None:
+        """What is put in line on `stream` from now on is done after all that is in line on `other` now."""
+
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """On the device: same dtype, shape and order of dimensions, of the current stream's memory."""
 

@@ -93,7 +93,7 @@ class Copies:
             )
             # After the memory was had, and before it is written to.
             for consumer in {copy.consumer, *self._consumers}:
-                backend.wait(self._stream, backend.record(consumer))
+                backend.follow(self._stream, consumer)
             with backend.on(self._stream):
                 self._copy(copy, pairs, pins)
                 if self._transform is not None:
@@ -101,7 +101,7 @@ class Copies:
                         copy.batch = self._transform(copy.batch)
         except BaseException:
             # What has gone over by itself did so on the consumer's stream.
-            backend.wait(self._stream, backend.record(copy.consumer))
+            backend.follow(self._stream, copy.consumer)
             raise
         finally:
             copy.copied = backend.record(self._stream)

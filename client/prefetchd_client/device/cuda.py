@@ -31,6 +31,10 @@ class CudaBackend:
     def _cudart(self) -> CheckedCudart:
         return CheckedCudart(cuda.cudart(), last_error_clearer() or self._clear_by_a_kernel)
 
+    @functools.cached_property
+    def _passed(self) -> Any:
+        return cuda.Event()
+
     def register(self, address: int, size: int) -> str:
         with cuda.device(self.device):
             return self._cudart.register(address, size)
@@ -68,6 +72,11 @@ class CudaBackend:
 
     def wait(self, stream: Stream, event: Event) -> None:
         stream.wait_event(event)
+
+    def follow(self, stream: Stream, other: Stream) -> None:
+        # A wait is for what the event stood for when it was put in line: one event will do for all.
+        self._passed.record(other)
+        stream.wait_event(self._passed)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device=self.device)

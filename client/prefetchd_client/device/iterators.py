@@ -129,7 +129,8 @@ class DeviceIterator(PrefetchIterator):
         after = self._loader.standing()
         self._loader.stand_at(before)
         assert self._cursor is not None
-        copy = self._path.start(batch, _seed(self._loader, self._cursor), self._attachment)
+        seed = _seed(self._loader, self._cursor) if self._path.draws else 0
+        copy = self._path.start(batch, seed, self._attachment)
         self._ahead.append(_Ahead(copy, after))
 
 

@@ -147,6 +147,11 @@ class DevicePath(_RingPath):
         self._copies: Copies | None = None
 
     @property
+    def draws(self) -> bool:
+        """True where each batch has a seed of its own."""
+        return self._transform is not None
+
+    @property
     def copies(self) -> Copies:
         """Made at the first next(): CUDA is not initialised before."""
         if self._copies is None:

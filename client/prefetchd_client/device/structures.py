@@ -11,6 +11,7 @@ import torch
 
 Change = Callable[[Any], Any]
 
+_PLAIN = {torch.Tensor}
 _CONSTANTS = (str, bytes, bytearray, int, float, complex, type, type(None))
 
 
@@ -21,6 +22,10 @@ def with_tensors(batch: Any, tensor: Change, other: Change, method: str) -> Any:
     A tensor or object that is there twice is changed once, and is there twice again. A container that cannot be made
     anew from its parts becomes the plain one of its kind, as with torch.
     """
+    kind = type(batch)
+    if (kind is list or kind is tuple) and {*map(type, batch)} == _PLAIN and len({*map(id, batch)}) == len(batch):
+        # The usual batch, in as few steps as there are.
+        return kind(map(tensor, batch))
     return _Walk(tensor, other, method).changed(batch)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import importlib
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from prefetchd_client import module_sources
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.changes import ChangeWatch
 
@@ -122,3 +125,33 @@ def test_generators_and_set_epoch_are_somebody_else_s_affair():
     assert sampler.epoch == 3
     sampler.other = 1
     assert watch.has_changed()
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Two of the user's modules, the first of which imports the second; where their files are."""
+    (tmp_path / "watched_inner.py").write_text("def half(value):\n    return value / 2\n")
+    (tmp_path / "watched_outer.py").write_text(
+        "from watched_inner import half\n\n\nclass Data:\n    def get(self, index):\n        return half(index)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("watched_outer", "watched_inner", "watched_third"):
+        sys.modules.pop(name, None)
+
+
+def test_an_edit_of_a_module_is_seen_and_which_ones_there_are_is_searched_for_only_then(modules, monkeypatch):
+    watch = ChangeWatch({"dataset": importlib.import_module("watched_outer").Data()})
+    searches = []
+    search = module_sources.source_values
+    monkeypatch.setattr(module_sources, "source_values", lambda source: searches.append(source.name) or search(source))
+    assert not watch.has_changed()
+    assert searches == []
+    (modules / "watched_inner.py").write_text("from watched_third import third\n\nhalf = third\n")
+    (modules / "watched_third.py").write_text("def third(value):\n    return value / 3\n")
+    assert watch.has_changed()
+    assert not watch.has_changed(), "now it is known whom it imports"
+    assert "watched_third" in searches
+    (modules / "watched_third.py").write_text("def third(value):\n    return value // 3\n")
+    assert watch.has_changed()
+    assert not watch.has_changed()

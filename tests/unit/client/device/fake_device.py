@@ -138,6 +138,9 @@ class FakeDevice:
         stream.line.append(("wait", event))
         self.work_a_little()
 
+    def follow(self, stream: FakeStream, other: FakeStream) -> None:
+        self.wait(stream, self.record(other))
+
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         size = tensor.numel() * tensor.element_size()
         if not size:
