@@ -39,7 +39,8 @@ CROP = 224
 SAMPLES = 100_000
 STORED = 4096
 RING_BATCHES = 24
-LATENCY_RING = 64
+READY_RING = 64
+"""Where batches are taken that are ready: long enough for the first next() after a pause, which has more to do."""
 WARM_UP_RINGS = 40
 CHECKED_BATCHES = 40
 LATENCY_BATCHES = 500
@@ -150,10 +151,10 @@ def register_all(loader: PrefetchLoader[Any], batches: Iterator[Any], slots: int
 
 def ring_gigabytes_a_second(batches: Iterator[Any]) -> float:
     """A full ring, as far as it may be taken without waiting for workers, onto the device."""
-    wait_until_full(RING_BATCHES)
+    wait_until_full(READY_RING)
     torch.cuda.synchronize()
     taken, elapsed = 0, stopwatch()
-    for pictures, _ in itertools.islice(batches, RING_BATCHES // 2):
+    for pictures, _ in itertools.islice(batches, READY_RING // 2):
         taken += pictures.numel()
     torch.cuda.synchronize()
     return taken / elapsed() / 1e9
@@ -163,18 +164,18 @@ def plain_gigabytes_a_second(device: str) -> float:
     pinned = [torch.zeros(BATCH, *PICTURE, dtype=torch.uint8, pin_memory=True) for _ in range(4)]
     torch.cuda.synchronize()
     taken, elapsed = 0, stopwatch()
-    for place in range(RING_BATCHES // 2):
+    for place in range(READY_RING // 2):
         taken += pinned[place % 4].to(device, non_blocking=True).numel()
     torch.cuda.synchronize()
     return taken / elapsed() / 1e9
 
 
 def copies(device: str, rounds: int) -> None:
-    arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "buffer": RING_BATCHES}
+    arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "buffer": READY_RING}
     dataset = Pictures(SAMPLES, PICTURE, STORED)
     with own_daemon(), PrefetchLoader(dataset, device=device, **arguments) as ours:
         batches = endless(ours)
-        register_all(ours, batches, RING_BATCHES)
+        register_all(ours, batches, READY_RING)
         plain_gigabytes_a_second(device)
         runs = {
             "prefetchd": lambda: ring_gigabytes_a_second(batches),
@@ -186,14 +187,14 @@ def copies(device: str, rounds: int) -> None:
 
 def latency(device: str) -> None:
     """Of batches that are ready: a full ring is taken by halves, and the device idle at each next()."""
-    arguments: dict[str, Any] = {"batch_size": 32, "shuffle": True, "drop_last": True, "buffer": LATENCY_RING}
+    arguments: dict[str, Any] = {"batch_size": 32, "shuffle": True, "drop_last": True, "buffer": READY_RING}
     dataset = Pictures(SAMPLES, PICTURE, STORED)
     with own_daemon(), PrefetchLoader(dataset, device=device, **arguments) as ours:
         batches, took_us = endless(ours), []
-        register_all(ours, batches, LATENCY_RING)
+        register_all(ours, batches, READY_RING)
         while len(took_us) < LATENCY_BATCHES:
-            wait_until_full(LATENCY_RING)
-            for _ in range(LATENCY_RING // 2):
+            wait_until_full(READY_RING)
+            for _ in range(READY_RING // 2):
                 began_s = time.perf_counter()
                 pictures, _ = next(batches)
                 took_us.append((time.perf_counter() - began_s) * 1e6)
