@@ -31,6 +31,7 @@ from prefetchd_client.sessions import Session, Sessions
 from prefetchd_client.stream_client import WaitTimedOut
 from prefetchd_client.stream_request import StreamRequest, resolve_order, stream_request
 from prefetchd_client.successors import await_successor, mark_used, predecessor_of
+from prefetchd_client.turns import Turns
 from prefetchd_client.wrapping import arguments_of
 
 ON_THE_WAY = ("device", "device_transform")
@@ -181,6 +182,7 @@ class PrefetchLoader(RebuildGuard):
             await_successor(self)
 
     def _begin(self, sessions: Sessions, assumptions: Assumptions | None) -> None:
+        self._turns = Turns()
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._sessions = sessions
         guard_forks(self)
@@ -360,9 +362,10 @@ class PrefetchLoader(RebuildGuard):
         mark_used(self)
         collate_fn, worker_init_fn = self._functions
         is_another = collate_fn is not self.collate_fn or worker_init_fn is not self.worker_init_fn
-        if self._watch.has_changed() or is_another:
-            self._refresh_if_possible()
-        begun = self._positions.begin_epoch()
+        with self._turns:
+            if self._watch.has_changed() or is_another:
+                self._refresh_if_possible()
+            begun = self._positions.begin_epoch()
         if self._positions.assumptions is None and self.generator is not None:
             # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
@@ -372,7 +375,8 @@ class PrefetchLoader(RebuildGuard):
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
         self._check_fork()
         try:
-            batch = self._positions.next_batch(session, cursor, float(self.timeout))
+            with self._turns:
+                batch = self._positions.next_batch(session, cursor, float(self.timeout))
         except WaitTimedOut:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
         if self._told_length is not None and cursor.yielded == self._told_length + 1:

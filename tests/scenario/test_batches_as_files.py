@@ -174,12 +174,14 @@ def test_the_bound_in_bytes_is_never_passed(declared, lines, bound, least):
         for _ in range(6):
             for _ in batches:
                 pass
+        # A machine that is busy elsewhere may have made no more than was taken at once.
+        until(lambda: most[0] > bound * least, "as much is ready as there is room for")
     finally:
         done.set()
         watcher.join()
     told = json.loads((declared.ram_disk / "stream.json").read_text())
     assert told["bound_bytes"] == bound
-    assert bound * least < most[0] <= bound
+    assert most[0] <= bound
 
 
 def test_our_iterator_gives_the_batches_of_a_loader(declared, monkeypatch):
