@@ -139,6 +139,9 @@ class Trail:
             self._blame("error", line["text"])
         elif what in ("life", "loader"):
             self.lives.append(line["at"])
+            if line.get("fresh"):
+                # No daemon need have heard of it before.
+                self.resets.append(line["at"])
             self.longest_start_s = max(self.longest_start_s, line.get("took_s", 0.0))
 
     def _batch(self, line: dict[str, Any]) -> None:

@@ -58,6 +58,10 @@ class _Counts:
     waits: list[int] = dataclasses.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_US))
 
 
+class AdoptedMeanwhile(Exception):  # noqa: N818 - no error
+    """Another daemon goes on with the ring: what the one that opened it for us has offered may be something else now."""
+
+
 class Attachment:
     """A mapped ring and what this process holds of it.
 
@@ -65,14 +69,20 @@ class Attachment:
     empties.
     """
 
-    def __init__(self, fd: int, consumer: int, former: Attachment | None = None) -> None:
-        """Takes `fd` over, and the counts of the `former` attachment on. Raises ProtocolError when it is no ring."""
+    def __init__(self, fd: int, consumer: int, generation: int, former: Attachment | None = None) -> None:
+        """Takes `fd` over, which came from the daemon of that `generation`, and the counts of the `former` attachment
+        on. Raises ProtocolError when it is no ring, AdoptedMeanwhile."""
         # A description of our own: the lock on our record must end with this process.
         own = reopen(fd)
         os.close(fd)
-        self.ring = RingMemory(own)
-        self.consumer = consumer
+        # First the lock, then the header: a daemon that adopts the ring writes its generation there before it looks
+        # for the locks of those that it has to wait for. Either it sees ours, or we see that.
         try_lock(own, CONSUMER_LOCK_OFFSET + consumer)
+        self.ring = RingMemory(own)
+        if self.ring.header.daemon_generation != generation:
+            self.ring.close()
+            raise AdoptedMeanwhile
+        self.consumer = consumer
         kill_point("client.ring.attached")
         self._reader = BatchReader()
         spec = decode_spec(self.ring.memory[SPEC_OFFSET : SPEC_OFFSET + self.ring.header.spec_bytes])

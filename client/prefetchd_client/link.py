@@ -130,6 +130,10 @@ class Link:
             return f"there is no daemon at {self._paths.socket}; it is tried again and again"
         return f"the daemon does not say why; is it stopped? `prefetchd status` tells, and {what_it_says(self._paths)}"
 
+    def lose(self) -> None:
+        """What is still to be received is of no use: the next receive() finds the link lost."""
+        self._connection.close()
+
     def stay(self) -> None:
         """Tries no longer to come back. Idempotent."""
         if self._reconnection is not None:

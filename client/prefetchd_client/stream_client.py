@@ -38,7 +38,7 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.shard_states import MOST_BYTES, ShardState, Stated
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec
 from prefetchd_client.assumptions import Assumptions
-from prefetchd_client.attachment import Attachment
+from prefetchd_client.attachment import AdoptedMeanwhile, Attachment
 from prefetchd_client.bad_samples import BadSampleList
 from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
 from prefetchd_client.epoch_plans import EpochPlans
@@ -104,6 +104,7 @@ class StreamClient:
     def _welcomed(self, message: Welcome) -> None:
         self.name = message.stream
         self._consumer = message.consumer
+        self._generation = message.generation
         if message.spec:
             self.spec = decode_spec(message.spec)
 
@@ -350,7 +351,12 @@ class StreamClient:
         if former is not None and former.is_to(fd, self._consumer):
             os.close(fd)
             return
-        self._attachment = Attachment(fd, self._consumer, former)
+        try:
+            self._attachment = Attachment(fd, self._consumer, self._generation, former)
+        except AdoptedMeanwhile:
+            # Whatever else that daemon has said is about a ring as it was then.
+            self._link.lose()
+            return
         if former is not None:
             former.when_all_are_dropped(former.close)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, open_fds, until
+from tests.scenario.watching import is_gone, open_fds, stream_when, until
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = {"batch_size": 4, "buffer": 8, "stream": "numbers"}
@@ -74,3 +74,15 @@ def test_a_closed_loader_whose_batches_live_keeps_no_other_waiting(daemon):
         for step in range(1, 100):
             assert next(iterator)[1][0] == 4 * step
         assert kept[1].tolist() == [0, 1, 2, 3]
+
+
+def test_what_a_dead_daemon_had_offered_is_not_taken_from_a_ring_that_another_goes_on_with(daemon):
+    """A trainer that did not look for so long had not attached to the ring: nobody knew that it was meant to have it."""
+    daemon.start()
+    with PrefetchLoader(Numbers(400), **NUMBERS) as late:
+        stream_when(daemon, "numbers", lambda stream: stream["ring"] and stream["ring"]["ready"] == 8, "all is offered")
+        kill(daemon)
+        with PrefetchLoader(Numbers(400), **NUMBERS) as loader:
+            for step, (_, numbers) in zip(range(50), loader):
+                assert numbers[0] == 4 * step
+            assert [int(numbers[0]) for _, numbers in late] == list(range(0, 400, 4))

@@ -163,7 +163,7 @@ def ring():
 
 
 def pinned_attachment(ring, device: FakeDevice, *, fenced: bool) -> Attachment:
-    attachment = Attachment(os.dup(ring.shared_fd), 2)
+    attachment = Attachment(os.dup(ring.shared_fd), 2, 1)
     attachment.pins = RingPins(device, attachment.ring, attachment.note_memory, fenced=fenced)
     return attachment
 
@@ -180,7 +180,7 @@ def test_the_mode_stands_in_the_consumer_s_record(ring):
     attachment.pins.fall_to("pageable")
     assert mode_in(ring) == "pageable"
     attachment.close()
-    Attachment(os.dup(ring.shared_fd), 2).close()
+    Attachment(os.dup(ring.shared_fd), 2, 1).close()
     assert mode_in(ring) == "ordinary", "the next consumer's record is its own"
 
 
