@@ -1,6 +1,6 @@
-"""python -m prefetchd_client.declared: a declared stream's dataset is looked at, where its workers will run.
+"""The process in which a declared stream's dataset is looked at, where its workers will run.
 
-The daemon starts this with the interpreter, directory and variables that its configuration declares, and gives it what
+The daemon starts it with the interpreter, directory and variables that its configuration declares, and gives it what
 else it declares as JSON on stdin. It tells the daemon what a trainer would tell: the spec with length and fingerprint,
 and a program. In that the dataset is no pickle but the call that makes it, for the stream's zygote to do once more.
 """
@@ -26,7 +26,8 @@ from prefetchd.wire.messages import Declared, LoadFailed
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import encode_spec
-from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd.wire.surroundings import current_environment
+from prefetchd_client.program_pickle import pickle_program, write_program
 from prefetchd_client.stream_request import StreamRequest, stream_request
 
 _PR_SET_PDEATHSIG = 1
@@ -131,10 +132,3 @@ def _failed(error: BaseException) -> LoadFailed:
     remote = RemoteException(type(error).__qualname__, str(error), text, "making the declared dataset")
     message = f"{remote.place}: {remote.type_name}: {remote.message}"
     return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
-
-
-if __name__ == "__main__":
-    # As the module that workers import, not as __main__: what is pickled here is found there by that name.
-    from prefetchd_client import declared
-
-    declared.main(*sys.argv[1:])

@@ -11,11 +11,12 @@ from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Program
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.wire.surroundings import current_environment
 from prefetchd_client.attachment import Attachment
 from prefetchd_client.autostart import connect_or_start
 from prefetchd_client.connection import Connection
 from prefetchd_client.cursors import Cursors
-from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.program_pickle import pickle_program, write_program
 
 
 class Introduction:

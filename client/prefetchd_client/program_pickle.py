@@ -10,7 +10,6 @@ import mmap
 import os
 import pickle
 import random
-import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -29,20 +28,8 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 
 SMALLEST_BUFFER_BYTES = 64 * 1024
-PRELOADED = ("numpy", "torch", "torchvision", "torchvision.transforms.v2", "PIL.Image", "tensordict")
 _DEEPEST_SEARCH = 4
 _MADE_LATER = {"dataset": "at the first __getitem__", "sampler": "in __iter__", "batch_sampler": "in __iter__"}
-
-
-def current_environment() -> Environment:
-    """Where the user's code must run to find what it finds here."""
-    return Environment(
-        executable=os.fsencode(sys.executable),
-        sys_path=tuple(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path),
-        directory=os.getcwdb(),
-        variables=dict(os.environb),
-        preload=tuple(name for name in PRELOADED if name in sys.modules),
-    )
 
 
 def pickle_program(parts: dict[str, Any], batch_size: int = 0) -> tuple[bytes, list[memoryview]]:

@@ -31,8 +31,9 @@ log = logging.getLogger("prefetchd")
 
 
 class DeclaredStream:
-    """Kept by the daemon's own `session`, a number that no connection has. Started at once; `settled` is called when it
-    is a stream of the engine, or never will be: `failure` says why."""
+    """Kept by the daemon's own `session`, a number that no connection has. Started at once; `prepare` is told in which
+    environment its workers will run, as soon as that is known; `settled` is called when it is a stream of the engine,
+    or never will be: `failure` says why."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class DeclaredStream:
         engine: Engine,
         rings: StreamRings,
         files: FileStreams,
+        prepare: Callable[[bytes], None],
         settled: Callable[[], None],
     ) -> None:
         self.config = config
@@ -62,7 +64,7 @@ class DeclaredStream:
         self._process: DeclaringProcess | None = None
         try:
             self._process = DeclaringProcess(
-                config, directory, paths, loop, self._declared, self._failed, self._printed
+                config, directory, paths, loop, prepare, self._declared, self._failed, self._printed
             )
         except OSError as error:
             why = f"{error.filename or config.python}: {error.strerror}"

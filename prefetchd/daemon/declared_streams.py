@@ -43,16 +43,18 @@ class DeclaredStreams:
         engine: Engine,
         rings: StreamRings,
         paths: RuntimePaths,
+        prepare: Callable[[bytes], None],
         name_waits_every_s: float,
     ) -> None:
-        """Who waits for the look at a dataset is told so every `name_waits_every_s`. Raises CallerError when a stream's
-        directory cannot be used."""
+        """`prepare` is the backend's. Who waits for the look at a dataset is told so every `name_waits_every_s`. Raises
+        CallerError when a stream's directory cannot be used."""
         self._config = config
         self._config_file = config_file
         self._loop = loop
         self._engine = engine
         self._rings = rings
         self._paths = paths
+        self._prepare = prepare
         self._next_session = FIRST_SESSION
         self._streams: dict[str, DeclaredStream] = {}
         self.files = FileStreams(engine, rings)
@@ -156,6 +158,7 @@ class DeclaredStreams:
             self._engine,
             self._rings,
             self.files,
+            self._prepare,
             self._attach_again,
         )
         self._next_session -= 1

@@ -13,20 +13,25 @@ from collections.abc import Callable
 
 from prefetchd.daemon.config import StreamConfig
 from prefetchd.wire.framing import close_all
-from prefetchd.wire.messages import Declared, LoadFailed, Message
+from prefetchd.wire.messages import Declared, LoadFailed, Message, Surroundings
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.workers.backend import Watcher
 from prefetchd.workers.child_process import ChildProcess
 from prefetchd.workers.environment import DENIED
 
-MODULE = "prefetchd_client.declared"
+# As -c, with main()'s arguments. Importing the client's package is importing torch: the environment is told before.
+BOOTSTRAP = (
+    "import sys; from prefetchd.wire.surroundings import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
+    "from prefetchd_client.declared import main; main(*sys.argv[1:])"
+)
 ENDED = "it ended without a word; its output is in the log"
 CLOSE_DEADLINE_S = 5.0
 
 
 class DeclaringProcess:
     """Runs until it has said what the stream is, or that there is none. One of `declared(message, fd)` and
-    `failed(text, error)` is called, once, unless it was closed; the receiver owns `fd`."""
+    `failed(text, error)` is called, once, unless it was closed; the receiver owns `fd`. Long before that,
+    `surroundings(environment)` may be."""
 
     def __init__(
         self,
@@ -34,11 +39,13 @@ class DeclaringProcess:
         directory: str,
         paths: RuntimePaths,
         watcher: Watcher,
+        surroundings: Callable[[bytes], None],
         declared: Callable[[Declared, int], None],
         failed: Callable[[str, bytes], None],
         printed: Callable[[str], None],
     ) -> None:
         """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
+        self._surroundings = surroundings
         self._declared = declared
         self._failed = failed
         self._is_over = False
@@ -49,7 +56,7 @@ class DeclaringProcess:
             os.write(request, json.dumps(_told(stream)).encode())
             os.lseek(request, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
-                [stream.python or sys.executable, "-m", MODULE]
+                [stream.python or sys.executable, "-c", BOOTSTRAP]
                 + [str(os.getpid()), str(theirs.fileno()), str(paths.socket)],
                 stdin=request,
                 stdout=into,
@@ -92,7 +99,9 @@ class DeclaringProcess:
             self._declared(message, fds[0])
             return
         close_all(fds)
-        if isinstance(message, LoadFailed):
+        if isinstance(message, Surroundings):
+            self._surroundings(message.environment)
+        elif isinstance(message, LoadFailed):
             self.close()
             self._failed(message.message, message.error)
 

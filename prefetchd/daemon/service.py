@@ -86,7 +86,14 @@ class Service:
         )
         control = Control(self.engine, tracing, generation, self._asked_to_stop)
         self.declared = DeclaredStreams(
-            config, config_file, loop, self.engine, self._rings, paths, limits.name_waits_again_s
+            config,
+            config_file,
+            loop,
+            self.engine,
+            self._rings,
+            paths,
+            backend.prepare,
+            limits.name_waits_again_s,
         )
         self.session_events = TrainerEvents(
             loop, self.engine, self._publishing, self._rings, control, tracing, paths, self.declared

@@ -674,6 +674,15 @@ class ShardCame(Message):
 # --- declaring process -> daemon ------------------------------------------------------------------------------
 
 
+@_numbered(74)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings(Message):
+    """Where a declared stream's code is about to be looked at, encoded as in a program; comes before Declared. The
+    program may come to be of another environment."""
+
+    environment: bytes
+
+
 @_numbered(70)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Declared(Message):

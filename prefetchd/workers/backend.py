@@ -79,6 +79,10 @@ class BackendEvents(Protocol):
 class Backend(Protocol):
     """Starts streams and workers and carries messages to them. Nothing here blocks."""
 
+    def prepare(self, environment: bytes) -> None:
+        """A stream in this environment, encoded as in a program, is about to come: what takes long for that is begun.
+        Silent when nothing can be."""
+
     def start_stream(self, stream: int, program_fd: int, spec: StreamSpec) -> None:
         """Loads the program; answered by stream_loaded, load_failed or host_died. Keeps no hold of program_fd."""
 

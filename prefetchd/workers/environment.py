@@ -61,8 +61,8 @@ def variables_at_start(environment: Environment) -> dict[bytes, bytes]:
 
 
 def digest_at_start(environment: Environment) -> bytes:
-    """Equal for trainers that one environment zygote can serve."""
-    shared = dataclasses.replace(environment, directory=b"", variables=variables_at_start(environment))
+    """Equal for trainers that one environment zygote can serve; what they have imported it can import as well."""
+    shared = dataclasses.replace(environment, directory=b"", variables=variables_at_start(environment), preload=())
     return hashlib.blake2b(encode_environment(shared), digest_size=16).digest()
 
 

@@ -45,6 +45,9 @@ class InlineBackend:
 
     # --- Backend ---
 
+    def prepare(self, environment: bytes) -> None:
+        """Nothing: it is this process's own."""
+
     def start_stream(self, stream: int, program_fd: int, spec: StreamSpec) -> None:
         started = self._streams[stream] = _Stream(os.dup(program_fd), spec)
         self._request((stream, 0), lambda: self._load(stream, started))

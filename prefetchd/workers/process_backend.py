@@ -6,11 +6,13 @@ this says so) and an output pipe.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
 from collections.abc import Callable
 
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
     ChildEnded,
@@ -22,6 +24,7 @@ from prefetchd.wire.messages import (
     SpawnWorker,
     UseRing,
 )
+from prefetchd.wire.program_layout import Environment, decode_environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.workers.backend import ORPHANED, BackendEvents, Look, Watcher
 from prefetchd.workers.child_process import ChildProcess
@@ -62,19 +65,17 @@ class ProcessBackend:
 
     # --- Backend ---
 
+    def prepare(self, environment: bytes) -> None:
+        with contextlib.suppress(ProtocolError, OSError):
+            decoded = decode_environment(environment)
+            digest = digest_at_start(decoded)
+            if digest not in self._zygotes:
+                self._start_zygote(digest, decoded).unused_since_s = time.monotonic()
+
     def start_stream(self, stream: int, program_fd: int, spec: StreamSpec) -> None:
         environment = read_environment(program_fd)
         digest = digest_at_start(environment)
-        zygote = self._zygotes.get(digest)
-        if zygote is None:
-            zygote = self._zygotes[digest] = EnvironmentZygote(
-                self._watcher,
-                environment,
-                lambda message, fds: self._environment_says(digest, message, fds),
-                lambda _: self._environment_ended(digest),
-                lambda text: self._zygote_printed(digest, text),
-                nice=self._nice,
-            )
+        zygote = self._zygotes.get(digest) or self._start_zygote(digest, environment)
         zygote.streams.add(stream)
         zygote.unused_since_s = None
         host = self._hosts[stream] = _Host(digest)
@@ -177,6 +178,17 @@ class ProcessBackend:
         self._dying.clear()
 
     # --- zygotes ---
+
+    def _start_zygote(self, digest: bytes, environment: Environment) -> EnvironmentZygote:
+        zygote = self._zygotes[digest] = EnvironmentZygote(
+            self._watcher,
+            environment,
+            lambda message, fds: self._environment_says(digest, message, fds),
+            lambda _: self._environment_ended(digest),
+            lambda text: self._zygote_printed(digest, text),
+            nice=self._nice,
+        )
+        return zygote
 
     def _environment_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
         if isinstance(message, Spawned):

@@ -69,18 +69,16 @@ def main(role: str, parent: str, *arguments: str) -> None:
 def _serve_environment(sock: socket.socket, note_fd: int) -> None:
     name_process("prefetchd-env")
     children = Children(sock, note_fd)
-    preloaded = False
+    # It is started when a stream is about to come: nothing is asked of it before.
+    _prepare_for_programs()
     for message, fds in children.requests():
         if not isinstance(message, SpawnStream):
             close_all(fds)
             continue
         program_fd, note_fd = fds
         environment = read_environment(program_fd)
-        if not preloaded:
-            _prepare_for_programs()
-            _preload(environment.preload)
-            preloaded = True
-            kill_point("env.preloaded")
+        _preload(environment.preload)
+        kill_point("env.preloaded")
         spec = message.spec
 
         def serve(

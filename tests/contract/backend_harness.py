@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.program_pickle import pickle_program, write_program
 from prefetchd_client.tensors import BatchReader, private_copy
 
 from prefetchd.daemon.loop import Loop
@@ -19,6 +19,7 @@ from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, MEASURE, Fill, Filled
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.wire.surroundings import current_environment
 from prefetchd.workers.backend import Backend
 from prefetchd.workers.inline_backend import InlineBackend
 from prefetchd.workers.note import Note

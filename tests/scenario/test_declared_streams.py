@@ -115,6 +115,33 @@ def test_who_waits_for_the_look_at_the_dataset_is_told_so(daemon, declare, tmp_p
         attaching.result().close()
 
 
+def zygotes(daemon) -> list[int]:
+    """Of environments: torch is imported in them."""
+    return [process.pid for process in daemon.processes() if process.name() == "prefetchd-env"]
+
+
+def test_its_workers_environment_is_made_ready_while_the_dataset_is_looked_at(daemon, declare, tmp_path):
+    go = tmp_path / "go"
+    declare(f"[streams.late]\n{WAITING}dataset_args = {{go = '{go}'}}\nbuffer = 8\n")
+    early = until(lambda: zygotes(daemon), "there is one before anything is known of the stream")
+    go.touch()
+    stream_when(daemon, "late", ready(8))
+    assert zygotes(daemon) == early, "it is the one that the stream is in"
+
+
+def test_a_dataset_s_module_that_changes_the_environment_gets_what_it_made(daemon, declare, tmp_path):
+    """The zygote that was started for what was told before is of no use then."""
+    (tmp_path / "shadowed_numbers.py").write_text("WIDTH = 3\n")
+    declare(
+        '[streams.changed]\ndataset = "tests.scenario.declared_datasets:beside"\n'
+        f"dataset_args = {{directory = '{tmp_path}'}}\nbatch_size = 4\nbuffer = 8\n"
+    )
+    stream_when(daemon, "changed", ready(8))
+    with PrefetchLoader.attach("changed") as loader:
+        assert next(iter(loader))[0].shape == (4, 3)
+    assert len(zygotes(daemon)) == 2
+
+
 def test_who_waits_for_a_stream_that_is_declared_no_more_is_told(daemon, declare, tmp_path):
     go = tmp_path / "go"
     declare(f"[streams.late]\n{WAITING}dataset_args = {{go = '{go}'}}\nbuffer = 8\n")

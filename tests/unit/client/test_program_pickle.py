@@ -18,9 +18,7 @@ import posix_ipc
 import pytest
 import torch
 from prefetchd_client.program_pickle import (
-    PRELOADED,
     SMALLEST_BUFFER_BYTES,
-    current_environment,
     pickle_program,
     write_program,
 )
@@ -31,6 +29,7 @@ from prefetchd.wire.file_locks import is_locked
 from prefetchd.wire.program_layout import decode_environment, decode_program
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
+from prefetchd.wire.surroundings import PRELOADED, current_environment
 from prefetchd.workers.program import load_program, read_environment
 from tests.unit.workers.comparing import differences
 
@@ -272,9 +271,10 @@ def helper(image):
 OFFSET = 7
 
 if __name__ == "__main__":
-    from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+    from prefetchd_client.program_pickle import pickle_program, write_program
     from prefetchd.ring.segment import unlink
     from prefetchd.wire.runtime_paths import runtime_paths
+    from prefetchd.wire.surroundings import current_environment
 
     parts = {"dataset": Images(), "collate_fn": lambda samples: [Pair(*sample) for sample in samples]}
     name, fd, size = write_program(runtime_paths("/nowhere/d.sock"), current_environment(), *pickle_program(parts))

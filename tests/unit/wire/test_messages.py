@@ -71,6 +71,7 @@ NUMBERS = {
     71: "StoreFailed",
     72: "ShardEnded",
     73: "ShardCame",
+    74: "Surroundings",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -76,7 +76,7 @@ def test_what_an_interpreter_reads_when_it_starts_is_there_when_it_starts():
         ({"variables": {b"PYTHONHASHSEED": b"5"}}, False),
         ({"executable": b"/other/python"}, False),
         ({"sys_path": ("/b", "/a")}, False),
-        ({"preload": ("torch",)}, False),
+        ({"preload": ("torch",)}, True),
     ],
     ids=str,
 )

@@ -11,12 +11,13 @@ import numpy as np
 import posix_ipc
 import pytest
 import torch
-from prefetchd_client.program_pickle import current_environment, pickle_program, write_program
+from prefetchd_client.program_pickle import pickle_program, write_program
 from torch.utils.data import get_worker_info
 
 from prefetchd.wire.messages import MEASURE, Fill, Measured
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.surroundings import current_environment
 from prefetchd.workers.inline_backend import InlineBackend
 
 
