@@ -59,7 +59,7 @@ class _Counts:
 
 
 class AdoptedMeanwhile(Exception):  # noqa: N818 - no error
-    """Another daemon goes on with the ring: what the one that opened it for us has offered may be something else now."""
+    """Another daemon goes on with the ring: what the one that has opened it offered may be something else now."""
 
 
 class Attachment:

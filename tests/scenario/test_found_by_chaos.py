@@ -77,7 +77,7 @@ def test_a_closed_loader_whose_batches_live_keeps_no_other_waiting(daemon):
 
 
 def test_what_a_dead_daemon_had_offered_is_not_taken_from_a_ring_that_another_goes_on_with(daemon):
-    """A trainer that did not look for so long had not attached to the ring: nobody knew that it was meant to have it."""
+    """A trainer that had not looked yet was not attached to the ring: nobody knew that something was meant for it."""
     daemon.start()
     with PrefetchLoader(Numbers(400), **NUMBERS) as late:
         stream_when(daemon, "numbers", lambda stream: stream["ring"] and stream["ring"]["ready"] == 8, "all is offered")
