@@ -131,10 +131,12 @@ def test_its_workers_environment_is_made_ready_while_the_dataset_is_looked_at(da
 
 def test_a_dataset_s_module_that_changes_the_environment_gets_what_it_made(daemon, declare, tmp_path):
     """The zygote that was started for what was told before is of no use then."""
-    (tmp_path / "shadowed_numbers.py").write_text("WIDTH = 3\n")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "shadowed_numbers.py").write_text("WIDTH = 3\n")
     declare(
         '[streams.changed]\ndataset = "tests.scenario.declared_datasets:beside"\n'
-        f"dataset_args = {{directory = '{tmp_path}'}}\nbatch_size = 4\nbuffer = 8\n"
+        f"dataset_args = {{directory = '{beside}'}}\nbatch_size = 4\nbuffer = 8\n"
     )
     stream_when(daemon, "changed", ready(8))
     with PrefetchLoader.attach("changed") as loader:
