@@ -33,6 +33,7 @@ class Link:
         self._farewell = ""
         self._reconnection: Reconnection | None = None
         self.returns = 0
+        """Daemons that have welcomed us after the first."""
         for attempts_left in reversed(range(ATTEMPTS)):
             self._connection = Connection(introduction.reach())
             try:
@@ -88,6 +89,8 @@ class Link:
         if found is not None:
             message = found[0]
             if isinstance(message, Welcome):
+                # Not when it is reached: one that is dying may still take a connection.
+                self.returns += 1
                 self._welcomed(message)
             elif isinstance(message, Farewell):
                 self._farewell = message.reason
@@ -114,7 +117,6 @@ class Link:
         self._reconnection = None
         self._farewell = ""
         self._connection = Connection(sock)
-        self.returns += 1
         return True
 
     def check(self) -> None:

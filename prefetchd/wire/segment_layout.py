@@ -1,4 +1,4 @@
-"""The ring's segment: one shared mapping, little-endian, version 2.
+"""The ring's segment: one shared mapping, little-endian, version 3.
 
     offset 0        +--------------------------------------------------------------+
                     | header, reserved slots                           4096 bytes  |  daemon writes
