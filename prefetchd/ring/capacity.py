@@ -126,6 +126,9 @@ def _slots_within(buffer_bytes: int, slot_bytes: int) -> int:
     while slots > 0 and ring_bytes(slots, slot_bytes) > buffer_bytes:
         excess = ring_bytes(slots, slot_bytes) - buffer_bytes
         slots -= max(1, excess // (slot_bytes + 1024))
+    # That went in whole pages of records and marks, and may have been one slot too far.
+    while 0 <= slots < SLOTS_LIMIT and ring_bytes(slots + 1, slot_bytes) <= buffer_bytes:
+        slots += 1
     return max(0, slots)
 
 

@@ -6,7 +6,7 @@ import re
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 
 from prefetchd.ring.capacity import (
     DEFAULT_BUFFER_BYTES,
@@ -40,6 +40,7 @@ def spec(**service: int) -> StreamSpec:
 
 
 @given(st.integers(1, 1 << 41), slot_sizes)
+@example(5513216, 4096)
 @settings(deadline=None, max_examples=200)
 def test_bytes_hold_as_many_slots_as_fit_and_no_more(buffer_bytes, slot_bytes):
     try:
