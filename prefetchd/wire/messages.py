@@ -311,7 +311,7 @@ class EpochStates(Message):
     states: Blobs = ()
 
 
-BEFORE, AFTER_FIRST, AT_END = range(3)
+STAGES = BEFORE, AFTER_FIRST, AT_END = range(3)
 
 
 @_numbered(29)
@@ -521,12 +521,13 @@ MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST = 0, 1, 2, 3
 @_numbered(52)
 @dataclasses.dataclass(frozen=True, slots=True)
 class AskPlan(Message):
-    """What are the keys of `steps` batches of `epoch`, from `first_step` on? Answered by Planned; before the first
-    of an epoch, by Begun."""
+    """What are the keys of `steps` batches of `epoch`, from `first_step` on? Answered by Planned; before it, by
+    Begun for each stage from `stage` on that has come."""
 
     epoch: int
     first_step: int
     steps: int
+    stage: int
 
 
 @_numbered(53)
@@ -543,7 +544,7 @@ class Rebase(Message):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Begun(Message):
     """The states of a planned epoch, as in EpochStates. Stages 0 and 1 come before the epoch's first Planned, stage 2
-    before the one that tells its end."""
+    before the one that tells its end; a stage that AskPlan says is known does not come."""
 
     epoch: int
     stage: int

@@ -17,9 +17,7 @@ import socket
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
-    AFTER_FIRST,
     AT_END,
-    BEFORE,
     AskPlan,
     Begun,
     Message,
@@ -40,7 +38,7 @@ KEYS_A_MESSAGE_BYTES = 48 * 1024
 
 def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: NoteWriter) -> None:
     """Serves `sock` until its end. Called once, in a process of its own."""
-    answering = Answering(Sampling(spec, program))
+    sampling = Sampling(spec, program)
     note.phase(IDLE)
     kill_point("planner.started")
     send(sock, Ready())
@@ -52,51 +50,38 @@ def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: N
         close_all(fds)
         note.phase(SAMPLING)
         try:
-            answers = answering.answers(message)
+            told = answers(sampling, message)
         except OutOfReach:
             return
         note.phase(IDLE)
-        for answer in answers:
+        for answer in told:
             enclosed, beside = enclose(answer)
             kill_point("planner.answer.untold")
             send(sock, enclosed, beside)
             close_all(beside)
 
 
-class Answering:
-    """What a planner says to what it is asked."""
-
-    def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
-        self._told: set[tuple[int, int]] = set()
-
-    def answers(self, message: Message) -> list[Message]:
-        """In order. Raises OutOfReach."""
-        if isinstance(message, Rebase):
-            self._sampling.rebase(message.epoch, message.sampler_epoch, message.states)
-            self._told = {each for each in self._told if each[0] < message.epoch}
-        if not isinstance(message, AskPlan):
-            return []
-        epoch, first = message.epoch, message.first_step
-        planned = self._sampling.plan(epoch, first + message.steps)
-        answers = [*self._states(epoch, planned, BEFORE), *self._states(epoch, planned, AFTER_FIRST)]
-        end = _end_of_message(planned, first, message.steps)
-        ends = planned.ended and end >= len(planned.keys)
-        if ends:
-            answers += self._states(epoch, planned, AT_END)
-            if planned.error is not None:
-                step = len(planned.keys)
-                answers.append(PlanFailed(epoch, step, _encoded(planned.error, epoch, step)))
-        samples, keys = tuple(planned.samples[first:end]), tuple(planned.keys[first:end])
-        answers.append(Planned(epoch, first, samples, keys, len(planned.keys) if ends else -1))
-        return answers
-
-    def _states(self, epoch: int, planned: PlannedEpoch, stage: int) -> list[Message]:
-        states = planned.states.get(stage)
-        if states is None or (epoch, stage) in self._told:
-            return []
-        self._told.add((epoch, stage))
-        return [Begun(epoch, stage, planned.sampler_epoch, states)]
+def answers(sampling: Sampling, message: Message) -> list[Message]:
+    """What a planner says to what it is asked, in order. Raises OutOfReach."""
+    if isinstance(message, Rebase):
+        sampling.rebase(message.epoch, message.sampler_epoch, message.states)
+    if not isinstance(message, AskPlan):
+        return []
+    epoch, first = message.epoch, message.first_step
+    planned = sampling.plan(epoch, first + message.steps)
+    end = _end_of_message(planned, first, message.steps)
+    ends = planned.ended and end >= len(planned.keys)
+    told: list[Message] = [
+        Begun(epoch, stage, planned.sampler_epoch, states)
+        for stage, states in sorted(planned.states.items())
+        if stage >= message.stage and (stage != AT_END or ends)
+    ]
+    if ends and planned.error is not None:
+        step = len(planned.keys)
+        told.append(PlanFailed(epoch, step, _encoded(planned.error, epoch, step)))
+    samples, keys = tuple(planned.samples[first:end]), tuple(planned.keys[first:end])
+    told.append(Planned(epoch, first, samples, keys, len(planned.keys) if ends else -1))
+    return told
 
 
 def _end_of_message(planned: PlannedEpoch, first: int, steps: int) -> int:

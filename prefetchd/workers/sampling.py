@@ -35,7 +35,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.program import Program
 
 KEPT_EPOCHS = 3
-"""Epochs whose keys stay: those that living cursors are in, and the one ahead."""
+"""Epochs whose keys stay, the latest to begin: those that living cursors are in, and the one ahead."""
 
 ENDLESS_AFTER = 1 << 24
 """Samples of one epoch after which its sampler is taken for one that never ends: another epoch may begin then."""
@@ -113,7 +113,7 @@ class Sampling:
     def _begin(self, epoch: int) -> None:
         planned = self._epochs[epoch] = PlannedEpoch()
         self._next = epoch + 1
-        for old in sorted(self._epochs)[:-KEPT_EPOCHS]:
+        for old in list(self._epochs)[:-KEPT_EPOCHS]:
             del self._epochs[old]
         seed = sampler_seed(self._spec.seed, epoch, self._spec.rank)
         outside = _ambient_states()

@@ -89,8 +89,9 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.random_kills < 10 and any(w.ready for w in self.world.workers.values()))
     @rule(index=st.integers(0, 9))
     def kill_worker(self, index):
-        """At random: never four times at the same row."""
-        before = self.world.deaths[:]
+        """At random: never four times at the same row, or batch where it is made as a whole: all of it runs alone after
+        two deaths at one of its rows."""
+        before = [(position, row if self.world.by_rows else 0) for position, row in self.world.deaths]
         if all(before.count(death) < 3 for death in before):
             self.random_kills += 1
             self.world.kill_worker(index)
@@ -354,6 +355,12 @@ def found_orders():
         "next_iterator",
     )
     yield (
+        "iterators in more epochs than the states of epochs were kept for",
+        {"workers": 2, "slots": 5, "by_rows": False, "planned": True, "spare": 0},
+        "deliver:1 next_iterator next_iterator deliver:1 next_iterator break_off:0:1 break_off:0:1 next_iterator "
+        "next_iterator break_off:0:1 next_iterator next_iterator next_iterator break_off:0:1",
+    )
+    yield (
         "offers of waiting iterators in the way of living ones",
         {"workers": 1, "slots": 4, "by_rows": False},
         "another_trainer next_iterator next_iterator next_iterator:1 jump:0:0",
@@ -365,7 +372,7 @@ ARGUMENTS = {
     "work": ["index"],
     "kill_trainer": ["index"],
     "next_iterator": ["which"],
-    "break_off": ["which"],
+    "break_off": ["which", "index"],
     "jump": ["epoch", "step", "which"],
     "next_batch": ["which"],
 }

@@ -72,7 +72,6 @@ class SimPlanner:
     stream: int
     messages: list = dataclasses.field(default_factory=list)
     bases: list = dataclasses.field(default_factory=lambda: [(0, 0)])
-    told: set = dataclasses.field(default_factory=set)
 
     def variant(self, epoch: int) -> int:
         return [variant for first, variant in self.bases if first <= epoch][-1]
@@ -771,15 +770,12 @@ class World:
         if isinstance(message, Rebase):
             planner.bases = [base for base in planner.bases if base[0] < message.epoch]
             planner.bases.append((message.epoch, message.sampler_epoch))
-            planner.told = {each for each in planner.told if each < message.epoch}
             return
         epoch, first, most = message.epoch, message.first_step, len(PLANNED_ROWS)
         variant = planner.variant(epoch)
         steps = range(first, min(most, first + message.steps, first + 1 + index % 3 if index else most))
         answers = []
-        if epoch not in planner.told:
-            planner.told.add(epoch)
-            answers += [Begun(epoch, 0, variant), Begun(epoch, 1, variant)]
+        answers += [Begun(epoch, stage, variant) for stage in (0, 1) if stage >= message.stage]
         ends = not steps or steps[-1] == most - 1
         keys = tuple(struct.pack("<3Q", epoch, step, variant) for step in steps)
         answers.append(Planned(epoch, first, tuple(PLANNED_ROWS[step] for step in steps), keys, most if ends else -1))

@@ -359,7 +359,6 @@ class Engine:
             if stream.plans is not None:
                 stream.claims.prove()
         self.pool.dispatch()
-        self.planners.dispatch(self._now_s)
         for stream in self.streams.values():
             offering = stream.offering
             cramped, pressed = stream.claims.take_need()
@@ -369,6 +368,8 @@ class Engine:
             for session in stream.consumers:
                 if offering.has_news(session):
                     self._commands.append(Wake(session))
+        # Last: what is claimed and what is offered asks for plans.
+        self.planners.dispatch(self._now_s)
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._commands.append(Log(level, event, tuple(fields.items())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.leases import Key, Leases
@@ -19,8 +19,10 @@ FAILURES_A_PUBLICATION = 64
 class Offering:
     """What each cursor is offered; from then on it is leased."""
 
-    def __init__(self, window: Window, leases: Leases) -> None:
+    def __init__(self, window: Window, leases: Leases, has_begun: Callable[[int], bool] | None = None) -> None:
+        """Nothing of an epoch is offered before it `has_begun`, if that is given."""
         self.window = window
+        self._has_begun = has_begun
         self.shareable = False
         self._leases = leases
 
@@ -186,7 +188,7 @@ class Offering:
         if position[0] != cursor.epoch:
             return False
         if self.window.lengths.is_end(position):
-            return not cursor.told_end
+            return not cursor.told_end and (self._has_begun is None or self._has_begun(position[0]))
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.proven or cursor.recalled:
             return False
@@ -199,7 +201,9 @@ class Offering:
             batch.recalled = False
         # What is offered cannot be taken back without its consumer: on a shared stream half stays here.
         share = self.window.limit(cursor) // (2 if self.shareable else 1)
-        return self.window.lengths.distance(cursor.next, position) < max(1, share)
+        if self.window.lengths.distance(cursor.next, position) >= max(1, share):
+            return False
+        return self._has_begun is None or self._has_begun(position[0])
 
     def _pass(self, cursor: Cursor) -> None:
         epoch, step = cursor.offered

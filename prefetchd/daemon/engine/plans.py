@@ -14,8 +14,7 @@ from prefetchd.ring.cursors import Cursor, EpochLengths
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
     AFTER_FIRST,
-    AT_END,
-    BEFORE,
+    STAGES,
     AskPlan,
     Assume,
     Begun,
@@ -85,13 +84,11 @@ class Plans:
 
     def questions(self) -> list[Message]:
         """What to send to the planner, which is at nothing; has_question."""
-        epoch, step = self._wanted.popitem()
-        if self._wanted:
-            # The earliest epoch first: a sampler goes forward.
-            self._wanted[epoch] = step
-            epoch = min(self._wanted)
-            step = self._wanted.pop(epoch)
-        self._asked = AskPlan(epoch, step, STEPS_AN_ASK)
+        # The earliest epoch first: a sampler goes forward.
+        epoch = min(self._wanted)
+        step = self._wanted.pop(epoch)
+        begun = next((stage for stage in STAGES if (epoch, stage) not in self._states), len(STAGES))
+        self._asked = AskPlan(epoch, step, STEPS_AN_ASK, begun)
         self._asked_in_vain = False
         due = [each for each in self._assumed[self._told_planner :] if each.epoch <= epoch]
         self._told_planner += len(due)
@@ -113,17 +110,11 @@ class Plans:
             if isinstance(message, Planned):
                 self._asked = None
         elif isinstance(message, Begun):
-            self._begun(message)
+            self._states[message.epoch, message.stage] = message
         elif isinstance(message, PlanFailed):
             self._known[message.epoch, message.step] = Contents(0, error=message.error)
         else:
             self._planned(message, asked)
-
-    def _begun(self, message: Begun) -> None:
-        self._states[message.epoch, message.stage] = message
-        for old in sorted({epoch for epoch, _ in self._states})[:-KEPT_STATES]:
-            for stage in (BEFORE, AFTER_FIRST, AT_END):
-                self._states.pop((old, stage), None)
 
     def _planned(self, message: Planned, asked: AskPlan) -> None:
         self._asked = None
@@ -159,6 +150,14 @@ class Plans:
             del self._assumed[0]
             self._told_planner = max(0, self._told_planner - 1)
 
+    def has_begun(self, epoch: int) -> bool:
+        """True when a trainer can be told how the epoch begins; else the planner is to be asked. No batch of it is
+        offered before: the trainer could not compare."""
+        if (epoch, AFTER_FIRST) in self._states:
+            return True
+        self._wanted.setdefault(epoch, 0)
+        return False
+
     def has_news(self, cursor: Cursor) -> bool:
         return self._next_news(cursor) is not None
 
@@ -185,6 +184,10 @@ class Plans:
             self._known = {each: found for each, found in self._known.items() if is_needed(each)}
             # So that each plan is looked at a few times at most, however many are needed.
             self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
-        living = {cursor.key for cursor in cursors}
+        living = {cursor.key: cursor.epoch for cursor in cursors}
+        epochs = {epoch for epoch, _ in self._states}
+        if len(epochs) > KEPT_STATES:
+            forgotten = {*sorted(epochs)[:-KEPT_STATES]} - {*living.values()}
+            self._states = {key: begun for key, begun in self._states.items() if key[0] not in forgotten}
         if len(self._told) > 2 * len(living) + KEPT_STATES:
             self._told = {key: told for key, told in self._told.items() if key in living}

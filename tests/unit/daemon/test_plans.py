@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefetchd.daemon.engine.plans import AHEAD, KEPT_BEYOND_NEED, STEPS_AN_ASK, Plans
+from prefetchd.daemon.engine.plans import AHEAD, KEPT_BEYOND_NEED, KEPT_STATES, STEPS_AN_ASK, Plans
 from prefetchd.plan.keys import digest
 from prefetchd.ring.cursors import EpochLengths, place
 from prefetchd.wire.errors import ProtocolError
@@ -33,7 +33,7 @@ def test_what_is_not_known_is_asked_for_once():
     assert not plans.has_question
     assert plans.at((0, 3)) is None
     assert plans.at((0, 5)) is None
-    assert plans.questions() == [AskPlan(0, 3, STEPS_AN_ASK)]
+    assert plans.questions() == [AskPlan(0, 3, STEPS_AN_ASK, 0)]
     assert not plans.has_question
     answer(plans)
     found = plans.at((0, 3))
@@ -47,7 +47,7 @@ def test_the_next_steps_are_asked_for_before_they_are_needed():
     assert plans.at((0, STEPS_AN_ASK - AHEAD - 1)) is not None
     assert not plans.has_question
     assert plans.at((0, STEPS_AN_ASK - AHEAD)) is not None
-    assert plans.questions() == [AskPlan(0, STEPS_AN_ASK, STEPS_AN_ASK)]
+    assert plans.questions() == [AskPlan(0, STEPS_AN_ASK, STEPS_AN_ASK, 0)]
 
 
 def test_an_epoch_s_end_is_learnt_and_nothing_is_asked_beyond_it():
@@ -75,7 +75,7 @@ def test_the_earliest_epoch_is_asked_first():
     plans = Plans(EpochLengths(None))
     plans.at((4, 0))
     plans.at((2, 7))
-    assert plans.questions() == [AskPlan(2, 7, STEPS_AN_ASK)]
+    assert plans.questions() == [AskPlan(2, 7, STEPS_AN_ASK, 0)]
 
 
 def test_an_assumption_voids_what_comes_after_and_reaches_the_planner_with_the_next_question():
@@ -88,10 +88,10 @@ def test_an_assumption_voids_what_comes_after_and_reaches_the_planner_with_the_n
     assert plans.at((0, 0)) is not None
     assert lengths.steps(1) is None
     assert plans.at((1, 0)) is None
-    assert plans.questions() == [Rebase(1, 7, (b"state",)), AskPlan(1, 0, STEPS_AN_ASK)]
+    assert plans.questions() == [Rebase(1, 7, (b"state",)), AskPlan(1, 0, STEPS_AN_ASK, 0)]
     answer(plans, steps=5)
     ask(plans, 2)
-    assert plans.asked == AskPlan(2, 0, STEPS_AN_ASK)
+    assert plans.asked == AskPlan(2, 0, STEPS_AN_ASK, 0)
 
 
 def test_an_answer_that_was_on_its_way_is_void_too():
@@ -110,11 +110,11 @@ def test_another_planner_is_told_all_that_holds_for_what_it_is_asked():
         plans.assume(Assume(epoch, epoch))
     ask(plans, 3)
     plans.planner_is_new()
-    assert plans.questions() == [Rebase(3, 3), AskPlan(3, 0, STEPS_AN_ASK)]
+    assert plans.questions() == [Rebase(3, 3), AskPlan(3, 0, STEPS_AN_ASK, 0)]
     plans.planner_is_new()
     plans.planner_is_new()
     assert plans.at((2, 0)) is None
-    assert plans.questions() == [Rebase(1, 1), AskPlan(2, 0, STEPS_AN_ASK)]
+    assert plans.questions() == [Rebase(1, 1), AskPlan(2, 0, STEPS_AN_ASK, 0)]
 
 
 def test_states_are_told_to_each_cursor_once_and_before_its_batches():
@@ -132,6 +132,32 @@ def test_states_are_told_to_each_cursor_once_and_before_its_batches():
     ask(plans, 2)
     plans.planner_says(Begun(2, 0, 6, (b"c",)))
     assert [each.states for each in plans.news(cursor, 1)] == [(b"c",)]
+
+
+def test_states_are_kept_for_cursors_and_for_the_latest_epochs_and_are_asked_for_again():
+    plans = Plans(EpochLengths(None))
+    cursor = place(("trainer", 1), "trainer", (0, 0), False, EpochLengths(None))
+    for epoch in range(KEPT_STATES + 3):
+        ask(plans, epoch)
+        for stage in (0, 1):
+            plans.planner_says(Begun(epoch, stage, epoch))
+        answer(plans, count=1)
+        plans.trim([cursor], lambda _: True)
+    assert plans.has_begun(0)
+    assert [each.epoch for each in plans.news(cursor, 1)] == [0, 0]
+    plans.trim([], lambda _: True)
+    assert not plans.has_begun(0)
+    assert plans.questions() == [AskPlan(0, 0, STEPS_AN_ASK, 0)]
+
+
+def test_a_planner_is_asked_for_the_stages_that_are_not_known():
+    plans = Plans(EpochLengths(None))
+    ask(plans)
+    for stage in (0, 1):
+        plans.planner_says(Begun(0, stage, -1))
+    answer(plans)
+    assert plans.at((0, STEPS_AN_ASK)) is None
+    assert plans.questions() == [AskPlan(0, STEPS_AN_ASK, STEPS_AN_ASK, 2)]
 
 
 def test_where_there_is_nothing_to_compare_nothing_is_told():
@@ -159,7 +185,7 @@ def test_plans_are_forgotten_when_nobody_can_want_them():
         Planned(0, 1, (4,), (b"x",)),
         Planned(0, 0, (4, 4), (b"x",)),
         Planned(0, 0, (), ()),
-        AskPlan(0, 0, 1),
+        AskPlan(0, 0, 1, 0),
     ],
     ids=str,
 )

@@ -183,6 +183,9 @@ def test_a_sampler_without_a_memory_can_begin_anywhere():
     assert given(made, 3) != late
     other, _ = sampling(sampler=WeightedRandomSampler([0.5] * LENGTH, 9), batch_size=3)
     assert given(other, 1000) == late
+    for epoch in range(2000, 2000 + KEPT_EPOCHS):
+        given(made, epoch)
+    assert given(made, 1000) == late
 
 
 def test_set_epoch_is_called_as_the_trainer_is_thought_to_call_it():

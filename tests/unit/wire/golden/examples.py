@@ -72,7 +72,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.ShardStart(epoch=2, shard=1, following=300, state=b"\x80\x05"),
     m.EpochStates(cursor=7, epoch=2, stage=1, sampler_epoch=4, states=(b"\x01",)),
     m.Enclosed(packet_bytes=100_000),
-    m.AskPlan(epoch=2, first_step=64, steps=64),
+    m.AskPlan(epoch=2, first_step=64, steps=64, stage=2),
     m.Rebase(epoch=3, sampler_epoch=5, states=(b"\x01\x02",)),
     m.Begun(epoch=2, stage=0, sampler_epoch=-1, states=(b"\x01",)),
     m.Planned(epoch=2, first_step=64, samples=(4, 3), keys=(b"\x00", b"\x01"), steps=66),
