@@ -361,6 +361,11 @@ def found_orders():
         "next_iterator break_off:0:1 next_iterator next_iterator next_iterator break_off:0:1",
     )
     yield (
+        "ready batches of later epochs, the earlier ones of unknown length, and no room",
+        {"workers": 1, "slots": 4, "by_rows": False, "shards": [0, 1]},
+        "all_leave_and_one_comes_back next_iterator crash_the_daemon",
+    )
+    yield (
         "offers of waiting iterators in the way of living ones",
         {"workers": 1, "slots": 4, "by_rows": False},
         "another_trainer next_iterator next_iterator next_iterator:1 jump:0:0",
@@ -385,6 +390,8 @@ DEFAULTS = {
     "jump": {"which": 0},
     "next_batch": {"which": 0, "index": 0, "hold": True},
     "another_trainer": {},
+    "all_leave_and_one_comes_back": {"crash": True, "others": False, "rest": True},
+    "crash_the_daemon": {},
 }
 
 

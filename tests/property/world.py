@@ -429,9 +429,12 @@ class World:
 
     def _to_be_kept(self, stream: int) -> set:
         """Positions of the batches that are ready and lie ahead of a living cursor: nobody needs to make them again,
-        until one is handed out, or a cursor or trainer comes or goes."""
+        until one is handed out, or a cursor or trainer comes or goes. Nothing is promised to several trainers of an
+        iterable dataset: where its shards end is found out anew, in slots that may be needed for it."""
         ring = self.engine.streams[stream].window.ring
         trainers = [each for each in self.trainers.values() if each.stream_name and each.stream == stream]
+        if self.shards is not None and len(trainers) > 1:
+            return set()
         cursors = [(each.epoch, each.step) for trainer in trainers for each in trainer.cursors.values()]
         handed = {(slot, mark) for marks in self.marks[stream].values() for slot, mark in marks.items()}
         return {
@@ -464,7 +467,8 @@ class World:
             odd = (self.failing, self.killing, self.sizes, self.guilty)
             assert any(position in each for each in odd), f"an error in the place of {position}, which is not odd"
         self.yields.setdefault((trainer.number, cursor), []).append(position)
-        self.kept.get(trainer.stream, set()).discard(position)
+        if trainer.stream_name in self.stream_of:  # else no daemon knows it: what it was offered is an error
+            self.kept.get(trainer.stream, set()).discard(position)
 
     def tick(self) -> None:
         self.engine.tick(self.now)

@@ -118,9 +118,9 @@ class Claims:
                     return cursor
         return None
 
-    def _turn(self, batch: Batch) -> tuple[bool, int]:
+    def _turn(self, batch: Batch) -> tuple[bool, tuple[int, Position]]:
         """Orders those that wait for room: what a call of next() waits for, then what comes soonest."""
-        return not self.window.is_awaited(batch, pressing=True), self.window.lead(batch.position)
+        return not self.window.is_awaited(batch, pressing=True), self.window.turn(batch.position)
 
     def _claim(self, position: Position, pieces: int) -> bool:
         window = self.window

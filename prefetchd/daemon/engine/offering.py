@@ -81,7 +81,7 @@ class Offering:
         assert window.ring is not None
         if any(cursor.recalled for cursor in window.cursors.values()):
             return []
-        found = max(self._leases.recallable(pressing), key=lambda each: window.lead(each.position), default=None)
+        found = max(self._leases.recallable(pressing), key=lambda each: window.turn(each.position), default=None)
         if found is None:
             return []
         assert found.grant is not None

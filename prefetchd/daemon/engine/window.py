@@ -148,8 +148,8 @@ class Window:
         pressing = self.is_awaited(batch, pressing=True)
         evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, pressing)]
         if not awaited:
-            evictable = [each for each in evictable if self.lead(each.position) > self.lead(batch.position)]
-        return bool(evictable) and self.drop(max(evictable, key=lambda each: self.lead(each.position)))
+            evictable = [each for each in evictable if self.turn(each.position) > self.turn(batch.position)]
+        return bool(evictable) and self.drop(max(evictable, key=lambda each: self.turn(each.position)))
 
     def is_awaited(self, batch: Batch, *, pressing: bool = False) -> bool:
         """True when a living cursor (if `pressing`, a blocked one) can yield nothing before this batch."""
@@ -217,6 +217,11 @@ class Window:
             self.ring.adopt(batch.grant, quarantined=False)
             if not self.lookback.keep(batch, self.ring):
                 self.ring.evict(batch.grant)
+
+    def turn(self, position: Position) -> tuple[int, Position]:
+        """Orders positions by when a cursor comes there. Of two that seem equally far, for the lengths of epochs between
+        them are not known, the later one comes later."""
+        return self.lead(position), position
 
     # --- records, for recovery and status ---
 
