@@ -429,13 +429,15 @@ class World:
 
     def _to_be_kept(self, stream: int) -> set:
         """Positions of the batches that are ready and lie ahead of a living cursor: nobody needs to make them again,
-        until one is handed out, or a cursor or trainer comes or goes. Nothing is promised to several trainers of an
+        until one is handed out, or a cursor or trainer comes or goes. Beyond its share of the ring a living cursor has
+        what was made before others came: that may go. Nothing is promised to several trainers of an
         iterable dataset: where its shards end is found out anew, in slots that may be needed for it."""
         ring = self.engine.streams[stream].window.ring
         trainers = [each for each in self.trainers.values() if each.stream_name and each.stream == stream]
         if self.shards is not None and len(trainers) > 1:
             return set()
-        cursors = [(each.epoch, each.step) for trainer in trainers for each in trainer.cursors.values()]
+        cursors = [each for trainer in trainers for each in trainer.cursors.values()]
+        share = ring.reserved // max(1, sum(not each.waiting for each in cursors))
         handed = {(slot, mark) for marks in self.marks[stream].values() for slot, mark in marks.items()}
         return {
             (record.epoch, record.step)
@@ -443,7 +445,7 @@ class World:
             if slot < ring.reserved
             and record.state == SLOT_READY
             and (slot, record.generation) not in handed
-            and any(epoch == record.epoch and step <= record.step for epoch, step in cursors)
+            and any(each.epoch == record.epoch and 0 <= record.step - each.step < share for each in cursors)
         }
 
     def former_work(self, index: int) -> None:

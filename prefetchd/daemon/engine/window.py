@@ -219,8 +219,8 @@ class Window:
                 self.ring.evict(batch.grant)
 
     def turn(self, position: Position) -> tuple[int, Position]:
-        """Orders positions by when a cursor comes there. Of two that seem equally far, for the lengths of epochs between
-        them are not known, the later one comes later."""
+        """Orders positions by when a cursor comes there. Of two that seem equally far, for the lengths of the epochs
+        between are not known, the later one comes later."""
         return self.lead(position), position
 
     # --- records, for recovery and status ---
