@@ -437,7 +437,7 @@ class World:
         if self.shards is not None and len(trainers) > 1:
             return set()
         cursors = [each for trainer in trainers for each in trainer.cursors.values()]
-        share = ring.reserved // max(1, sum(not each.waiting for each in cursors))
+        share = self.engine.streams[stream].window.capacity // max(1, sum(not each.waiting for each in cursors))
         handed = {(slot, mark) for marks in self.marks[stream].values() for slot, mark in marks.items()}
         return {
             (record.epoch, record.step)
