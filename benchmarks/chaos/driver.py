@@ -103,8 +103,14 @@ class Driver:
         self._board.allow(BATCHES_A_KILL)
         self._wait(lambda: all(self._board.taken_by(each) for each in range(len(WORKS))), STUCK_AFTER_S)
         in_vain = 0
+        order: Order | None = None
+        hit = False
         while self.kills < self._wanted_kills and time.monotonic() < until_s:
-            order = self._steering.next_order(kills_by_point(self.kill_log), self.kills, self._dear_kills)
+            hits = kills_by_point(self.kill_log)
+            order = self._steering.following(hits, order.point) if order is not None and hit else None
+            if order is None:
+                self._revive()
+                order = self._steering.next_order(hits, self.kills, self._dear_kills)
             before = self.kills
             hit = order is not None and self._carry_out(order)
             in_vain = 0 if order is None or hit else in_vain + 1
@@ -116,7 +122,7 @@ class Driver:
                 self._dear_kills += self.kills - before
             if self._dice.random() < 0.05:
                 self._stop_somebody()
-            self._revive()
+        self._revive()
 
     def finish(self) -> None:
         """Lets all trainers go on for a little, and end in order. Raises Stuck."""

@@ -48,6 +48,9 @@ STIMULI = {
     "client.cursor.closed": "break off",
 }
 
+# Of these the next one takes long enough to start that an order can be placed meanwhile.
+SLOW_STARTERS = ("daemon", "env")
+
 DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env"}
 DEAR_ROLES = {"daemon", "env"}
 
@@ -106,6 +109,19 @@ class Steering:
         rarity = {each: hits[each.point] + 2 * self._in_vain[each.point] for each in fitting}
         rarest = min(rarity.values())
         return self._dice.choice([each for each in fitting if rarity[each] == rarest])
+
+    def following(self, hits: Counter[str], killed: str) -> Order | None:
+        """After a kill at the point `killed`, an order to which that death is the stimulus: a kill saved. None when it
+        is to no point that is still to be hit."""
+        role = killed.split(".")[0]
+        if role not in SLOW_STARTERS:
+            return None
+        orders = [_order(point, self._dice) for point in POINTS if hits[point] < self._wanted]
+        fitting = [each for each in orders if each.stimulus == f"kill the {role}" and not self._is_too_much(each.point)]
+        if not fitting:
+            return None
+        rarest = min(fitting, key=lambda each: hits[each.point] + 2 * self._in_vain[each.point])
+        return dataclasses.replace(rarest, stimulus="")
 
     def tell(self, point: str, *, hit: bool) -> None:
         """What became of the order."""
