@@ -119,10 +119,12 @@ class StreamResources:
     def _found_consumers(ring: RingSegment) -> Iterator[FoundConsumer]:
         for number in range(ring.header.consumers):
             record, alive = ring.consumer_record(number), ring.has_living_consumer(number)
-            if alive or record.yielded:
+            marks = ring.marks(number)
+            # Marks outlive the record's fields: whoever came next under this number may have yielded nothing.
+            if alive or record.yielded or any(marks):
                 position = (record.epoch, record.step) if record.yielded else None
                 departed = record.cursor == DEPARTED
-                yield FoundConsumer(number, record.pid, alive, position, ring.marks(number), departed)
+                yield FoundConsumer(number, record.pid, alive, position, marks, departed)
 
     def create_ring(
         self,

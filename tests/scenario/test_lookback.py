@@ -36,15 +36,25 @@ def resume(calls, step):
         return [[each.clone() for each in next(iterator)] for _ in range(step, TAKEN + 1)]
 
 
-@pytest.mark.parametrize("daemon_too", [False, True], ids=["the trainer", "trainer and daemon"])
-def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_again(daemon, tmp_path, daemon_too):
+def die_before_the_first_batch(daemon, calls):
+    """Another trainer takes the consumer record of the one that died, and is killed before it has anything to hold."""
+    code = f"from tests.scenario.test_lookback import resume; from pathlib import Path; resume(Path({str(calls)!r}), 20)"
+    killed = {"PREFETCHD_KILL_POINTS": "client.mark.unwritten"}
+    trainer = subprocess.run([sys.executable, "-c", code], env=daemon.environment | killed, check=False)
+    assert trainer.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("others", [(), ("daemon",), ("next trainer", "daemon")], ids=" and ".join)
+def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_again(daemon, tmp_path, others):
     calls = tmp_path / "calls"
     written = [14, 17, TAKEN - 1]
     daemon.start()
     train(daemon, calls, written)
     # Behind them comes what the dead trainer held, once its death is known.
     stream_when(daemon, "behind", lambda stream: fill_of(stream) == (16, 8), "all is ready that lies ahead")
-    if daemon_too:
+    if "next trainer" in others:
+        die_before_the_first_batch(daemon, calls)
+    if "daemon" in others:
         pid = daemon.pid
         os.kill(pid, signal.SIGKILL)
         until(lambda: is_gone(pid), "the daemon is dead")
