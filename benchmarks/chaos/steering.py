@@ -11,7 +11,7 @@ from prefetchd.wire.kill_point_table import POINTS
 
 EXPENSIVE = 0.15
 """Most kills out of which a zygote has to import torch again; unless too few points would be hit."""
-AT_RANDOM = 0.1
+AT_RANDOM = 0.05
 """Kills at no point, but at a random time."""
 
 # What brings a process to a point; by the first pattern that matches. The rest is passed with every batch.

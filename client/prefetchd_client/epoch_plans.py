@@ -44,7 +44,13 @@ class EpochPlans:
         planned anew. Leaves the generators of one that begins as after the sampler's first batch. Raises what `wait`
         raises."""
         begun = cursor.began_with
-        wanted = self._assumptions.about(cursor.epoch) if begun is None else as_assumed(begun)
+        if begun is None:
+            wanted = self._assumptions.about(cursor.epoch)
+            if self._said is None or self._said.epoch <= cursor.epoch:
+                # For a daemon that takes over: what it plans of itself may be another order than what is ready.
+                self._said = wanted
+        else:
+            wanted = as_assumed(begun)
         self._wait(cursor, timeout_s)
         # Again and again: a daemon that takes over meanwhile knows nothing of what was assumed.
         while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:

@@ -26,6 +26,7 @@ from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.messages import PROTOCOL_VERSION, Declared, Hello, Program
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, Position, StreamSpec, decode_spec, encode_spec
+from prefetchd.workers.backend import is_hopeless, told_of
 
 log = logging.getLogger("prefetchd")
 
@@ -62,13 +63,10 @@ class DeclaredStream:
         self._settled = settled
         self._source: Source | None = None
         self._process: DeclaringProcess | None = None
-        try:
-            self._process = DeclaringProcess(
-                config, directory, paths, loop, prepare, self._declared, self._failed, self._printed
-            )
-        except OSError as error:
-            why = f"{error.filename or config.python}: {error.strerror}"
-            loop.call_later(0.0, lambda: self._failed(f"its process cannot be started: {why}", b""))
+        self._deaths = 0
+        self._directory = directory
+        self._prepare = prepare
+        self._look()
 
     @property
     def stream(self) -> StreamState | None:
@@ -109,6 +107,33 @@ class DeclaredStream:
         """After close(), when the loop runs no more."""
         if self._process is not None:
             self._process.wait()
+
+    def _look(self) -> None:
+        config = self.config
+        try:
+            self._process = DeclaringProcess(
+                config,
+                self._directory,
+                self._paths,
+                self._loop,
+                self._prepare,
+                self._declared,
+                self._failed,
+                self._died,
+                self._printed,
+            )
+        except OSError as error:
+            why = f"{error.filename or config.python}: {error.strerror}"
+            self._loop.call_later(0.0, lambda: self._failed(f"its process cannot be started: {why}", b""))
+
+    def _died(self, how: str) -> None:
+        self._deaths += 1
+        fields = {"stream": self.config.name, "how": how, "deaths": self._deaths}
+        log.warning("look at the dataset ended", extra={"fields": fields})
+        if is_hopeless(self._deaths, how):
+            self._failed(f"it {told_of(how)}, {self._deaths} times in a row; its output is in the log", b"")
+        else:
+            self._look()
 
     def _declared(self, message: Declared, fd: int) -> None:
         try:

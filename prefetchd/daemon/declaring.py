@@ -18,20 +18,20 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.workers.backend import Watcher
 from prefetchd.workers.child_process import ChildProcess
 from prefetchd.workers.environment import DENIED
+from prefetchd.workers.zygote_children import ending
 
 # As -c, with main()'s arguments. Importing the client's package is importing torch: the environment is told before.
 BOOTSTRAP = (
     "import sys; from prefetchd.wire.surroundings import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
     "from prefetchd_client.declared import main; main(*sys.argv[1:])"
 )
-ENDED = "it ended without a word; its output is in the log"
 CLOSE_DEADLINE_S = 5.0
 
 
 class DeclaringProcess:
-    """Runs until it has said what the stream is, or that there is none. One of `declared(message, fd)` and
-    `failed(text, error)` is called, once, unless it was closed; the receiver owns `fd`. Long before that,
-    `surroundings(environment)` may be."""
+    """Runs until it has said what the stream is, or that there is none. One of `declared(message, fd)`,
+    `failed(text, error)` and, when it has said nothing, `died(how)` is called, once, unless it was closed; the receiver
+    owns `fd`. Long before that, `surroundings(environment)` may be."""
 
     def __init__(
         self,
@@ -42,12 +42,14 @@ class DeclaringProcess:
         surroundings: Callable[[bytes], None],
         declared: Callable[[Declared, int], None],
         failed: Callable[[str, bytes], None],
+        died: Callable[[str], None],
         printed: Callable[[str], None],
     ) -> None:
         """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
         self._surroundings = surroundings
         self._declared = declared
         self._failed = failed
+        self._died = died
         self._is_over = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, into = os.pipe()
@@ -105,11 +107,12 @@ class DeclaringProcess:
             self.close()
             self._failed(message.message, message.error)
 
-    def _ended(self, how: str) -> None:
+    def _ended(self, _: str) -> None:
         self._is_over = True
         self._child.close()
         self._reap()
-        self._failed(ENDED, b"")
+        code = self._process.returncode or 0
+        self._died(ending(-code if code < 0 else code << 8))
 
 
 def _told(stream: StreamConfig) -> dict[str, object]:

@@ -33,6 +33,11 @@ def is_hopeless(deaths: int, how: str) -> bool:
     return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
 
 
+def told_of(how: str) -> str:
+    """What happened to a process that ended like this, after its name."""
+    return f"was {how}" if how.startswith("killed") else how
+
+
 @dataclasses.dataclass(frozen=True)
 class Look:
     """A child process from outside: `state` as proc(5) names them, "" when there is no process; `stacks` of all its

@@ -53,6 +53,15 @@ def environment(name):
     return [os.environ[name], os.getcwd()]
 
 
+def dying(lives, times, how):
+    """The first `times` processes that make it end like that, without a word; each adds a line to the file `lives`."""
+    with open(lives, "a") as file:
+        file.write("\n")
+    if len(Path(lives).read_text()) <= times:
+        exec(how)
+    return Numbers(50)
+
+
 def mapping():
     return {"no": "dataset"}.keys()
 

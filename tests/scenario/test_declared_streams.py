@@ -251,6 +251,29 @@ def test_a_dataset_that_cannot_be_made_is_told_to_who_attaches(daemon, declare, 
         PrefetchLoader.attach("train")
 
 
+DYING = """[streams.train]
+dataset = "tests.scenario.declared_datasets:dying"
+dataset_args = {{lives = "{lives}", times = {times}, how = "os{how}"}}
+batch_size = 4
+buffer = 6
+"""
+
+
+@pytest.mark.parametrize(("how", "times"), [(".kill(os.getpid(), 9)", 4), ("._exit(3)", 1)], ids=["killed", "exits"])
+def test_a_look_at_the_dataset_that_dies_is_begun_again(daemon, declare, tmp_path, how, times):
+    """Found by chaos: that it was killed once was the end of the stream."""
+    declare(DYING.format(lives=tmp_path / "lives", times=times, how=how))
+    with PrefetchLoader.attach("train") as loader:
+        assert equal(list(loader), list(DataLoader(Numbers(50), 4)))
+
+
+def test_a_look_at_the_dataset_that_always_dies_is_told_with_how(daemon, declare, tmp_path):
+    declare(DYING.format(lives=tmp_path / "lives", times=100, how="._exit(3)"))
+    with pytest.raises(DaemonRefusedError, match="it exited with 3, 4 times in a row; its output is in the log"):
+        PrefetchLoader.attach("train")
+    assert len((tmp_path / "lives").read_text()) == 4
+
+
 def test_an_interpreter_that_is_not_there_is_told(daemon, declare):
     declare(f'[streams.train]\n{NUMBERS}python = "/no/such/python"\n')
     with pytest.raises(DaemonRefusedError, match="/no/such/python: No such file"):

@@ -38,9 +38,10 @@ def resume(calls, step):
 
 def die_before_the_first_batch(daemon, calls):
     """Another trainer takes the consumer record of the one that died, and is killed before it has anything to hold."""
-    code = f"from tests.scenario.test_lookback import resume; from pathlib import Path; resume(Path({str(calls)!r}), 20)"
+    code = "import sys; from pathlib import Path; from tests.scenario.test_lookback import TAKEN, resume; "
+    code += "resume(Path(sys.argv[1]), TAKEN)"
     killed = {"PREFETCHD_KILL_POINTS": "client.mark.unwritten"}
-    trainer = subprocess.run([sys.executable, "-c", code], env=daemon.environment | killed, check=False)
+    trainer = subprocess.run([sys.executable, "-c", code, str(calls)], env=daemon.environment | killed, check=False)
     assert trainer.returncode == -signal.SIGKILL
 
 

@@ -15,6 +15,7 @@ import itertools
 from prefetchd.daemon.engine.batches import Piece
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
+from prefetchd.workers.backend import told_of
 from prefetchd.workers.note import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, Note
 
 SUSPECTED_AFTER = 2
@@ -135,7 +136,7 @@ def what_was_made(note: Note, position: Position) -> str:
 def blamed_error(note: Note, position: Position, how: str) -> bytes:
     """A sample, or whatever else is about the batch, has ended its workers."""
     what = what_was_made(note, position)
-    text = f"{what}: ends its worker each time, also when nothing else runs; the last one {_past(how)}. "
+    text = f"{what}: ends its worker each time, also when nothing else runs; the last one {told_of(how)}. "
     if note.phase == LOADING:
         text += "on_error='skip' leaves such samples out, on_error='substitute' replaces them"
     else:
@@ -148,7 +149,7 @@ def given_up_error(note: Note, position: Position, how: str) -> bytes:
     epoch, step = position
     text = (
         f"worker after worker died on the batch at epoch {epoch}, step {step}, and no single sample is to blame; the "
-        f"last one {_past(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
+        f"last one {told_of(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
     )
     return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))
 
@@ -158,7 +159,3 @@ def overdue_error(note: Note, position: Position, timeout_s: float) -> bytes:
     what = what_was_made(note, position)
     text = f"{what}: not done within timeout={timeout_s:g} seconds; its worker was killed. Raise timeout=, or 0 to wait"
     return encode_exception(RemoteException("TaskTimeoutError", text, "", what))
-
-
-def _past(how: str) -> str:
-    return f"was {how}" if how.startswith("killed") else how
