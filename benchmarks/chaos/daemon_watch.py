@@ -7,6 +7,7 @@ watch has looked at what the dead one left; then it lets the lock go, and the tr
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import time
@@ -21,13 +22,22 @@ from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """A daemon was seen alive at `seen_s` for the last time and found dead at `at_s`; what was `ready` then."""
+
+    seen_s: float
+    at_s: float
+    ready: set[ReadyBatch]
+
+
 class DaemonWatch:
-    """`pid` of the daemon that serves, 0 while there is none; `deaths`, each with its time and what was ready then, as
-    `ready` tells it; `served`, when each daemon was first seen to serve."""
+    """`pid` of the daemon that serves, 0 while there is none; `deaths` so far, with what `ready` told then; `served`,
+    when each daemon was first seen to serve."""
 
     def __init__(self, paths: RuntimePaths, processes: Processes, ready: Callable[[], set[ReadyBatch]]) -> None:
         self.pid = 0
-        self.deaths: list[tuple[float, set[ReadyBatch]]] = []
+        self.deaths: list[Death] = []
         self.served: list[float] = []
         self._paths = paths
         self._ready = ready
@@ -36,16 +46,19 @@ class DaemonWatch:
         self._lock = LockFile(paths.start_lock)
         self._locked = False
         self._ended = False
+        self._seen_s = 0.0
 
     def look(self) -> str:
         """To be called again and again; what has happened since, in words."""
         happened = ""
+        now_s = time.monotonic()
         if self.pid and select.select([self._pidfd], [], [], 0)[0]:
             os.close(self._pidfd)
             self.pid = 0
-            self.deaths.append((time.monotonic(), self._ready()))
+            self.deaths.append(Death(self._seen_s, time.monotonic(), self._ready()))
             self._unlock()
             happened = "the daemon is dead"
+        self._seen_s = now_s
         if not self.pid and (pid := self._processes.daemon()) and self._answers():
             with contextlib.suppress(ProcessLookupError):
                 self._pidfd = os.pidfd_open(pid)

@@ -198,9 +198,11 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.watch.pid, signal.SIGTERM)
                 self.stops.append(time.monotonic())
-        elif stimulus.endswith("loader"):
-            fresh = stimulus == "fresh loader"
+        elif "loader" in stimulus:
+            fresh = stimulus.startswith("fresh")
             alone = [number for number, work in enumerate(WORKS) if work.stream != "shared" or not fresh]
+            if stimulus.endswith("long batches"):
+                alone = [number for number in alone if WORKS[number].collate_fn is not None]
             self._board.renew(self._dice.choice(alone), fresh=fresh)
         elif stimulus.startswith("break off"):
             for number, work in enumerate(WORKS):

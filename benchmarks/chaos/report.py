@@ -119,7 +119,7 @@ def longest_waits(driver: Driver) -> dict[int, float]:
     longest: dict[int, float] = {}
     for trail in driver.trails:
         for began_s, waited_s in trail.waits:
-            deaths = sum(began_s - 1.0 < died_s < began_s + waited_s for died_s, _ in driver.watch.deaths)
+            deaths = sum(began_s - 1.0 < each.at_s < began_s + waited_s for each in driver.watch.deaths)
             longest[deaths] = max(longest.get(deaths, 0.0), waited_s)
     return longest
 

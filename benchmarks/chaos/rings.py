@@ -72,7 +72,9 @@ def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[Ready
     records = [decode_slot_record(data, header.slot_record_offset(slot)) for slot in range(reserved)]
     consumers = [decode_consumer_record(data, header.consumer_record_offset(number)) for number in living]
     stands = [each.epoch * steps + each.step for each in consumers if each.yielded]
-    share = (reserved - min(spec.lookback, reserved // 2)) // max(1, len(living))
+    # Whatever is to come may be as long as the longest.
+    slots = reserved // max((each.span for each in records if each.state == SLOT_READY), default=1)
+    share = (slots - min(spec.lookback, slots // 2)) // max(1, len(living))
     return {
         ReadyBatch(spec.seed, record.epoch, record.step)
         for slot, record in enumerate(records)

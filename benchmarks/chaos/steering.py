@@ -38,6 +38,8 @@ STIMULI = {
     "client.program.*": "fresh loader",
     "worker.measured": "fresh loader",
     "daemon.files.*": "kill the daemon",
+    "daemon.record.unchained": "fresh loader of long batches",
+    "daemon.record.chained": "fresh loader of long batches",
     "client.plan.*": "break off the reseeded",
     "client.cursor.begun": "break off",
     "daemon.hello.*": "new loader",
@@ -48,8 +50,8 @@ STIMULI = {
     "client.cursor.closed": "break off",
 }
 
-# Of these the next one takes long enough to start that an order can be placed meanwhile.
-SLOW_STARTERS = ("daemon", "env")
+# Who is started again so slowly that, after a death, an order to such a point can still be placed.
+SLOW_STARTERS = {"daemon": "*", "env": "*", "worker": "worker.*"}
 
 DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env"}
 DEAR_ROLES = {"daemon", "env"}
@@ -65,7 +67,14 @@ STARTING = (
     "daemon.adopt.*",
 )
 
-MOST_PASSINGS = {"worker.row.written": 9, "daemon.message.heard": 5, "daemon.record.*": 4, "worker.*": 3}
+MOST_PASSINGS = {
+    "daemon.record.unchained": 1,
+    "daemon.record.chained": 1,
+    "worker.row.written": 9,
+    "daemon.message.heard": 5,
+    "daemon.record.*": 4,
+    "worker.*": 3,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +123,10 @@ class Steering:
         """After a kill at the point `killed`, an order to which that death is the stimulus: a kill saved. None when it
         is to no point that is still to be hit."""
         role = killed.split(".")[0]
-        if role not in SLOW_STARTERS:
-            return None
-        orders = [_order(point, self._dice) for point in POINTS if hits[point] < self._wanted]
-        fitting = [each for each in orders if each.stimulus == f"kill the {role}" and not self._is_too_much(each.point)]
+        slow = fnmatch.filter(POINTS, SLOW_STARTERS.get(role, ""))
+        orders = [_order(point, self._dice) for point in slow if hits[point] < self._wanted]
+        fitting = [each for each in orders if each.stimulus in (f"kill the {role}", f"kill a {role}")]
+        fitting = [each for each in fitting if not self._is_too_much(each.point)]
         if not fitting:
             return None
         rarest = min(fitting, key=lambda each: hits[each.point] + 2 * self._in_vain[each.point])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from benchmarks.chaos.daemon_watch import Death
 from benchmarks.chaos.rings import ReadyBatch
 from benchmarks.chaos.work import NOTE, WORKS, Work, digest
 from tests.scenario.oracle import SAMPLE, batch_at, derive, iterable_epoch
@@ -191,7 +192,7 @@ class Samples:
 
 
 def recomputed(
-    deaths: list[tuple[float, set[ReadyBatch]]],
+    deaths: list[Death],
     served: list[float],
     stops: list[float],
     samples: Samples,
@@ -204,21 +205,21 @@ def recomputed(
     yielded them, and the other was too far behind for them to be kept); then of how many batches all this was asked.
     `served` are when daemons began to serve, `stops` when they were told to stop."""
     unexcused, excused, asked = [], 0, 0
-    ends = [died_s for died_s, _ in deaths]
+    ends = [death.seen_s for death in deaths]
 
     def no_daemon_at(at_s: float) -> bool:
         died_s = max((each for each in ends if each < at_s), default=None)
         return died_s is not None and not any(died_s < each < at_s for each in served)
 
-    for number, (died_s, ready) in enumerate(deaths):
-        for batch in ready:
+    for number, death in enumerate(deaths):
+        for batch in death.ready:
             work = next(each for each in WORKS if each.seed == batch.seed)
             if work.reseeds or work.shards:
                 # It was made for an order that nobody wanted in the end, or may have been; or an iterator goes through
                 # all that comes before.
                 continue
             asked += 1
-            made_s = samples.made_after(batch, died_s)
+            made_s = samples.made_after(batch, death.at_s)
             if made_s is None:
                 continue
             consumers = [trail for trail in trails if trail.work.seed == batch.seed]
@@ -226,12 +227,12 @@ def recomputed(
             reasons = [*stops, *itertools.chain.from_iterable(beginnings)]
             reasons += [at_s for trail in consumers for at_s in trail.closes if no_daemon_at(at_s)]
             reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
-            if any(died_s < at_s < made_s for at_s in reasons):
+            if any(death.seen_s < at_s < made_s for at_s in reasons):
                 excused += 1
             else:
                 unexcused.append(
-                    f"{work.name}: ({batch.epoch}, {batch.step}) was ready when daemon {number} died, at {died_s:.3f}; "
-                    f"made again {made_s - died_s:.3f} s later"
+                    f"{work.name}: ({batch.epoch}, {batch.step}) was ready when daemon {number} died, at "
+                    f"{death.at_s:.3f}; made again {made_s - death.at_s:.3f} s later"
                 )
     return unexcused, excused, asked
 

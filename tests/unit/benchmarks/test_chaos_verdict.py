@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.chaos import declared
+from benchmarks.chaos.daemon_watch import Death
 from benchmarks.chaos.report import shortfalls
 from benchmarks.chaos.rings import ReadyBatch
 from benchmarks.chaos.verdict import Oracle, Samples, Trail, recomputed
@@ -76,7 +77,7 @@ def test_each_fault_is_found_once(tmp_path, lines, kind):
 
 # --- made again though ready ---
 
-DIED_S, MADE_S = 10.0, 12.0
+SEEN_S, DIED_S, MADE_S = 9.9, 10.0, 12.0
 
 
 def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=()):
@@ -85,7 +86,8 @@ def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=()):
     notes = tmp_path / "samples"
     notes.write_bytes(NOTE.pack(seed, int(1e9)) + NOTE.pack(seed, int(made_s * 1e9)))
     ready = {ReadyBatch(work.seed, 0, 2)}
-    again, excused, asked = recomputed([(DIED_S, ready)], list(served), list(stops), Samples(notes), trails)
+    deaths = [Death(SEEN_S, DIED_S, ready)]
+    again, excused, asked = recomputed(deaths, list(served), list(stops), Samples(notes), trails)
     return len(again), excused, asked
 
 
@@ -97,7 +99,7 @@ def test_a_batch_that_was_made_before_the_death_is_not(tmp_path):
     assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))], made_s=DIED_S - 1) == (0, 0, 1)
 
 
-@pytest.mark.parametrize(("at_s", "excused"), [(11.0, 1), (9.0, 0), (13.0, 0)])
+@pytest.mark.parametrize(("at_s", "excused"), [(11.0, 1), (9.95, 1), (9.0, 0), (13.0, 0)])
 def test_only_what_lies_between_is_a_reason(tmp_path, at_s, excused):
     life = trail_of(tmp_path, [{"at": at_s, "what": "life", "life": 2}])
     assert judge(tmp_path, [life]) == (1 - excused, excused, 1)
