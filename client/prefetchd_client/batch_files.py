@@ -11,7 +11,6 @@ import ctypes
 import io
 import mmap
 import os
-import pickle
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from prefetchd.wire.batch_file import NAMES_BY_CODE, decode_header, file_name
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.stream_spec import Position
-from prefetchd_client.tensors import from_main
+from prefetchd_client.tensors import SkeletonUnpickler, from_main
 
 
 def read_batch(directory: str, position: Position) -> Any:
@@ -48,7 +47,7 @@ def decode_batch(payload: Any) -> Any:
     return _Unpickler(skeleton, payload, table, begin).load()
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(SkeletonUnpickler):
     def __init__(self, skeleton: bytes, payload: Any, table: dict[str, Any], begin: int) -> None:
         super().__init__(io.BytesIO(skeleton))
         self._payload = payload

@@ -145,7 +145,16 @@ class _Storages:
         return made
 
 
-class _Unpickler(pickle.Unpickler):
+class SkeletonUnpickler(pickle.Unpickler):
+    """Of a batch's structure, wherever its bytes are."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch._utils", "_rebuild_sparse_tensor"):
+            return _rebuilt_sparse
+        return super().find_class(module, name)
+
+
+class _Unpickler(SkeletonUnpickler):
     def __init__(
         self, skeleton: bytes, buffers: list[memoryview], tensors: list[torch.Tensor], storages: _Storages
     ) -> None:
@@ -166,6 +175,14 @@ class _Unpickler(pickle.Unpickler):
             make: Any = torch.storage.TypedStorage
             return make(wrap_storage=storage, dtype=getattr(torch, pid[2]), _internal=True)
         raise ProtocolError(f"a batch with a persistent id of kind {kind!r}")
+
+
+def _rebuilt_sparse(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
+    """As torch rebuilds it, which also keeps it for a check at the next torch.load(): no slot would be released."""
+    found: torch.Tensor = torch._utils._rebuild_sparse_tensor(layout, data)  # type: ignore[no-untyped-call]
+    kept: list[torch.Tensor] = getattr(torch._utils, "_sparse_tensors_to_validate", [])
+    kept[:] = [each for each in kept if each is not found]
+    return found
 
 
 def from_main(qualified_name: str) -> Any:

@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import sys
 import types
+import weakref
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
@@ -164,6 +165,16 @@ def test_attributes_of_a_tensor_come_with_it():
     tensor.label = "cat"
     found = assert_survives((tensor, 1))
     assert found[0].label == "cat"
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_sparse_tensors_live_no_longer_than_they_are_held(layout):
+    """torch keeps those that it unpickles until its next torch.load(): a slot would never be released."""
+    found = by_codec([torch.eye(3).to_sparse(layout=layout)])
+    lives = weakref.ref(found[0])
+    del found
+    assert lives() is None
 
 
 def test_sparse_tensors():

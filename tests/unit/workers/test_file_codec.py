@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import typing
+import weakref
 
 import numpy as np
 import pytest
@@ -108,6 +109,15 @@ def test_objects_come_back_with_their_tensors(through):
     assert found[0].name == "a"
     assert torch.equal(found[0].pixels, torch.ones(2))
     assert set(tensors) == {"0.pixels"}
+
+
+def test_sparse_tensors_live_no_longer_than_they_are_held(through):
+    """torch keeps those that it unpickles until its next torch.load()."""
+    found, _, _ = through([torch.eye(3).to_sparse()])
+    assert torch.equal(found[0].to_dense(), torch.eye(3))
+    lives = weakref.ref(found[0])
+    del found
+    assert lives() is None
 
 
 def test_tensors_lie_where_their_items_want_to(through, tmp_path):
