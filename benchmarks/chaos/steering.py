@@ -13,6 +13,8 @@ EXPENSIVE = 0.15
 """Most kills out of which a zygote has to import torch again; unless too few points would be hit."""
 AT_RANDOM = 0.05
 """Kills at no point, but at a random time."""
+PRESSED = 0.75
+"""With so many hits missing for each kill that is left, none is made at a random time; stimuli are kills, too."""
 
 # What brings a process to a point; by the first pattern that matches. The rest is passed with every batch.
 STIMULI = {
@@ -104,14 +106,15 @@ class Steering:
         """The next order; None is a kill at a random time."""
         missing = {point: self._wanted - hits[point] for point in POINTS if hits[point] < self._wanted}
         needed = sum(missing.values())
-        pressed = needed >= 0.8 * (self._kills - kills)
+        pressed = needed >= PRESSED * (self._kills - kills)
         if not pressed and self._dice.random() < AT_RANDOM:
             return None
         orders = [_order(point, self._dice) for point in missing or POINTS]
         dear_needed = sum(missing.get(each.point, 0) for each in orders if each.is_dear)
         share = max(EXPENSIVE, dear_needed / max(1, self._kills - kills))
         dear = dear_kills <= share * kills
-        fitting = [each for each in orders if each.is_dear == dear and not self._is_too_much(each.point)]
+        possible = [each for each in orders if not self._is_too_much(each.point)]
+        fitting = [each for each in possible if each.is_dear == dear] or (possible if pressed else [])
         if not fitting:
             return None
         # The rarest first, but what was ordered in vain waits longer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -22,7 +23,7 @@ from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.progress.file_source import FileSource
 from prefetchd.progress.source import Source
 from prefetchd.ring.segment import unlink
-from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.errors import CallerError, PrefetchdError
 from prefetchd.wire.messages import PROTOCOL_VERSION, Declared, Hello, Program
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, Position, StreamSpec, decode_spec, encode_spec
@@ -111,47 +112,51 @@ class DeclaredStream:
     def _look(self) -> None:
         config = self.config
         try:
-            self._process = DeclaringProcess(
-                config,
-                self._directory,
-                self._paths,
-                self._loop,
-                self._prepare,
-                self._declared,
-                self._failed,
-                self._died,
-                self._printed,
-            )
+            self._process = DeclaringProcess(config, self._directory, self._paths, self._loop, self)
         except OSError as error:
             why = f"{error.filename or config.python}: {error.strerror}"
-            self._loop.call_later(0.0, lambda: self._failed(f"its process cannot be started: {why}", b""))
+            self._loop.call_later(0.0, lambda: self.failed(f"its process cannot be started: {why}", b""))
 
-    def _died(self, how: str) -> None:
+    # --- LookEvents ---
+
+    def surroundings(self, environment: bytes) -> None:
+        self._prepare(environment)
+
+    def died(self, how: str) -> None:
         self._deaths += 1
         fields = {"stream": self.config.name, "how": how, "deaths": self._deaths}
         log.warning("look at the dataset ended", extra={"fields": fields})
         if is_hopeless(self._deaths, how):
-            self._failed(f"it {told_of(how)}, {self._deaths} times in a row; its output is in the log", b"")
+            self.failed(f"it {told_of(how)}, {self._deaths} times in a row; its output is in the log", b"")
         else:
             self._look()
 
-    def _declared(self, message: Declared, fd: int) -> None:
-        try:
-            spec = spec_of(self.config, decode_spec(message.spec))
-        except PrefetchdError as error:
-            os.close(fd)
-            unlink(message.name)
-            self._failed(str(error), b"")
-            return
-        try:
-            self._begin(spec, message, fd)
-        except PrefetchdError as error:
-            self._failed(str(error), b"")
-            return
+    def declared(self, message: Declared, fd: int) -> None:
+        with contextlib.ExitStack() as unused:
+            unused.callback(unlink, message.name)
+            unused.callback(os.close, fd)
+            try:
+                self._begin(spec_of(self.config, decode_spec(message.spec)), message, fd, unused)
+            except PrefetchdError as error:
+                self.failed(str(error), b"")
+                return
         self.is_settled = True
         self._settled()
 
-    def _begin(self, spec: StreamSpec, message: Declared, fd: int) -> None:
+    def failed(self, why: str, error: bytes) -> None:
+        self.failure, self.error = why, error
+        self.is_settled = True
+        log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
+        self._settled()
+
+    def printed(self, text: str) -> None:
+        for line in text.split("\n"):
+            log.info("output", extra={"fields": {"stream": self.config.name, "worker": 0, "line": line}})
+
+    # --- from there on ---
+
+    def _begin(self, spec: StreamSpec, message: Declared, fd: int, unused: contextlib.ExitStack) -> None:
+        """Where the program is taken over, it is not `unused`."""
         session = self.session
         hello = Hello(
             PROTOCOL_VERSION,
@@ -169,19 +174,14 @@ class DeclaredStream:
         self._engine.hello(session, hello, time.monotonic())
         stream = self.stream
         if stream is None or stream.name != spec.name:
-            os.close(fd)
-            unlink(message.name)
             if stream is not None:
                 self._engine.session_closed(session, (), time.monotonic())
-            self._failed("its name is in use by a trainer; end that, or give the stream another name", b"")
-            return
+            raise CallerError("its name is in use by a trainer; end that, or give the stream another name")
+        # Else it was adopted from a daemon that died, with its program: the fingerprint says that it is the same.
         if stream.stage is Stage.AWAITING_PROGRAM:
+            unused.pop_all()
             self._rings.take_program(stream, Program(message.name, message.program_bytes), fd)
             self._engine.program_arrived(session)
-        else:
-            # Adopted from a daemon that died, with its program: the fingerprint says that it is the same.
-            os.close(fd)
-            unlink(message.name)
         if self.config.progress_file:
             self._source = FileSource(
                 self.config.progress_file, self.config.poll_s, self._loop, self._moved, self._in_plan
@@ -196,16 +196,6 @@ class DeclaredStream:
     def _in_plan(self, position: Position) -> Position | str:
         stream = self.stream
         return planned(stream, position) if stream is not None else position
-
-    def _failed(self, why: str, error: bytes) -> None:
-        self.failure, self.error = why, error
-        self.is_settled = True
-        log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
-        self._settled()
-
-    def _printed(self, text: str) -> None:
-        for line in text.split("\n"):
-            log.info("output", extra={"fields": {"stream": self.config.name, "worker": 0, "line": line}})
 
 
 def spec_of(config: StreamConfig, found: StreamSpec) -> StreamSpec:

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from typing import Protocol
 
 from prefetchd.daemon.config import StreamConfig
 from prefetchd.wire.framing import close_all
@@ -28,10 +28,26 @@ BOOTSTRAP = (
 CLOSE_DEADLINE_S = 5.0
 
 
+class LookEvents(Protocol):
+    """Who is told what a DeclaringProcess finds: one of declared, failed and, when it has said nothing, died, once,
+    unless it was closed."""
+
+    def surroundings(self, environment: bytes) -> None:
+        """In which environment the workers will run; long before the rest, where it is said at all."""
+
+    def declared(self, message: Declared, fd: int) -> None:
+        """The stream there is; the receiver owns `fd`."""
+
+    def failed(self, why: str, error: bytes) -> None:
+        """There is none."""
+
+    def died(self, how: str) -> None: ...
+
+    def printed(self, text: str) -> None: ...
+
+
 class DeclaringProcess:
-    """Runs until it has said what the stream is, or that there is none. One of `declared(message, fd)`,
-    `failed(text, error)` and, when it has said nothing, `died(how)` is called, once, unless it was closed; the receiver
-    owns `fd`. Long before that, `surroundings(environment)` may be."""
+    """Runs until it has said what the stream is, or that there is none."""
 
     def __init__(
         self,
@@ -39,17 +55,10 @@ class DeclaringProcess:
         directory: str,
         paths: RuntimePaths,
         watcher: Watcher,
-        surroundings: Callable[[bytes], None],
-        declared: Callable[[Declared, int], None],
-        failed: Callable[[str, bytes], None],
-        died: Callable[[str], None],
-        printed: Callable[[str], None],
+        events: LookEvents,
     ) -> None:
         """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
-        self._surroundings = surroundings
-        self._declared = declared
-        self._failed = failed
-        self._died = died
+        self._events = events
         self._is_over = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, into = os.pipe()
@@ -77,7 +86,7 @@ class DeclaringProcess:
             os.close(request)
         pid = self._process.pid
         pidfd = os.pidfd_open(pid)
-        self._child = ChildProcess(watcher, ours, pid, pidfd, output, self._said, self._ended, printed)
+        self._child = ChildProcess(watcher, ours, pid, pidfd, output, self._said, self._ended, events.printed)
 
     def close(self) -> None:
         """Ends it, whatever it is at, and does not wait for that. Idempotent."""
@@ -98,21 +107,21 @@ class DeclaringProcess:
     def _said(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, Declared) and len(fds) == 1:
             self.close()
-            self._declared(message, fds[0])
+            self._events.declared(message, fds[0])
             return
         close_all(fds)
         if isinstance(message, Surroundings):
-            self._surroundings(message.environment)
+            self._events.surroundings(message.environment)
         elif isinstance(message, LoadFailed):
             self.close()
-            self._failed(message.message, message.error)
+            self._events.failed(message.message, message.error)
 
     def _ended(self, _: str) -> None:
         self._is_over = True
         self._child.close()
         self._reap()
         code = self._process.returncode or 0
-        self._died(ending(-code if code < 0 else code << 8))
+        self._events.died(ending(-code if code < 0 else code << 8))
 
 
 def _told(stream: StreamConfig) -> dict[str, object]:

@@ -20,7 +20,7 @@ def test_a_spec_that_cannot_be_read_leaves_neither_descriptor_nor_segment():
     stream = DeclaredStream.__new__(DeclaredStream)
     stream.config = StreamConfig("train", "project.data:train")
     stream._settled = lambda: settled.append(stream.failure)
-    stream._declared(Declared(b"of another version", name, 4096), fd)
+    stream.declared(Declared(b"of another version", name, 4096), fd)
     assert len(settled) == 1
     assert settled[0]
     assert not os.path.exists(f"/dev/shm{name}")
