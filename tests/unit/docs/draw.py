@@ -1,4 +1,4 @@
-"""The parts of docs/ that are drawn from the code; `python -m tests.unit.docs.draw` draws them anew.
+"""The parts of README.md and docs/ that are drawn; `python -m tests.unit.docs.draw` draws them anew.
 
 A drawn part stands between the lines `<!-- drawn: NAME -->` and `<!-- end of NAME -->`. DRAWN tells which file has
 which parts; everything outside of them is written by hand.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from prefetchd.ring.policy import TABLE, SlotState
 from prefetchd.wire.messages import MESSAGE_TYPES, Message
+from tests.unit.docs.chart import chart
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -166,8 +167,9 @@ def _as_markdown(docstring: str) -> str:
 # --- into the files and out of them ---
 
 DRAWN: dict[str, dict[str, Callable[[], str]]] = {
-    "architecture.md": {"modules": modules, "imports": imports, "slot states": slot_states},
-    "formats.md": {"messages": messages},
+    "README.md": {"chart": chart},
+    "docs/architecture.md": {"modules": modules, "imports": imports, "slot states": slot_states},
+    "docs/formats.md": {"messages": messages},
 }
 
 
@@ -191,12 +193,12 @@ def marks(name: str) -> tuple[str, str]:
 
 def main() -> None:
     for file, parts in DRAWN.items():
-        path = DOCS / file
+        path = ROOT / file
         text = path.read_text("utf-8")
         for name, draw in parts.items():
             text = with_part(text, name, draw())
         path.write_text(text, "utf-8")
-        print(path.relative_to(ROOT))
+        print(file)
 
 
 if __name__ == "__main__":

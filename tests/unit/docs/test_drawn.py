@@ -1,4 +1,4 @@
-"""What is drawn in docs/ is what the code says today: else run `python -m tests.unit.docs.draw`."""
+"""What is drawn is what the code and the figures say today: else run `python -m tests.unit.docs.draw`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 from prefetchd.ring.policy import TABLE, SlotEvent, SlotState
 from prefetchd.wire.messages import MESSAGE_TYPES
 from tests.unit.docs import draw
+from tests.unit.docs.chart import throughputs
 
 PARTS = [pytest.param(file, name, id=f"{file}: {name}") for file, parts in draw.DRAWN.items() for name in parts]
 
 
 @pytest.mark.parametrize(("file", "name"), PARTS)
-def test_what_is_drawn_is_what_the_code_says(file, name):
-    text = (draw.DOCS / file).read_text("utf-8")
+def test_what_is_drawn_is_what_it_is_drawn_from(file, name):
+    text = (draw.ROOT / file).read_text("utf-8")
     assert draw.drawn_part(text, name) == draw.DRAWN[file][name](), "run `python -m tests.unit.docs.draw`"
 
 
 @pytest.mark.parametrize(("file", "name"), PARTS)
 def test_drawing_again_changes_nothing(file, name):
-    text = (draw.DOCS / file).read_text("utf-8")
+    text = (draw.ROOT / file).read_text("utf-8")
     assert draw.with_part(text, name, draw.drawn_part(text, name)) == text
 
 
@@ -57,3 +58,15 @@ def test_each_peer_s_code_knows_the_messages_that_are_directed_from_or_to_it(pee
     known = {alias.name for node in imports if node.module == "prefetchd.wire.messages" for alias in node.names}
     found = draw.directions()
     assert found.keys() & known == {name for name, direction in found.items() if peer in direction}
+
+
+def test_the_chart_has_every_throughput_beside_dataloader_s_and_nothing_else():
+    text = """
+| what | prefetchd | DataLoader | ratio | to reach |
+|---|---|---|---|---|
+| text | 383 batches/s | 226 batches/s | 1.53 (1.51 to 1.96) of DataLoader | 1.2 |
+| train | 14 img/s | 8 img/s | 7 img/s | 0.8 (14 to 21) of DataLoader | 10 |
+| next() | p50 23 us | p50 15,600 us | 678 of DataLoader | p50 30 us |
+| gather | 36,076 img/s | 14,202 img/s | | 2.8 (2.5 to 3.3) of the recipe | 3 |
+"""
+    assert throughputs(text) == {"text": 1.53, "train": 0.8}
