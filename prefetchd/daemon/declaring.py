@@ -20,10 +20,12 @@ from prefetchd.workers.child_process import ChildProcess
 from prefetchd.workers.environment import DENIED
 from prefetchd.workers.zygote_children import ending
 
-# As -c, with main()'s arguments. Importing the client's package is importing torch: the environment is told before.
+# As -c, with main()'s arguments. Importing the client's package is importing torch: the environment is told before, and
+# without the gc it takes a fifth less.
 BOOTSTRAP = (
-    "import sys; from prefetchd.wire.surroundings import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
-    "from prefetchd_client.declared import main; main(*sys.argv[1:])"
+    "import gc, sys; gc.disable(); "
+    "from prefetchd.wire.surroundings import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
+    "from prefetchd_client.declared import main; gc.freeze(); gc.enable(); main(*sys.argv[1:])"
 )
 CLOSE_DEADLINE_S = 5.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -59,6 +60,26 @@ class Remembering(Dataset):
     def __getitem__(self, index: int) -> int:
         self.asked += 1
         return self.asked - 1
+
+
+class Collected(Dataset):
+    """Tells what the gc had to go through and what not when it was loaded, and whether it is at work now."""
+
+    def __init__(self, found: tuple[int, int] = (0, 0)) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([*self._found, gc.isenabled()])
+
+    def __reduce__(self):
+        return _collected, ()
+
+
+def _collected() -> Collected:
+    return Collected((len(gc.get_objects()), gc.get_freeze_count()))
 
 
 class Unloadable:

@@ -101,6 +101,17 @@ def test_a_worker_has_its_dataset_to_itself(stage):
         assert stream.batch(1).tolist() == [0, 1, 2, 3]
 
 
+def test_the_gc_goes_through_the_program_and_not_through_all_that_was_imported(process_stage):
+    with process_stage.stream(programs.Collected()) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        stream.fill_rows(worker, step=1, slot=0)
+        looked_through, left_aside, is_at_work = stream.batch(0)[0].tolist()
+    assert looked_through < left_aside / 2
+    assert is_at_work
+
+
 # --- what the user's code prints ---
 
 
