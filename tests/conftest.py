@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from prefetchd.cli.snapshot import read_report
+from prefetchd.wire import surroundings
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
 from prefetchd.workers.zygote_children import BOOTSTRAP
@@ -139,20 +140,29 @@ def daemon_aside(directory: Path) -> Iterator[Daemon]:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon of the test's own; clients find it without being told. It starts when one needs it."""
-    with running_daemon(tmp_path) as found:
+    with _zygotes_of_torch_alone(), running_daemon(tmp_path) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for a module's tests: its zygote imports torch but once."""
-    with running_daemon(tmp_path_factory.mktemp("daemon")) as found:
+    with _zygotes_of_torch_alone(), running_daemon(tmp_path_factory.mktemp("daemon")) as found:
         yield found
 
 
-def pytest_collection_finish() -> None:
-    """What is imported by now lives as long as the run: the gc goes through the tests' own objects alone, here and in
-    forked children."""
+@contextlib.contextmanager
+def _zygotes_of_torch_alone() -> Iterator[None]:
+    """Other tests in this process have imported packages that zygotes would have ready, and no stream here needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(surroundings, "PRELOADED", ("numpy", "torch"))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def former_objects_are_left_aside() -> None:
+    """What has been imported, and lives still after other modules' tests, lives as long as the run: the gc goes through
+    a module's own objects alone, here and in forked children."""
     gc.collect()
     gc.freeze()
 
