@@ -106,17 +106,29 @@ class Claims:
 
     def _starving(self) -> Cursor | None:
         """A living cursor whose very next batch is not even claimed, though others wait for room already; only a
-        blocked one if one of those is what a call of next() waits for."""
+        blocked one if one of those is what a call of next() waits for. Where no cursor lives, one that comes to a
+        batch which is not claimed before it comes to any of those: it may have given way to an earlier one."""
         window = self.window
         if not self.roomless or window.ring is None:
             return None
         pressed = any(window.is_awaited(batch, pressing=True) for batch in self.roomless)
+        lives = any(not each.waiting for each in window.cursors.values())
         for cursor in sorted(window.cursors.values(), key=lambda each: not each.blocked):
-            if not cursor.waiting and cursor.fill == cursor.next and (cursor.blocked or not pressed):
+            if cursor.waiting:
+                if not lives and self._comes_before_the_roomless(cursor):
+                    return cursor
+            elif cursor.fill == cursor.next and (cursor.blocked or not pressed):
                 position = advance_fill(cursor, window.lengths, 1, window.is_claimed)
                 if position == cursor.next and self._contents_at(position) is not None:
                     return cursor
         return None
+
+    def _comes_before_the_roomless(self, cursor: Cursor) -> bool:
+        window = self.window
+        position = advance_fill(cursor, window.lengths, window.limit(cursor), window.is_claimed)
+        if position is None or self._contents_at(position) is None:
+            return False
+        return all(window.turn(position) < window.turn(each.position) for each in self.roomless if not each.cancelled)
 
     def _turn(self, batch: Batch) -> tuple[bool, tuple[int, Position]]:
         """Orders those that wait for room: what a call of next() waits for, then what comes soonest."""

@@ -83,14 +83,19 @@ class Window:
         return self.lengths.distance(cursor.next, cursor.fill) / max(1, low)
 
     def may_fill(self) -> bool:
-        """The watermarks' switch: off at the high one, on again below the low one, or when next() waits."""
+        """The watermarks' switch: off at the high one, on again below the low one, or when next() waits. Where no
+        cursor lives, also when next() may wait unheard: who follows a progress file may use the batch where it stands
+        and want the one after it."""
         if self._low and self._high and self._low < self._high:
             ready = self.ready_ahead()
             if ready >= self.capacity:
                 self._filling = False
             elif ready < self._low:
                 self._filling = True
-        return self._filling or any(each.blocked for each in self.cursors.values())
+        if self._filling or any(each.blocked for each in self.cursors.values()):
+            return True
+        near = (self.lengths.distance(each.next, each.fill) < 2 for each in self.cursors.values())
+        return all(each.waiting for each in self.cursors.values()) and any(near)
 
     def resume(self) -> None:
         """Filling goes on up to the high watermark, however many batches are ready: some before them are not."""
