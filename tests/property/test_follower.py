@@ -32,6 +32,7 @@ class Followed:
         engine.hello(KEEPER, Hello(1, "trainer", "", 1, "s", self.spec.fingerprint, encode_spec(self.spec), True), 0.0)
         engine.program_arrived(KEEPER)
         engine.keep(KEEPER, (0, 0), follows_progress=True)
+        self.kills = 2
         # Nobody is offered anything: who reads the files asks for nothing.
         engine.publications = lambda session: []
         self.world.run()
@@ -43,7 +44,10 @@ class Followed:
     def go_on(self, dice: random.Random) -> None:
         """Something happens of what may."""
         works = any(worker.tasks for worker in self.world.workers.values())
-        if self.world.pending and (not works or dice.random() < 0.3):
+        if works and self.kills and dice.random() < 0.02:
+            self.kills -= 1
+            self.world.kill_worker(dice.randrange(10))
+        elif self.world.pending and (not works or dice.random() < 0.3):
             self.world.deliver(dice.randrange(10))
         elif works:
             self.world.work(dice.randrange(10), dice.choice([1, 1, 2]))
