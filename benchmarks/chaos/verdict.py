@@ -125,11 +125,12 @@ class Trail:
         elif what == "end":
             if self.work.settle(self._expected[1]) != self.work.steps:
                 self._blame("lost", f"the epoch ends at {self._expected}")
+            self._next_epoch(line)
+        elif what == "break":
+            self._next_epoch(line)
+        elif what == "back":
             self._expected = _position(line)
-        elif what in ("break", "back"):
-            self._expected = _position(line)
-            if what == "back":
-                self.resets.append(line["at"])
+            self.resets.append(line["at"])
         elif what == "fresh":
             self.resets.append(line["at"])
         elif what == "closed":
@@ -144,6 +145,12 @@ class Trail:
                 # No daemon need have heard of it before.
                 self.resets.append(line["at"])
             self.longest_start_s = max(self.longest_start_s, line.get("took_s", 0.0))
+
+    def _next_epoch(self, line: dict[str, Any]) -> None:
+        expected, told = (self._expected[0] + 1, 0), _position(line)
+        if told != expected:
+            self._blame("lost" if told > expected else "repeated", f"the next epoch is {told}; {expected} was to come")
+        self._expected = told
 
     def _batch(self, line: dict[str, Any]) -> None:
         self.batches += 1
@@ -226,7 +233,8 @@ def recomputed(
             beginnings = [trail.resets if work.lookback else trail.lives for trail in consumers]
             reasons = [*stops, *itertools.chain.from_iterable(beginnings)]
             reasons += [at_s for trail in consumers for at_s in trail.closes if no_daemon_at(at_s)]
-            reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
+            if len(consumers) > 1:
+                reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
             if any(death.seen_s < at_s < made_s for at_s in reasons):
                 excused += 1
             else:

@@ -61,6 +61,9 @@ TORN = {**batch(0, 3), "digest": "0" * 24}
     [
         ([*run(0, 3), *run(4, 6)], "lost"),
         ([*run(0, 3), moved("end", 1, 0), batch(1, 0)], "lost"),
+        ([*run(0, ALONE.steps), moved("end", 2, 0), batch(2, 0)], "lost"),
+        ([*run(0, 3), moved("break", 2, 0), batch(2, 0)], "lost"),
+        ([*run(0, ALONE.steps), moved("end", 0, 0), *run(0, 2)], "repeated"),
         ([*run(0, 4), *run(3, 6)], "repeated"),
         ([*run(0, 3), batch(0, 3, content=(0, 4)), *run(4, 6)], "reordered"),
         ([*run(0, 3), batch(0, 3, content=(1, 3)), *run(4, 6)], "reordered"),
@@ -129,6 +132,12 @@ def test_of_two_consumers_one_was_far_behind(tmp_path):
     behind = trail_of(tmp_path, [batch(0, 0, 11.0, SECOND)], SECOND)
     assert judge(tmp_path, [ahead, behind], FIRST) == (0, 1, 1)
     assert judge(tmp_path, [behind], FIRST) == (1, 0, 1)
+
+
+def test_that_its_only_consumer_had_it_is_no_reason(tmp_path):
+    for work in (ALONE, LOOKS_BACK):
+        had = trail_of(tmp_path, [batch(0, step, 11.0, work) for step in range(3)], work)
+        assert judge(tmp_path, [had], work) == (1, 0, 1)
 
 
 # --- files ---
