@@ -79,7 +79,8 @@ class PrefetchLoader(RebuildGuard):
     num_workers 0 lets the daemon decide; another number bounds this stream's workers. Of an IterableDataset it is the
     number of shards, as get_worker_info() tells them, and decides which batches there are. prefetch_factor,
     persistent_workers, multiprocessing_context and in_order are accepted and have no meaning: batches are prefetched up
-    to `buffer`, workers outlive the trainer, and the order is always kept; pin_memory_device is ignored, as DataLoader
+    to `buffer`, workers outlive the trainer, and the order is always kept; with persistent_workers, as DataLoader does,
+    the base seed is drawn from `generator` in epoch 0 alone; pin_memory_device is ignored, as DataLoader
     ignores it (docs/arguments.md).
 
     timeout makes next() raise after so many seconds, as DataLoader's does. A piece of a batch that takes a worker
@@ -94,6 +95,8 @@ class PrefetchLoader(RebuildGuard):
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
     # Of an iterable dataset, once somebody has asked.
     _told_length: int | None = None
+    # DataLoader's iterator would not draw a base seed any more.
+    _is_seeded = False
 
     def __init__(
         self,
@@ -366,9 +369,10 @@ class PrefetchLoader(RebuildGuard):
             if self._watch.has_changed() or is_another:
                 self._refresh_if_possible()
             begun = self._positions.begin_epoch()
-        if self._positions.assumptions is None and self.generator is not None:
+        if self._positions.assumptions is None and self.generator is not None and not self._is_seeded:
             # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            self._is_seeded = self.persistent_workers
         return begun
 
     def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
@@ -409,6 +413,7 @@ class PrefetchLoader(RebuildGuard):
             timeout=self.timeout,
             index_sampler=self._index_sampler,
             generator=self.generator,
+            seeds_once=self.persistent_workers,
             name=name,
             minimum_slots=minimum_slots(self._path),
             **self._options,

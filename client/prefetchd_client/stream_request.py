@@ -182,11 +182,12 @@ def stream_request(
     deterministic: bool | None = None,
     index_sampler: Any = None,
     generator: Any = None,
+    seeds_once: bool = False,
     name: str | None = None,
 ) -> StreamRequest:
-    """Everything resolved; `index_sampler` and `generator` decide where the order is a sampler's, and `batch_size` is
-    -1 there when a batch_sampler decides it. `name` is what a stream that nobody named was called before. Raises
-    CallerError, naming the argument."""
+    """Everything resolved; `index_sampler`, `generator` and `seeds_once` (as in workers.program) decide where the order
+    is a sampler's, and `batch_size` is -1 there when a batch_sampler decides it. `name` is what a stream that nobody
+    named was called before. Raises CallerError, naming the argument."""
     planned, iterable = order == "sampler", order == "iterable"
     if iterable and on_error != "raise":
         raise CallerError(
@@ -209,6 +210,8 @@ def stream_request(
         added = sampler_parts(dataset, index_sampler, generator)
         parts |= added
         counted |= {"index_sampler": index_sampler, "generator": generator}
+        if seeds_once and generator is not None:
+            parts["seeds_once"] = counted["seeds_once"] = True
         assumptions = Assumptions(index_sampler, added["generators"])
     samples = getattr(index_sampler, "sampler", index_sampler) if planned else dataset
     identity: dict[str, Any] = {

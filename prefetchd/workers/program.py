@@ -21,7 +21,8 @@ class Program:
 
     Where a sampler decides the order: `index_sampler` gives an epoch's batches of keys (or its keys one by one, for
     samples that come as they are), `generator` is the loader's own, and `generators` are all that the trainer shares
-    with them, in its order.
+    with them, in its order. `seeds_once`: DataLoader would draw its base seed in the first epoch alone, as its workers
+    persist.
 
     `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's, or that nobody
     wants anew."""
@@ -33,6 +34,7 @@ class Program:
     index_sampler: Any = None
     generator: Any = None
     generators: Sequence[Any] = ()
+    seeds_once: bool = False
     segment_fd: int = -1
 
     def anew(self) -> Program:

@@ -1,7 +1,8 @@
 """Runs a stream's sampler, epoch after epoch, and keeps what it gave. In the planner's process, or in the trainer's.
 
 Each epoch is what DataLoader would make of the same sampler and generators: iter() of the sampler, then one draw from
-the loader's own generator (DataLoader's base seed), then next() for each batch. The global generators of torch, numpy
+the loader's own generator (DataLoader's base seed; with persistent workers in epoch 0 alone), then next() for each
+batch. The global generators of torch, numpy
 and random begin each epoch with the sampler seed (plan.seeds), so that what a sampler draws from them is the same in
 every run.
 
@@ -71,6 +72,7 @@ class Sampling:
         self._sampler = program.index_sampler
         self._generator = program.generator
         self._generators = list(program.generators)
+        self._seeds_once = program.seeds_once
         self._holders = [] if shared else epoch_holders(self._sampler)
         self._shared = shared
         self._jumps = shared or (not self._generators and is_stateless(self._sampler))
@@ -128,7 +130,7 @@ class Sampling:
             np.random.seed(seed >> 31)
             random.seed(seed)
             planned.batches = iter(self._sampler)
-            if self._generator is not None:
+            if self._generator is not None and not (self._seeds_once and epoch):
                 torch.empty((), dtype=torch.int64).random_(generator=self._generator)
         except Exception as error:
             self._end(planned, error)

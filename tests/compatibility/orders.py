@@ -162,6 +162,43 @@ def shuffle_with_a_generator_for_several_epochs() -> Loading:
     return loading(m.Made(int, 20), batch_size=3, shuffle=True, generator=seeded(), use=several_epochs)
 
 
+@case("iteration")
+def shuffle_with_a_generator_and_workers_for_several_epochs() -> Loading:
+    return loading(m.Made(int, 20), batch_size=3, shuffle=True, generator=seeded(), use=several_epochs)
+
+
+@case("iteration")
+def shuffle_with_a_generator_and_persistent_workers_for_several_epochs() -> Loading:
+    own = {"generator": seeded(), "persistent_workers": True}
+    return loading(m.Made(int, 20), batch_size=3, shuffle=True, use=several_epochs, **own)
+
+
+@case("iteration")
+def a_generator_without_shuffle_and_persistent_workers_for_several_epochs() -> Loading:
+    own = {"generator": seeded(), "persistent_workers": True}
+    return loading(m.Made(int, 20), batch_size=3, use=several_epochs, **own)
+
+
+@case("iteration")
+def replacement_and_persistent_workers_for_several_epochs() -> Loading:
+    sampler = RandomSampler(range(20), replacement=True, num_samples=90, generator=seeded())
+    return sampled(sampler, generator=seeded(), persistent_workers=True, use=several_epochs)
+
+
+@case("iteration")
+def a_generator_that_is_seeded_between_epochs_of_persistent_workers() -> Loading:
+    def use(loader: Any) -> Separate:
+        found = Separate()
+        for seed in (1, 2, 2):
+            loader.generator.manual_seed(seed)
+            found += every_batch(loader)
+            found.append(states(loader))
+        return found
+
+    own = {"generator": seeded(), "persistent_workers": True}
+    return loading(m.Made(int, 20), batch_size=3, shuffle=True, use=use, **own)
+
+
 @case("iteration", workers=0)
 def replacement_for_several_epochs() -> Loading:
     sampler = RandomSampler(range(20), replacement=True, num_samples=90, generator=seeded())
