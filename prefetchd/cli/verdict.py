@@ -188,6 +188,8 @@ def _no_worker_idle(rates: _Rates, head: str) -> tuple[str, str, int | None, int
     which = "worker" if rates.workers == 1 else "workers"
     head += f"the limit is the dataset in {rates.workers} {which}; "
     if rates.stalled > WAITS_ALWAYS_SHARE:
+        if rates.computing >= COMPUTING_SHARE and rates.workers >= rates.cpus:
+            return "cpu", f"{head}they compute, and {rates.cpus} CPUs can be used", None, None
         return "dataset", f"{head}the trainer would take whatever more of them make", None, None
     wanted = max(rates.wanted, rates.workers + 1)
     if rates.computing >= COMPUTING_SHARE and wanted > rates.cpus:

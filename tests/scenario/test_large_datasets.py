@@ -74,7 +74,7 @@ def test_the_pickle_is_small_whatever_the_dataset_holds():
     assert sum(buffer.nbytes for buffer in buffers) == 128 * MIB
 
 
-def test_a_list_of_very_many_paths_arrives_once_for_all_workers():
+def test_a_list_of_very_many_paths_arrives():
     paths = [f"/data/train/{place // 1000:04}/{place:07}.jpg" for place in range(1_000_000)]
     with PrefetchLoader(paths, batch_size=1000, num_workers=2, buffer=6) as loader:
         iterator = iter(loader)

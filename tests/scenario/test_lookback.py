@@ -49,6 +49,7 @@ def die_before_the_first_batch(daemon, calls):
 def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_again(daemon, tmp_path, others):
     calls = tmp_path / "calls"
     written = [14, 17, TAKEN - 1]
+    assert max(written) >= TAKEN - HELD, "one of those that are written to is held when its trainer dies"
     daemon.start()
     train(daemon, calls, written)
     # Behind them comes what the dead trainer held, once its death is known.
@@ -68,7 +69,6 @@ def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_a
     made_again = Told(calls).steps()[made_before:]
     # All that was ready and comes before the ring is used up, ahead as well as behind.
     assert Counter(step for step in made_again if step < first + 16) == dict.fromkeys(written, BATCH)
-    assert HELD < 3, "one of those that were written to was held when its trainer died"
 
 
 def test_a_batch_behind_is_what_its_digest_says_even_for_a_loader_that_lives(daemon, tmp_path):

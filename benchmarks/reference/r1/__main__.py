@@ -86,7 +86,7 @@ def with_daemon(step_s: float, epochs: int) -> Waited:
         )
         environment = {**os.environ, "PREFETCHD_SOCKET": f"{directory}/d.sock", "XDG_STATE_HOME": directory}
         prefetchd = [sys.executable, "-m", "prefetchd"]
-        subprocess.run([*prefetchd, "run", "--detach", "--config", str(config)], check=True, env=environment)
+        daemon = subprocess.Popen([*prefetchd, "run", "--config", str(config)], env=environment)
         try:
             return train(
                 lambda epoch, batch: f"{disk}/epoch{epoch:06}-batch{batch:08}.safetensors",
@@ -99,6 +99,7 @@ def with_daemon(step_s: float, epochs: int) -> Waited:
             )
         finally:
             subprocess.run([*prefetchd, "stop"], check=True, env=environment, stdout=subprocess.DEVNULL)
+            daemon.wait()
 
 
 def main() -> None:

@@ -101,6 +101,13 @@ def test_more_workers_are_not_praised_where_there_are_no_cpus_for_them():
     assert "2 CPUs can be used" in found.text
 
 
+@pytest.mark.parametrize(("computing", "limit"), [(1.0, "cpu"), (0.1, "dataset")])
+def test_nor_where_the_trainer_always_waits(computing, limit):
+    found = verdict(Pipeline(2, 16, always(0.1), always(0.001), cpus=2, computing=computing))
+    assert found.stalled_share > 0.95
+    assert (found.limit, found.workers_wanted) == (limit, None)
+
+
 def test_workers_that_wait_for_a_disk_may_be_more_than_the_cpus():
     found = verdict(Pipeline(2, 16, always(0.1), always(0.02), cpus=2, computing=0.1))
     assert (found.limit, found.workers_wanted) == ("dataset", 6)
