@@ -147,7 +147,7 @@ def test_who_does_not_catch_the_signal_is_not_sent_it(child):
     until(lambda: child.note.read().task, "it is there")
     assert not ask_for_stacks(child.pid, child.pidfd, child.note.fd)
     assert looked(child).stacks == ""
-    assert process_state(child.pid) == "S"
+    assert process_state(child.pid) in ("R", "S"), "it lives"
 
 
 @pytest.mark.parametrize("child", [waits_in_a_lock], indirect=True)
