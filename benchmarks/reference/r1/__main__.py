@@ -86,7 +86,9 @@ def with_daemon(step_s: float, epochs: int) -> Waited:
         )
         environment = {**os.environ, "PREFETCHD_SOCKET": f"{directory}/d.sock", "XDG_STATE_HOME": directory}
         prefetchd = [sys.executable, "-m", "prefetchd"]
-        daemon = subprocess.Popen([*prefetchd, "run", "--config", str(config)], env=environment)
+        # Its log goes to stderr.
+        command = [*prefetchd, "run", "--config", str(config)]
+        daemon = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         try:
             return train(
                 lambda epoch, batch: f"{disk}/epoch{epoch:06}-batch{batch:08}.safetensors",
