@@ -14,7 +14,7 @@ from prefetchd.cli.checks import leftovers, login, memory, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, Finding
 from prefetchd.cli.colours import wants_colours
 from prefetchd.cli.options import config_option, socket_option
-from prefetchd.daemon.config import ConfigError
+from prefetchd.daemon.config import NO_CONFIG, ConfigError
 from prefetchd.daemon.config_file import read_config
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
@@ -54,18 +54,18 @@ def command(ctx: click.Context, socket: str | None, config: str | None, fix: boo
 def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) -> Iterator[Finding]:
     """All of them, as they are found; `config` is a file, which may have put rings on RAM disks. With `only`, leftovers
     of other sockets' daemons are not looked for."""
-    ram_disks: tuple[str, ...] = ()
+    declared = NO_CONFIG
     if config is not None:
         check, why = "configuration", "no daemon starts with one that is wrong"
         try:
-            ram_disks = read_config(Path(config)).ram_disks
+            declared = read_config(Path(config))
             yield Finding(check, OK, f"{config} is good", why)
         except ConfigError as error:
             yield Finding(check, FAILED, "; ".join(str(error).splitlines()), why, "mend it, or unset PREFETCHD_CONFIG")
-    yield from memory.findings()
+    yield from memory.findings(declared.streams)
     yield from login.findings()
     yield from processes.findings()
-    yield from leftovers.findings(paths, ram_disks, only=only, fix=fix)
+    yield from leftovers.findings(paths, declared.ram_disks, only=only, fix=fix)
     yield from versions.findings(paths)
 
 

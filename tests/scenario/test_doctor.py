@@ -98,6 +98,15 @@ def test_a_configuration_that_cannot_be_used_is_a_finding(daemon, tmp_path):
     assert str(tmp_path / "none") in finding["found"]
 
 
+def test_a_directory_that_the_configuration_names_is_looked_at(daemon, tmp_path):
+    config, missing = tmp_path / "streams.toml", tmp_path / "none"
+    config.write_text(f'[streams.one]\ndataset = "a:b"\nbuffer = 4\nstore = {{ram_disk = "{missing}"}}\n')
+    done = daemon.command("doctor", "--json", "--config", str(config), check=False)
+    (finding,) = [each for each in json.loads(done.stdout)["checks"] if each["check"] == f"store {missing}"]
+    assert (done.returncode, finding["state"]) == (3, "failed")
+    assert str(missing) in finding["fix"]
+
+
 def test_what_others_left_is_found_unless_a_socket_is_asked_for(daemon, tmp_path):
     killed_with_a_ring(daemon)
     left = daemon.segments()

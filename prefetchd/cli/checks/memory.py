@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
-from prefetchd.cli.checks.mounts import MOUNTS, mounts_in_memory
+from prefetchd.cli.checks.mounts import IN_MEMORY, MOUNTS, mounts_in_memory, type_of
+from prefetchd.daemon.config import StreamConfig
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.runtime_paths import SHARED_MEMORY
@@ -19,11 +20,18 @@ SMALL_BYTES = GIB
 GPU_DEVICE = "/dev/nvidiactl"
 
 
-def findings() -> Iterator[Finding]:
+def findings(streams: Iterable[StreamConfig] = ()) -> Iterator[Finding]:
+    """`streams` are those of the configuration."""
     yield shared_memory(SHARED_MEMORY)
     yield cgroup_memory(cgroup_headroom_bytes())
     yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])
     yield ram_disks(MOUNTS)
+    declared: dict[str, int] = {}
+    for stream in streams:
+        if stream.directory:
+            declared[stream.directory] = declared.get(stream.directory, 0) + stream.buffer_bytes
+    for directory, wanted_bytes in declared.items():
+        yield declared_store(directory, wanted_bytes, MOUNTS)
 
 
 def shared_memory(directory: str) -> Finding:
@@ -90,3 +98,23 @@ def ram_disks(mounts: Path) -> Finding:
             size = "no limit" if kind == "ramfs" else format_bytes(stat.f_bavail * stat.f_frsize) + " free"
             found.append(f"{place} ({kind}, {size})")
     return Finding(check, OK, ", ".join(found) or "none of 1 GiB or more besides /dev/shm", why)
+
+
+def declared_store(directory: str, wanted_bytes: int, mounts: Path) -> Finding:
+    """A directory that the configuration names, for streams whose buffers take `wanted_bytes`; 0 where they are not
+    given in bytes."""
+    check, why = f"store {directory}", "the configuration has rings or batch files there (store=)"
+    mount = f"mount -t tmpfs -o size=N tmpfs {directory}"
+    try:
+        found, kind = os.statvfs(directory), type_of(directory, mounts)
+    except OSError as error:
+        return Finding(check, FAILED, f"cannot be used: {error.strerror}", why, f"mkdir -p {directory}; {mount}")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return Finding(check, FAILED, "may not be written to", why, f"chown {os.geteuid()} {directory}")
+    if kind not in IN_MEMORY:
+        return Finding(check, ADVICE, f"on {kind}, which is not in memory", why, mount)
+    size_bytes = found.f_blocks * found.f_frsize
+    if 0 < size_bytes < wanted_bytes:
+        text = f"{kind} of {format_bytes(size_bytes)}, for buffers of {format_bytes(wanted_bytes)}"
+        return Finding(check, FAILED, text, why, f"mount -o remount,size={wanted_bytes} {directory}, or lower buffer=")
+    return Finding(check, OK, f"{kind}, {format_bytes(found.f_bavail * found.f_frsize)} free", why)

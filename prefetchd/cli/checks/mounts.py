@@ -1,4 +1,4 @@
-"""File systems in memory that are mounted here."""
+"""File systems that are mounted here, and which of them are in memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,26 @@ MOUNTS = Path("/proc/self/mounts")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
-def mounts_in_memory(table: Path = MOUNTS) -> list[tuple[str, str]]:
-    """(place, type) of each. Raises OSError."""
+def mounts(table: Path = MOUNTS) -> list[tuple[str, str]]:
+    """(place, type) of each, the latest one last. Raises OSError."""
     found = []
     for line in table.read_bytes().splitlines():
         _, place, kind, *_ = line.split(b" ")
-        if kind.decode() in IN_MEMORY:
-            found.append((os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), place)), kind.decode()))
+        found.append((os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), place)), kind.decode()))
     return found
+
+
+def mounts_in_memory(table: Path = MOUNTS) -> list[tuple[str, str]]:
+    """(place, type) of each. Raises OSError."""
+    return [(place, kind) for place, kind in mounts(table) if kind in IN_MEMORY]
+
+
+def type_of(directory: str, table: Path = MOUNTS) -> str:
+    """The type of the file system that `directory` is on. Raises OSError."""
+    path = os.path.realpath(directory)
+    around = [(place, kind) for place, kind in mounts(table) if os.path.commonpath([place, path]) == place]
+    # Of two mounts on one place the later one hides the other.
+    return max(reversed(around), key=lambda each: len(each[0]))[1]
 
 
 def own_directories_in_memory(table: Path = MOUNTS) -> list[str]:

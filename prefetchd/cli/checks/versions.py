@@ -83,6 +83,9 @@ def torch_and_gpu() -> Iterator[Finding]:
     elif found["code"] != 0:
         text = f"cudaHostRegister answers {found['code']}"
         yield Finding(check, FAILED, text, why, "see the driver's log (dmesg); WSL and containers may forbid it")
+    elif not found["pinned"]:
+        text = "a segment can be registered, and torch does not take it for pinned"
+        yield Finding(check, ADVICE, text, why, "pip install a torch of the driver's CUDA")
     else:
         yield Finding(check, OK, f"{found['gpus']} GPUs; a segment can be registered", why)
 

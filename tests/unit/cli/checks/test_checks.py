@@ -63,6 +63,34 @@ def test_ram_disks(tmp_path, monkeypatch):
     assert complete(memory.ram_disks(tmp_path / "none")).state == UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("below", "wanted", "state", "text"),
+    [
+        ("ram/rings", GIB, OK, "tmpfs, 1.0 GiB free"),
+        ("ram", 0, OK, "tmpfs, 1.0 GiB free"),
+        ("ram/rings", 3 * GIB, FAILED, "tmpfs of 2.0 GiB, for buffers of 3.0 GiB"),
+        ("other", GIB, ADVICE, "on ext4, which is not in memory"),
+        ("ram/hidden", GIB, ADVICE, "on xfs, which is not in memory"),
+    ],
+)
+def test_what_the_configuration_names(tmp_path, monkeypatch, below, wanted, state, text):
+    for name in ("ram/rings", "ram/hidden", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    table = tmp_path / "mounts"
+    table.write_text(
+        f"/dev/sda / ext4 rw 0 0\ntmpfs {tmp_path}/ram tmpfs rw 0 0\n"
+        f"tmpfs {tmp_path}/ram/hidden tmpfs rw 0 0\n/dev/sdb {tmp_path}/ram/hidden xfs rw 0 0\n"
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _: Stat(2 * GIB // 4096, GIB // 4096, 4096))
+    finding = complete(memory.declared_store(str(tmp_path / below), wanted, table))
+    assert (finding.state, finding.found) == (state, text)
+
+
+def test_a_directory_that_the_configuration_names_is_not_there(tmp_path):
+    finding = complete(memory.declared_store(str(tmp_path / "none"), 0, memory.MOUNTS))
+    assert (finding.state, finding.found) == (FAILED, "cannot be used: No such file or directory")
+
+
 def test_own_directories_in_memory(tmp_path):
     disk, other = tmp_path / "a disk", tmp_path / "other"
     (disk / "rings").mkdir(parents=True)
@@ -164,6 +192,7 @@ def test_no_daemon_has_no_version(tmp_path):
     [
         ('{"torch": "2.9", "gpus": 0}', [OK, OK]),
         ('{"torch": "2.9", "gpus": 1, "code": 0, "pinned": true}', [OK, OK]),
+        ('{"torch": "2.9", "gpus": 1, "code": 0, "pinned": false}', [OK, ADVICE]),
         ('{"torch": "2.9", "gpus": 1, "code": 801}', [OK, FAILED]),
         ('{"torch": "2.9", "gpus": 1, "error": "RuntimeError: x"}', [OK, UNKNOWN]),
         ("", [FAILED]),
