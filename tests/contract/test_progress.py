@@ -66,3 +66,19 @@ def test_it_goes_on_over_the_end_of_an_epoch(declared):
         made = declared.when(lambda found: found["produced_batches"] >= 15, "filled over the end")["produced_batches"]
         go_to(1, 2)
         declared.when(lambda found: found["produced_batches"] > made, "and on")
+
+
+@pytest.mark.parametrize("declared", [(store, "file") for store in STORES], indirect=True, ids=STORES)
+@pytest.mark.parametrize("position", [(3, 7), (0, 15)], ids=["another epoch", "the same"])
+def test_what_is_ready_after_a_jump_is_what_comes_there(declared, position):
+    epoch, step = position
+    declared.at(epoch, step)
+    # Eight were ready; of those from step 15 on none was.
+    declared.when(lambda found: found["produced_batches"] >= 16 and found["ring"]["ready"] == 8, "filled there")
+    with declared.attach() as loader:
+        loader.load_state_dict({"version": 1, "epoch": epoch, "step": step})
+        iterator = iter(loader)
+        for later in range(5):
+            _, indices = next(iterator)
+            assert indices.tolist() == list(range(4 * (step + later), 4 * (step + later) + 4))
+        assert declared.when()["produced_batches"] == 16, "they were there"
