@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from prefetchd.daemon import tracing as module
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.tracing import Tracing
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.messages import Done
+from prefetchd.wire.messages import TRACED_FILL, Done
 
 
 class Later:
@@ -60,3 +61,24 @@ def test_one_timer_serves_all_that_come_and_go(monkeypatch):
 def test_how_long_a_trace_may_be(for_s):
     with pytest.raises(CallerError, match="allowed: more than 0"):
         Tracing(Later(), Engine(Limits())).begin(session(1), for_s)
+
+
+def test_what_a_peer_does_not_read_is_bounded_and_what_is_dropped_counted(monkeypatch):
+    monkeypatch.setattr(module, "MOST_KEPT_EVENTS", 3)
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    loop, peer = Later(), session(1)
+    tracing = Tracing(loop, Engine(Limits()))
+    tracing.begin(peer, 1.0)
+    peer.is_clear = False
+    for number in range(5):
+        tracing._add((TRACED_FILL, 7, number, 0, 0, 0, 0, 0, 0, 0), "s")
+    now_s[0] = 1.0
+    loop.run()
+    assert peer.sent == [], "it has yet to read what it was sent before"
+    peer.is_clear = True
+    loop.run()
+    told, last, done = peer.sent
+    assert [event[2] for event in told.events] == [0, 1, 2]
+    assert (last.dropped, last.events) == (2, ())
+    assert isinstance(done, Done)
