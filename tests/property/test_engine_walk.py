@@ -200,13 +200,23 @@ class Walker:
 
     # --- the end ---
 
-    def finish(self) -> None:
-        """Everybody comes to the end of its epoch, whatever it holds."""
+    def finish(self, late: bool) -> None:
+        """Everybody comes to the end of its epoch, whatever it holds. With `late`, a dead daemon's workers write all
+        that they were given when the next one has made what it can."""
         world = self.world
-        world.former_workers_die()
+        if not late:
+            world.former_workers_die()
         for trainer in self.trainers:
             if not trainer.connected:
                 world.reconnect(trainer)
+        if late:
+            # As long as they live their slots are missing: what is ready may have to give way.
+            world.kept.clear()
+            world.settle()
+            for place, (worker, _) in enumerate(world.former_workers):
+                while worker.tasks:
+                    world.former_work(place)
+            world.former_workers_die()
         for trainer in self.trainers:
             assert trainer.failed is None, trainer.failed
             for cursor in [each for each in trainer.cursors.values() if not each.waiting]:
@@ -253,11 +263,11 @@ def after(frozen: bytes, way: tuple, event: tuple) -> Walker:
     return walker
 
 
-def finish(walker: Walker, way: tuple) -> None:
+def finish(walker: Walker, way: tuple, *, late: bool = False) -> None:
     try:
-        walker.finish()
+        walker.finish(late)
     except Exception as error:
-        raise AssertionError(f"no end after {list(way)}") from error
+        raise AssertionError(f"no end after {list(way)}, late: {late}") from error
 
 
 def most(default: int) -> int:
@@ -276,6 +286,8 @@ def test_a_death_in_every_world(trainers, by_rows):
         for event in mortal.events():
             if event not in without:
                 finish(after(frozen, way, event), (*way, event))
+                if event == ("crash",):
+                    finish(after(frozen, way, event), (*way, event), late=True)
 
     worlds = most(WORLDS_WITHOUT_A_DEATH[trainers])
     were_all = walk(Walker(trainers, by_rows).warm_up(), worlds, die)
