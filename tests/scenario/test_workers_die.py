@@ -38,6 +38,8 @@ def pids_named(daemon, prefix) -> list[int]:
 
 # --- by chance ---
 
+SIGNALS = [signal.SIGKILL, signal.SIGSEGV]
+
 
 @pytest.mark.parametrize("collate_fn", [None, as_a_list], ids=["by rows", "whole"])
 def test_ten_kills_at_random_are_not_noticed(shared_daemon, collate_fn):
@@ -49,7 +51,7 @@ def test_ten_kills_at_random_are_not_noticed(shared_daemon, collate_fn):
             batches.append(batch)
             if step % 4 == 3 and kills < 10:
                 pids = until(lambda: worker_pids(shared_daemon), "there are workers")
-                os.kill(chance.choice(pids), signal.SIGKILL)
+                os.kill(chance.choice(pids), SIGNALS[kills % 2])
                 kills += 1
     assert kills == 10
     if collate_fn is None:
@@ -72,7 +74,7 @@ def test_a_killed_zygote_is_not_noticed(daemon, of):
             batches.append(batch)
             if step % 10 == 3 and kills < 2:
                 (pid,) = until(lambda: pids_named(daemon, prefix), "there is a zygote")
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, SIGNALS[kills])
                 until(lambda pid=pid: is_gone(pid), "the zygote is dead")
                 kills += 1
     assert kills == 2
