@@ -13,8 +13,9 @@ EXPENSIVE = 0.15
 """Most kills out of which a zygote has to import torch again; unless too few points would be hit."""
 AT_RANDOM = 0.05
 """Kills at no point, but at a random time."""
-PRESSED = 0.75
-"""With so many hits missing for each kill that is left, none is made at a random time; stimuli are kills, too."""
+SPARE = 0.03
+"""The share of all kills that is kept for orders in vain: with no more left than that and what the missing hits take,
+none is made at a random time."""
 
 # What brings a process to a point; by the first pattern that matches. The rest is passed with every batch.
 STIMULI = {
@@ -105,8 +106,9 @@ class Steering:
     def next_order(self, hits: Counter[str], kills: int, dear_kills: int) -> Order | None:
         """The next order; None is a kill at a random time."""
         missing = {point: self._wanted - hits[point] for point in POINTS if hits[point] < self._wanted}
-        needed = sum(missing.values())
-        pressed = needed >= PRESSED * (self._kills - kills)
+        # A stimulus may be a kill, too.
+        needed = sum(more * (1 + _matching(point, STIMULI, "").startswith("kill")) for point, more in missing.items())
+        pressed = bool(missing) and needed >= self._kills - kills - SPARE * self._kills
         if not pressed and self._dice.random() < AT_RANDOM:
             return None
         orders = [_order(point, self._dice) for point in missing or POINTS]
