@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from tests.compatibility.case import GROUPS, Case
-from tests.compatibility.library_errors import RAISED
-from tests.compatibility.registry import ALL_CASES
+from tests.compatibility.registry import ALL_CASES, library_errors
 from tests.compatibility.running import run_case
 from tests.conftest import running_daemon
 
@@ -66,7 +65,7 @@ def text() -> str:
     versions = f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
     return "\n".join(
         [
-            HEAD.format(exceptions=len(RAISED)),
+            HEAD.format(exceptions=len(library_errors.RAISED)),
             f"Last run with {versions}.",
             "",
             *summary(),

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -83,24 +82,3 @@ def deadly_collate(samples):
     if any(sample[0] == 5 for sample in samples):
         os.kill(os.getpid(), signal.SIGABRT)
     return default_collate(samples)
-
-
-class LeavesAWriter(Dataset):
-    """Sample 6 forks a child, which tells its pid and has all that its worker may write to, and is never made; unless
-    there was such a child already."""
-
-    def __init__(self, told: Path) -> None:
-        self._told = told
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 6 and not self._told.exists():
-            pid = os.fork()
-            if pid:
-                self._told.with_suffix(".new").write_text(str(pid))
-                self._told.with_suffix(".new").rename(self._told)
-            while True:
-                signal.pause()
-        return torch.tensor(index)
