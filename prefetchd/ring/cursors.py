@@ -10,14 +10,18 @@ that follow.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Hashable
 
 from prefetchd.wire.stream_spec import Position
 
+KEPT_LENGTHS = 65536
+"""So many epochs are remembered at least."""
+
 
 class EpochLengths:
-    """How many steps an epoch has: the same for all (`steps`), or learnt epoch by epoch (`steps` is None). Here each
-    step has a batch; where steps may be void, see shard_lengths."""
+    """How many steps an epoch has: the same for all (`steps`), or learnt epoch by epoch (`steps` is None), of which the
+    latest are remembered. Here each step has a batch; where steps may be void, see shard_lengths."""
 
     def __init__(self, steps: int | None) -> None:
         self._steps = steps
@@ -40,6 +44,13 @@ class EpochLengths:
         if epoch != self._first + len(self._before) - 1:
             self._first, self._before = epoch, [0]
         self._before.append(self._before[-1] + steps)
+        # By halves: a list is not shortened at its beginning for nothing.
+        if len(self._learnt) > 2 * KEPT_LENGTHS:
+            for known in list(itertools.islice(self._learnt, KEPT_LENGTHS)):
+                del self._learnt[known]
+            passed = max(0, len(self._before) - 1 - KEPT_LENGTHS)
+            self._first += passed
+            del self._before[:passed]
 
     def forget_from(self, epoch: int) -> None:
         """What was learnt of `epoch` and of those after it holds no longer."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from prefetchd.ring.cursors import EpochLengths
 from prefetchd.wire.stream_spec import Position
 
-KEPT_EPOCHS = 64
+KEPT_EPOCHS = 4096
+"""More than are ready ahead: an end that is forgotten costs an iterator that is run to it again."""
 
 
 class ShardLengths(EpochLengths):

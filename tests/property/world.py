@@ -15,6 +15,9 @@ from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.stream import Stage
 from prefetchd.wire.messages import (
+    AFTER_FIRST,
+    AT_END,
+    BEFORE,
     DIGEST,
     FILL_ROWS,
     MEASURE,
@@ -85,6 +88,7 @@ class SimCursor:
     waiting: bool
     key: int = 0  # the number that it began with
     told: int | None = None  # the variant that its epoch was planned in
+    stage: int = -1  # of its epoch's states, told last
     variant: int | None = None  # the variant that it began in
     offers: dict = dataclasses.field(default_factory=dict)  # step -> (slot, generation, private) | error
     voids: dict = dataclasses.field(default_factory=dict)  # step -> the step after the last one without a batch
@@ -163,6 +167,7 @@ class SimTrainer:
             cursor = self.cursors.get(number)
             if cursor is not None and epoch == cursor.epoch:
                 assert self.world.shards is None or steps == self.world.shard_steps
+                assert cursor.stage == AT_END or not self.world.planned, "how the epoch ends is told before its end"
                 cursor.ended_at = steps
 
     def can_next(self, number: int) -> bool:
@@ -183,7 +188,7 @@ class SimTrainer:
             former = each.number
             del self.cursors[former]
             each.number = self.world.new_cursor()
-            each.offers, each.voids, each.ended_at, each.told = {}, {}, None, None
+            each.offers, each.voids, each.ended_at, each.told, each.stage = {}, {}, None, None, -1
             if each.variant is not None:
                 each.variant = self.world.variant
             self.cursors[each.number] = each
@@ -356,7 +361,7 @@ class World:
             cursor.offers = {}
             cursor.voids = {}
             cursor.ended_at = None
-            cursor.told = None
+            cursor.told, cursor.stage = None, -1
         hello = dataclasses.replace(
             trainer.hello,
             stream=trainer.stream_name,
@@ -647,8 +652,8 @@ class World:
                 found = trainer.cursors.get(cursor)
                 if found is not None:
                     assert epoch == found.epoch
-                    assert (found.told is None) == (stage == 0), "told twice, or late"
-                    found.told = variant
+                    assert stage == found.stage + 1, "told twice, or late"
+                    found.told, found.stage = variant, stage
             case StreamFailed(code, text, _):
                 trainer.failed = f"{code}: {text}"
             case Refused(code, text):
@@ -780,14 +785,15 @@ class World:
         epoch, first, most = message.epoch, message.first_step, len(PLANNED_ROWS)
         variant = planner.variant(epoch)
         steps = range(first, min(most, first + message.steps, first + 1 + index % 3 if index else most))
-        answers = []
-        answers += [Begun(epoch, stage, variant) for stage in (0, 1) if stage >= message.stage]
+        answers: list[Begun | Planned] = []
         ends = not steps or steps[-1] == most - 1
+        stages = (BEFORE, AFTER_FIRST, AT_END) if ends else (BEFORE, AFTER_FIRST)
+        answers += [Begun(epoch, stage, variant) for stage in stages if stage >= message.stage]
         keys = tuple(struct.pack("<3Q", epoch, step, variant) for step in steps)
         answers.append(Planned(epoch, first, tuple(PLANNED_ROWS[step] for step in steps), keys, most if ends else -1))
         for answer in answers:
             self.engine.worker_message(planner.number, answer, self.now)
-        self.run()
+            self.run()
 
     def kill_planner(self) -> None:
         number = next(iter(self.planners))

@@ -86,6 +86,24 @@ def test_each_sample_is_made_once_and_a_shard_by_one_worker(daemon, tmp_path):
         assert len({line.split()[1] for line in first_pass}) == 1
 
 
+def test_many_short_epochs_ahead_are_made_once(shared_daemon, tmp_path):
+    """Found as each epoch being iterated over twice: where those ahead end was forgotten."""
+    ring = 100
+
+    def full_after(batches: int) -> None:
+        def is_so(stream) -> bool:
+            held = stream["ring"] or {"ready": 0, "leased": 0}
+            return stream["consumed_batches"] == batches and held["ready"] + held["leased"] == ring
+
+        stream_when(shared_daemon, "short", is_so, "its ring is full")
+
+    with loader(iterables.Draws(notes=tmp_path), 1, batch_size=90, buffer=ring, stream="short") as found:
+        for epoch in range(1, 11):
+            assert len(list(found)) == 1
+            full_after(epoch)
+    assert len((tmp_path / "0").read_text().splitlines()) <= 90 * (10 + ring)
+
+
 def test_killed_workers_are_followed_by_others_that_come_to_the_same_samples(daemon, expected):
     daemon.start("--workers", "3")
     found = []

@@ -71,6 +71,19 @@ def test_epochs_ahead_are_filled_before_they_begin(shared_daemon):
         assert stream_when(shared_daemon, "ahead")["replanned_batches"] == 0
 
 
+def test_many_short_epochs_ahead_are_planned_once(shared_daemon, tmp_path):
+    """Found as a stall at each epoch: how those ahead begin was forgotten, and a planner began again to tell it."""
+    epochs = 24
+    sampler = samplers.Telling(LENGTH, tmp_path / "pids")
+    theirs = DataLoader(Numbers(LENGTH), 10, sampler=samplers.Remembering(LENGTH))
+    with PrefetchLoader(Numbers(LENGTH), 10, sampler=sampler, buffer=5 * epochs) as loader:
+        found = [order(loader)]
+        stream_when(shared_daemon, loader.stats()["stream"], is_full)
+        found += [order(loader) for _ in range(epochs)]
+        assert found == [order(theirs) for _ in range(epochs + 1)]
+        assert len(set((tmp_path / "pids").read_text().split())) == 1
+
+
 def test_a_generator_that_is_seeded_between_epochs_is_seen(shared_daemon):
     generator, their_generator = seeded(), seeded()
     with PrefetchLoader(Numbers(20), 4, shuffle=True, generator=generator, buffer=10, stream="seeded") as loader:

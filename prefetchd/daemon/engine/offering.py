@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.leases import Key, Leases
@@ -16,13 +17,22 @@ BATCHES_A_PUBLICATION = 1024
 FAILURES_A_PUBLICATION = 64
 
 
+class EpochsKnown(Protocol):
+    """What is to be known of an epoch before a trainer is told of it. Whoever asks has it found out."""
+
+    def has_begun(self, epoch: int) -> bool:
+        """True when it can be told how the epoch begins: before its first batch."""
+
+    def has_ended(self, epoch: int) -> bool:
+        """True when it can be told how the epoch ends: before its end."""
+
+
 class Offering:
     """What each cursor is offered; from then on it is leased."""
 
-    def __init__(self, window: Window, leases: Leases, has_begun: Callable[[int], bool] | None = None) -> None:
-        """Nothing of an epoch is offered before it `has_begun`, if that is given."""
+    def __init__(self, window: Window, leases: Leases, known: EpochsKnown | None = None) -> None:
         self.window = window
-        self._has_begun = has_begun
+        self._known = known
         self.shareable = False
         self._leases = leases
 
@@ -188,7 +198,7 @@ class Offering:
         if position[0] != cursor.epoch:
             return False
         if self.window.lengths.is_end(position):
-            return not cursor.told_end and (self._has_begun is None or self._has_begun(position[0]))
+            return not cursor.told_end and self._is_known_how(position[0], ends=True)
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.proven or cursor.recalled:
             return False
@@ -203,7 +213,11 @@ class Offering:
         share = self.window.limit(cursor) // (2 if self.shareable else 1)
         if self.window.lengths.distance(cursor.next, position) >= max(1, share):
             return False
-        return self._has_begun is None or self._has_begun(position[0])
+        return self._is_known_how(position[0])
+
+    def _is_known_how(self, epoch: int, *, ends: bool = False) -> bool:
+        known = self._known
+        return known is None or (known.has_begun(epoch) and (not ends or known.has_ended(epoch)))
 
     def _pass(self, cursor: Cursor) -> None:
         epoch, step = cursor.offered

@@ -14,6 +14,7 @@ from prefetchd.ring.cursors import Cursor, EpochLengths
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
     AFTER_FIRST,
+    AT_END,
     STAGES,
     AskPlan,
     Assume,
@@ -31,6 +32,8 @@ STEPS_AN_ASK = 64
 KEPT_BEYOND_NEED = 4096
 KEPT_ASSUMPTIONS = 8
 KEPT_STATES = 8
+MOST_STATES = 1024
+"""Epochs ahead of the cursors whose states are kept: of more, those that come first."""
 
 
 class Plans:
@@ -47,6 +50,7 @@ class Plans:
         self._states: dict[tuple[int, int], Begun] = {}
         self._told: dict[Hashable, tuple[int, int]] = {}
         self._trim_at = KEPT_BEYOND_NEED
+        self._trim_states_at = KEPT_STATES
 
     # --- towards the filling ---
 
@@ -158,6 +162,14 @@ class Plans:
         self._wanted.setdefault(epoch, 0)
         return False
 
+    def has_ended(self, epoch: int) -> bool:
+        """True when a trainer can be told how the epoch, whose length is known, leaves sampler and generators; else the
+        planner is to be asked. Its end is not told before."""
+        if (epoch, AT_END) in self._states:
+            return True
+        self._wanted.setdefault(epoch, self._lengths.steps(epoch) or 0)
+        return False
+
     def has_news(self, cursor: Cursor) -> bool:
         return self._next_news(cursor) is not None
 
@@ -185,9 +197,13 @@ class Plans:
             # So that each plan is looked at a few times at most, however many are needed.
             self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
         living = {cursor.key: cursor.epoch for cursor in cursors}
-        epochs = {epoch for epoch, _ in self._states}
-        if len(epochs) > KEPT_STATES:
-            forgotten = {*sorted(epochs)[:-KEPT_STATES]} - {*living.values()}
-            self._states = {key: begun for key, begun in self._states.items() if key[0] not in forgotten}
+        epochs = sorted({epoch for epoch, _ in self._states})
+        if len(epochs) > self._trim_states_at:
+            current = {*living.values()}
+            # Whoever asks for one again asks for a planner that begins again: it has long gone on.
+            needed = [epoch for epoch in epochs if epoch in current or is_needed((epoch, 0))][:MOST_STATES]
+            kept = {*needed, *epochs[-KEPT_STATES:]}
+            self._states = {key: begun for key, begun in self._states.items() if key[0] in kept}
+            self._trim_states_at = KEPT_STATES + 2 * len(needed)
         if len(self._told) > 2 * len(living) + KEPT_STATES:
             self._told = {key: told for key, told in self._told.items() if key in living}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from prefetchd.daemon.engine.plans import AHEAD, KEPT_BEYOND_NEED, KEPT_STATES, STEPS_AN_ASK, Plans
+from prefetchd.daemon.engine.plans import AHEAD, KEPT_BEYOND_NEED, KEPT_STATES, MOST_STATES, STEPS_AN_ASK, Plans
 from prefetchd.plan.keys import digest
 from prefetchd.ring.cursors import EpochLengths, place
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import AskPlan, Assume, Begun, PlanFailed, Planned, Rebase
+from prefetchd.wire.messages import STAGES, AskPlan, Assume, Begun, PlanFailed, Planned, Rebase
 
 
 def answer(plans: Plans, steps: int = -1, count: int | None = None) -> None:
@@ -134,20 +134,53 @@ def test_states_are_told_to_each_cursor_once_and_before_its_batches():
     assert [each.states for each in plans.news(cursor, 1)] == [(b"c",)]
 
 
-def test_states_are_kept_for_cursors_and_for_the_latest_epochs_and_are_asked_for_again():
-    plans = Plans(EpochLengths(None))
-    cursor = place(("trainer", 1), "trainer", (0, 0), False, EpochLengths(None))
-    for epoch in range(KEPT_STATES + 3):
+def begun_up_to(epochs: int, lengths: EpochLengths) -> Plans:
+    plans = Plans(lengths)
+    for epoch in range(epochs):
         ask(plans, epoch)
-        for stage in (0, 1):
+        for stage in STAGES:
             plans.planner_says(Begun(epoch, stage, epoch))
-        answer(plans, count=1)
-        plans.trim([cursor], lambda _: True)
+        answer(plans, steps=1)
+    return plans
+
+
+def test_states_are_kept_for_cursors_and_for_the_latest_epochs_and_are_asked_for_again():
+    plans = begun_up_to(KEPT_STATES + 3, EpochLengths(None))
+    cursor = place(("trainer", 1), "trainer", (0, 0), False, EpochLengths(None))
+    plans.trim([cursor], lambda _: False)
     assert plans.has_begun(0)
-    assert [each.epoch for each in plans.news(cursor, 1)] == [0, 0]
+    assert [each.epoch for each in plans.news(cursor, 1)] == [0, 0, 0]
+    assert not plans.has_begun(1)
+    assert plans.questions() == [AskPlan(1, 0, STEPS_AN_ASK, 0)]
+
+
+def test_states_are_kept_for_the_epochs_that_are_ready_ahead():
+    """A planner has gone on to the last of them: asked for an earlier one, it would have to begin again."""
+    lengths = EpochLengths(None)
+    plans = begun_up_to(4 * KEPT_STATES, lengths)
+    cursor = place(("trainer", 1), "trainer", (2, 0), True, lengths)
+    plans.trim([cursor], lambda position: position >= (2, 0))
+    assert all(plans.has_begun(epoch) and plans.has_ended(epoch) for epoch in range(2, 4 * KEPT_STATES))
+    assert not plans.has_question
+    assert not plans.has_begun(1)
+
+
+def test_states_of_more_epochs_than_are_kept_are_those_that_come_first():
+    plans = begun_up_to(MOST_STATES + 3 * KEPT_STATES, EpochLengths(None))
     plans.trim([], lambda _: True)
-    assert not plans.has_begun(0)
-    assert plans.questions() == [AskPlan(0, 0, STEPS_AN_ASK, 0)]
+    assert plans.has_begun(MOST_STATES - 1)
+    assert not plans.has_begun(MOST_STATES)
+    assert plans.has_begun(MOST_STATES + 3 * KEPT_STATES - 1)
+
+
+def test_an_end_is_known_once_its_states_are():
+    """Found as a generator that was left where its epoch began: the end was known, and its states were forgotten."""
+    lengths = EpochLengths(None)
+    plans = begun_up_to(1, lengths)
+    assert plans.has_ended(0)
+    plans = Plans(lengths)
+    assert not plans.has_ended(0)
+    assert plans.questions() == [AskPlan(0, 1, STEPS_AN_ASK, 0)]
 
 
 def test_a_planner_is_asked_for_the_stages_that_are_not_known():

@@ -363,3 +363,23 @@ def test_distances_over_learnt_epochs_are_their_sums(events, one, other):
     between = sum(known.get(epoch, 0) for epoch in range(start[0], end[0]))
     assert lengths.distance(start, end) == between - start[1] + end[1]
     assert [lengths.steps(epoch) for epoch in range(9)] == [known.get(epoch) for epoch in range(9)]
+
+
+def test_memory_of_epochs_is_bounded(monkeypatch):
+    monkeypatch.setattr("prefetchd.ring.cursors.KEPT_LENGTHS", 10)
+    lengths = EpochLengths(None)
+    for epoch in range(100):
+        lengths.learn(epoch, 2 + epoch % 3)
+        assert len(lengths._learnt) <= 20
+        assert len(lengths._before) <= 21
+        for first in range(max(0, epoch - 9), epoch + 1):
+            assert lengths.steps(first) == 2 + first % 3
+            assert (
+                lengths.distance((first, 1), (epoch + 1, 0))
+                == sum(2 + each % 3 for each in range(first, epoch + 1)) - 1
+            )
+    lengths.forget_from(95)
+    assert lengths.steps(94) == 3
+    assert lengths.steps(95) is None
+    lengths.learn(95, 7)
+    assert lengths.distance((94, 0), (96, 0)) == 10
