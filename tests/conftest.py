@@ -94,6 +94,14 @@ class Daemon:
                     parents.add(str(process.pid))
         return found
 
+    def kill_all(self) -> None:
+        """SIGKILL to each of its processes, and to what they fork meanwhile; all are gone when this returns."""
+        while found := self.processes():
+            for process in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(found, timeout=10)
+
     def _note_pid(self) -> None:
         with contextlib.suppress(ProtocolError):
             report = read_report(self.paths)

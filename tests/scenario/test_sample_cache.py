@@ -130,9 +130,8 @@ def test_a_build_that_is_killed_goes_on_where_it_was(daemon, tmp_path):
         while len(dataset.made()) < wanted and building.poll() is None:
             time.sleep(0.001)
         building.kill()
-        for process in daemon.processes():
-            process.kill()
         building.wait()
+        daemon.kill_all()
         cache.close()
         whole = set(range(2000)) - set(cache.missing()) if cache.directory.exists() else set()
         oracle = Prepared(tmp_path / "oracle", 64, 2000)
