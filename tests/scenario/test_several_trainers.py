@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -114,3 +115,27 @@ def test_a_shared_stream_survives_the_death_of_one_of_its_consumers(trainers, sh
     stream_when(shared_daemon, "bereft", lambda found: len(found["consumers"]) == 1, "the dead one is gone")
     second.tell("finish", "ours")
     assert second.hear()[0] is True
+
+
+def test_trainers_share_what_outlived_their_daemon_and_all_its_trainers(daemon, tmp_path):
+    """Found by chaos: the second one got a ring of its own, and every batch was made twice."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRAINER))
+    with contextlib.ExitStack() as stack:
+
+        def start() -> list[Trainer]:
+            started = [Trainer(daemon, script) for _ in range(2)]
+            for trainer in started:
+                stack.callback(trainer.end)
+            return started
+
+        former = start()
+        assert both(former, "begin", "ours", "together") == ["together"] * 2
+        daemon.kill_all()
+        for trainer in former:
+            trainer.process.kill()
+            trainer.process.wait()
+        daemon.start()
+        living = start()
+        assert both(living, "begin", "ours", "together") == ["together"] * 2
+        assert both(living, "finish", "ours") == [[True, True]] * 2

@@ -68,6 +68,9 @@ class Registry:
         if found is not None:
             differs = _difference(found, spec)
             if not differs and not hello.fresh:
+                if not found.in_use:
+                    # Whether those before shared it is over, and of a dead daemon's stream nobody knows.
+                    found.offering.shareable = hello.shared
                 found.serve_as(spec)
                 return found
             if found.in_use:
