@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -82,3 +83,32 @@ def deadly_collate(samples):
     if any(sample[0] == 5 for sample in samples):
         os.kill(os.getpid(), signal.SIGABRT)
     return default_collate(samples)
+
+
+class LeavesAWriter(Dataset):
+    """Who makes sample 6 first forks a child, which has all that its worker may write to and is told in the file
+    `told`, and never makes it."""
+
+    def __init__(self, told: Path) -> None:
+        self._told = told
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 6 and self._is_first():
+            pid = os.fork()
+            if pid:
+                self._told.with_suffix(".new").write_text(str(pid))
+                self._told.with_suffix(".new").rename(self._told)
+            while True:
+                signal.pause()
+        return torch.tensor(index)
+
+    def _is_first(self) -> bool:
+        # The next epoch's may be made at the same time.
+        try:
+            self._told.with_suffix(".first").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True

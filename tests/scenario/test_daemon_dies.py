@@ -10,6 +10,7 @@ import psutil
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Dice, Numbers, equal
+from tests.scenario.deadly_datasets import LeavesAWriter
 from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.oracle import epoch_batches
 from tests.scenario.watching import is_gone, stream_when, until
@@ -128,6 +129,31 @@ def test_a_daemon_that_is_stopped_in_order_is_started_again_for_a_trainer_that_g
         next(iterator)
         daemon.command("stop")
         assert [batch[1][0].item() for batch in iterator] == [4 * step for step in range(1, 100)]
+
+
+def test_what_a_living_process_may_write_to_is_left_alone_by_the_next_daemon(daemon, tmp_path):
+    daemon.start()
+    told = tmp_path / "pid"
+    with PrefetchLoader(LeavesAWriter(told), batch_size=4, buffer=32, timeout=30) as loader:
+        iterator = iter(loader)
+        taken = [next(iterator).tolist()]
+        writer = int(until(lambda: told.exists() and told.read_text(), "a process has the ring open"))
+        try:
+            kill(daemon)
+            daemon.start()
+
+            def left_alone() -> int:
+                adopted = stream_when(daemon, name_of(loader), lambda stream: stream["ring"], "the ring is adopted")
+                return int(adopted["ring"]["quarantined"])
+
+            slots = left_alone()
+            assert 0 < slots < 16
+            taken += [batch.tolist() for batch in iterator]
+            assert left_alone() == slots
+        finally:
+            os.kill(writer, signal.SIGKILL)
+        stream_when(daemon, name_of(loader), lambda stream: stream["ring"]["quarantined"] == 0, "it is used again")
+    assert taken == [list(range(first, first + 4)) for first in range(0, 64, 4)]
 
 
 def test_its_children_die_with_it(daemon):
