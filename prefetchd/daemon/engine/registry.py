@@ -8,6 +8,7 @@ memory.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from prefetchd.daemon.engine.adoption import FoundRing, found_batches, last_generation
@@ -56,7 +57,9 @@ class Registry:
         found = by_name.get(spec.name)
         if found is not None and found.awaits(hello):
             return found
-        if found is not None and found.in_use and not (hello.shared and found.offering.shareable):
+        if not hello.shared and not hello.fresh and (left := _left_by_another(by_name, spec)) is not None:
+            found = left
+        elif found is not None and found.in_use and not (hello.shared and found.offering.shareable):
             if hello.shared and found.spec.fingerprint != spec.fingerprint:
                 raise CallerError(
                     f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
@@ -249,6 +252,17 @@ def _attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
         return found
     shared = ", ".join(sorted(repr(name) for name, each in by_name.items() if each.offering.shareable)) or "none"
     raise CallerError(f"no stream {hello.stream!r} to attach to; there are: {shared}. Declare it in the configuration")
+
+
+def _left_by_another(by_name: Mapping[str, StreamState], spec: StreamSpec) -> StreamState | None:
+    """What nobody consumes and can serve a loader that did not name its stream: which of its script's loaders, or of
+    the processes that run it, comes first may differ from run to run."""
+    names = [name for name in by_name if re.fullmatch(f"{re.escape(spec.name)}(#[0-9]+)?", name)]
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        stream = by_name[name]
+        if not stream.in_use and not _difference(stream, spec):
+            return stream
+    return None
 
 
 def _difference(stream: StreamState, spec: StreamSpec) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from prefetchd.daemon.engine import commands as c
@@ -221,6 +223,35 @@ def test_a_ring_without_even_the_smallest_number_of_slots_fails():
     world.engine.ring_short(1, "shared memory is full", SLOT_BYTES)
     world.run()
     assert trainer.failed == "no_space: shared memory is full"
+
+
+# --- which one ---
+
+OTHER = dataclasses.replace(SPEC, fingerprint="1" * 32)
+
+
+@pytest.mark.parametrize("comes_first", [SPEC, OTHER], ids=["in order", "in another order"])
+def test_loaders_that_nobody_named_find_what_was_left_by_such_a_loader(comes_first):
+    world = Recorder()
+    left = [world.join(spec, "train.py:0") for spec in (SPEC, OTHER)]
+    rings = {trainer.stream for trainer in left}
+    for trainer in left:
+        trainer.place(1, 0, 0, True)
+        world.kill(trainer)
+    for spec in (comes_first, OTHER if comes_first is SPEC else SPEC):
+        found = world.engine.streams[world.join(spec, "train.py:0").stream]
+        assert found.spec.fingerprint == spec.fingerprint
+        assert found.number in rings
+    assert not world.took(c.DropStream)
+
+
+def test_a_stream_that_somebody_named_is_no_other_than_that():
+    world = Recorder()
+    left = [world.join(spec, "train.py:0") for spec in (SPEC, OTHER)]
+    for trainer in left:
+        world.kill(trainer)
+    assert world.engine.streams[world.join(OTHER, "train.py:0", shared=True).stream].name == "train.py:0"
+    assert len(world.took(c.DropStream)) == 1
 
 
 # --- who is told ---
