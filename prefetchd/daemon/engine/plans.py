@@ -50,7 +50,7 @@ class Plans:
         self._states: dict[tuple[int, int], Begun] = {}
         self._told: dict[Hashable, tuple[int, int]] = {}
         self._trim_at = KEPT_BEYOND_NEED
-        self._trim_states_at = KEPT_STATES
+        self._trim_states_at = len(STAGES) * KEPT_STATES
 
     # --- towards the filling ---
 
@@ -197,13 +197,12 @@ class Plans:
             # So that each plan is looked at a few times at most, however many are needed.
             self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
         living = {cursor.key: cursor.epoch for cursor in cursors}
-        epochs = sorted({epoch for epoch, _ in self._states})
-        if len(epochs) > self._trim_states_at:
-            current = {*living.values()}
+        if len(self._states) > self._trim_states_at:
+            epochs = sorted({epoch for epoch, _ in self._states})
             # Whoever asks for one again asks for a planner that begins again: it has long gone on.
-            needed = [epoch for epoch in epochs if epoch in current or is_needed((epoch, 0))][:MOST_STATES]
-            kept = {*needed, *epochs[-KEPT_STATES:]}
+            needed = [epoch for epoch in epochs if is_needed((epoch, 0))][:MOST_STATES]
+            kept = {*living.values(), *needed, *epochs[-KEPT_STATES:]}
             self._states = {key: begun for key, begun in self._states.items() if key[0] in kept}
-            self._trim_states_at = KEPT_STATES + 2 * len(needed)
+            self._trim_states_at = len(STAGES) * KEPT_STATES + 2 * len(self._states)
         if len(self._told) > 2 * len(living) + KEPT_STATES:
             self._told = {key: told for key, told in self._told.items() if key in living}
