@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import is_locked
@@ -38,43 +37,35 @@ class ReadyBatch:
     step: int
 
 
-NO_RING: tuple[int, set[ReadyBatch]] = (-1, set())
-
-
 def ready_batches(paths: RuntimePaths) -> set[ReadyBatch]:
     """All batches whose records say READY, whose slots all still belong to them, that were handed to nobody without a
     copy, and that a living consumer comes to before its share of the ring is used up (what lies further ahead may have
     to give way to another's). For when the daemon is dead and no other has begun."""
+    found: set[ReadyBatch] = set()
     prefix = f"{SEGMENT_PREFIX}{paths.instance}-ring-"
-    names = [name for name in os.listdir(SHARED_MEMORY) if name.startswith(prefix)]
-    return told_apart([_ready(f"{SHARED_MEMORY}/{name}") for name in names])
+    for name in os.listdir(SHARED_MEMORY):
+        if name.startswith(prefix):
+            found |= _ready(f"{SHARED_MEMORY}/{name}")
+    return found
 
 
-def told_apart(rings: list[tuple[int, set[ReadyBatch]]]) -> set[ReadyBatch]:
-    """What is ready in these rings (seed, batches), but for those of one seed: for which of them a sample is made is
-    not told. One of a fresh loader, say, and one that lingers."""
-    rings_of = Counter(seed for seed, _ in rings)
-    return {batch for seed, ready in rings if rings_of[seed] == 1 for batch in ready}
-
-
-def _ready(path: str) -> tuple[int, set[ReadyBatch]]:
-    """The ring's seed, and what is ready in it."""
+def _ready(path: str) -> set[ReadyBatch]:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return NO_RING
+        return set()
     try:
         size = os.fstat(fd).st_size
         header = decode_header(os.pread(fd, HEADER_BYTES, 0), size)
         living = {each for each in range(header.consumers) if is_locked(fd, CONSUMER_LOCK_OFFSET + each)}
         return _ready_of(os.pread(fd, header.payload_offset, 0), header, living)
     except PrefetchdError:
-        return NO_RING  # it was just being made
+        return set()  # no whole ring: it was just being made
     finally:
         os.close(fd)
 
 
-def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> tuple[int, set[ReadyBatch]]:
+def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[ReadyBatch]:
     (reserved,) = RESERVED_SLOTS.unpack_from(data, RESERVED_SLOTS_OFFSET)
     spec = decode_spec(data[SPEC_OFFSET : SPEC_OFFSET + header.spec_bytes])
     steps = -(-spec.length // spec.batch_size)
@@ -84,7 +75,7 @@ def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> tuple[int
     # Whatever is to come may be as long as the longest.
     slots = reserved // max((each.span for each in records if each.state == SLOT_READY), default=1)
     share = (slots - min(spec.lookback, slots // 2)) // max(1, len(living))
-    ready = {
+    return {
         ReadyBatch(spec.seed, record.epoch, record.step)
         for slot, record in enumerate(records)
         if record.state == SLOT_READY
@@ -92,7 +83,6 @@ def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> tuple[int
         and _is_whole(records, record)
         and not _was_handed_out(data, header, slot, record.generation)
     }
-    return spec.seed, ready
 
 
 def _is_whole(records: list[SlotRecord], first: SlotRecord) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.chaos import declared
 from benchmarks.chaos.daemon_watch import Death
 from benchmarks.chaos.report import shortfalls
-from benchmarks.chaos.rings import ReadyBatch, told_apart
+from benchmarks.chaos.rings import ReadyBatch
 from benchmarks.chaos.verdict import Oracle, Samples, Trail, recomputed
 from benchmarks.chaos.work import NOTE, WORKS
 from prefetchd.wire.batch_file import file_name
@@ -138,13 +138,6 @@ def test_that_its_only_consumer_had_it_is_no_reason(tmp_path):
     for work in (ALONE, LOOKS_BACK):
         had = trail_of(tmp_path, [batch(0, step, 11.0, work) for step in range(3)], work)
         assert judge(tmp_path, [had], work) == (1, 0, 1)
-
-
-def test_of_two_rings_of_one_stream_nothing_is_asked():
-    """A loader that was closed has left one, and the next one has another."""
-    first, second, other = ReadyBatch(13, 128, 7), ReadyBatch(13, 133, 1), ReadyBatch(11, 0, 2)
-    assert told_apart([(13, {first}), (11, {other}), (13, {second})]) == {other}
-    assert told_apart([(13, {first}), (11, {other}), (-1, set()), (-1, set())]) == {first, other}
 
 
 # --- files ---
