@@ -179,7 +179,7 @@ class DeclaredStreams:
         """Whoever waits for a stream that is settled, or not declared any more, is answered."""
         attaching, self._attaching = self._attaching, []
         for session, hello, go_on in attaching:
-            if session.is_clear:  # else it has ended meanwhile
+            if session.is_open:
                 try:
                     self.attach(session, hello, go_on)
                 except PrefetchdError as error:

@@ -59,6 +59,9 @@ class TrainerEvents:
         if self._publishing.listener is not None:
             self._publishing.listener.end_dead()
         self._rings.look_for_the_dead()
+        if not session.is_open:
+            # It was one of the dead itself: its end has been told, and nobody would tell it again.
+            return
         if hello.spec:
             self._hello(session, hello)
         else:

@@ -69,6 +69,11 @@ class Session:
             loop.watch(pidfd, self._peer_died)
 
     @property
+    def is_open(self) -> bool:
+        """False once it has ended."""
+        return self._open
+
+    @property
     def is_clear(self) -> bool:
         """True when nothing waits to be sent."""
         return self._open and not self._outbox

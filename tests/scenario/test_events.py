@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -55,6 +57,27 @@ def test_daemon_and_trainer_are_killed_at_once_and_the_next_trainer_finds_the_ri
         made = stream_when(daemon, "orphan")["produced_batches"]
         assert [index[0].item() for _, index in iterator] == firsts(32, 1000)
     assert made <= 3 + 29 + 32 - 3 - ready, "of those that were ready none was made again"
+
+
+# --- a trainer is killed as soon as it has said Hello ---
+
+
+def test_a_trainer_that_dies_before_its_hello_is_read_does_not_hold_its_stream(daemon):
+    """Found by chaos: it was taken for a consumer after its end, for as long as the daemon lived."""
+    daemon.start()
+    code = (
+        "import os, sys; from tests.scenario.raw_peer import Peer, trainer_hello\n"
+        "Peer(sys.argv[1]).say(trainer_hello('hasty')); os._exit(0)"
+    )
+    with stopped(daemon):
+        subprocess.run([sys.executable, "-c", code, str(daemon.socket)], check=True)
+
+    def consumed(report) -> set[str]:
+        return {stream["name"] for stream in report.snapshot["streams"] if stream["consumers"]}
+
+    # Whoever connects later is heard later.
+    with PrefetchLoader(Numbers(40), batch_size=4, stream="another"):
+        report_when(daemon, lambda report: consumed(report) == {"another"}, "the dead one consumes nothing")
 
 
 # --- a ring lingers out ---
