@@ -182,20 +182,24 @@ class Samples:
     """What workers have made, sample by sample, as the datasets note it."""
 
     def __init__(self, path: Path) -> None:
-        self._made: dict[int, list[float]] = {}
-        for seed, at_ns in NOTE.iter_unpack(path.read_bytes() if path.exists() else b""):
-            self._made.setdefault(seed, []).append(at_ns / 1e9)
+        self._made: dict[int, list[tuple[float, int]]] = {}
+        self._began_s: dict[int, float] = {}
+        for seed, at_ns, pid in NOTE.iter_unpack(path.read_bytes() if path.exists() else b""):
+            self._made.setdefault(seed, []).append((at_ns / 1e9, pid))
+            self._began_s.setdefault(pid, at_ns / 1e9)
 
     @property
     def count(self) -> int:
         return sum(map(len, self._made.values()))
 
     def made_after(self, batch: ReadyBatch, since_s: float) -> float | None:
-        """When a sample of the batch was made for the first time after `since_s`."""
+        """When a sample of the batch was made for the first time after `since_s`, by a process that had made none until
+        then: workers of a daemon that died at `since_s` live a moment longer."""
         work = next(each for each in WORKS if each.seed == batch.seed)
         rows = range(batch.step * work.batch_size, min((batch.step + 1) * work.batch_size, work.length))
         seeds = [derive(work.seed, SAMPLE, batch.epoch, ordinal) >> 1 for ordinal in rows]
-        return min((at_s for seed in seeds for at_s in self._made.get(seed, ()) if at_s > since_s), default=None)
+        made = itertools.chain.from_iterable(self._made.get(seed, ()) for seed in seeds)
+        return min((at_s for at_s, pid in made if self._began_s[pid] > since_s), default=None)
 
 
 def recomputed(

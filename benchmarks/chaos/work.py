@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-NOTE = struct.Struct("<QQ")
-"""A sample's seed, and when it was made (monotonic clock, ns)."""
+NOTE = struct.Struct("<QQQ")
+"""A sample's seed, when it was made (monotonic clock, ns), and by which process."""
 
 
 class Dice(Dataset[Any]):
@@ -41,7 +41,7 @@ class Dice(Dataset[Any]):
 
     def _note(self) -> None:
         fd = os.open(self.notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(fd, NOTE.pack(torch.initial_seed(), time.monotonic_ns()))
+        os.write(fd, NOTE.pack(torch.initial_seed(), time.monotonic_ns(), os.getpid()))
         os.close(fd)
 
 

@@ -83,11 +83,14 @@ def test_each_fault_is_found_once(tmp_path, lines, kind):
 SEEN_S, DIED_S, MADE_S = 9.9, 10.0, 12.0
 
 
-def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=()):
+FORMER, NEXT = 7, 8
+
+
+def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=(), by=NEXT):
     """What becomes of batch 2 of epoch 0, ready when the daemon died, a sample of which was made again."""
     seed = derive(work.seed, SAMPLE, 0, 2 * work.batch_size + 1) >> 1
     notes = tmp_path / "samples"
-    notes.write_bytes(NOTE.pack(seed, int(1e9)) + NOTE.pack(seed, int(made_s * 1e9)))
+    notes.write_bytes(NOTE.pack(seed, int(1e9), FORMER) + NOTE.pack(seed, int(made_s * 1e9), by))
     ready = {ReadyBatch(work.seed, 0, 2)}
     deaths = [Death(SEEN_S, DIED_S, ready)]
     again, excused, asked = recomputed(deaths, list(served), list(stops), Samples(notes), trails)
@@ -100,6 +103,11 @@ def test_a_batch_that_is_made_again_is_found(tmp_path):
 
 def test_a_batch_that_was_made_before_the_death_is_not(tmp_path):
     assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))], made_s=DIED_S - 1) == (0, 0, 1)
+
+
+def test_what_a_worker_of_the_dead_daemon_still_makes_is_not(tmp_path):
+    """It was at that when the daemon died. Found by a run whose only fault it was."""
+    assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))], by=FORMER) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(("at_s", "excused"), [(11.0, 1), (9.95, 1), (9.0, 0), (13.0, 0)])
