@@ -171,14 +171,16 @@ class Driver:
         fired = Path(f"{self.order_file}.{self._orders}")
         self._note(f"order {order.point}:{order.nth} {order.stimulus}")
         write_order(self.order_file, self._orders, order.point, order.nth)
-        self._stimulate(order.stimulus)
+        stimulated = False
         busy_s = time.monotonic()
         deadline_s = busy_s + ORDER_WITHIN_S
 
         def over() -> bool:
-            nonlocal busy_s
+            nonlocal busy_s, stimulated
             now_s = time.monotonic()
-            if self._grant():
+            # Just after a death there may be nobody yet whom to kill.
+            stimulated = stimulated or self._stimulate(order.stimulus)
+            if self._grant() or not stimulated:
                 busy_s = now_s
             return fired.exists() or now_s > deadline_s or now_s > busy_s + IDLE_ORDER_S
 
@@ -191,10 +193,11 @@ class Driver:
         self._steering.tell(order.point, hit=hit)
         return hit
 
-    def _stimulate(self, stimulus: str) -> None:
+    def _stimulate(self, stimulus: str) -> bool:
+        """False when there is nobody to do it to."""
         if stimulus.startswith("kill"):
-            self._kill_one(stimulus.split()[-1])
-        elif stimulus == "stop the daemon" and self.watch.pid:
+            return self._kill_one(stimulus.split()[-1])
+        if stimulus == "stop the daemon" and self.watch.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.watch.pid, signal.SIGTERM)
                 self.stops.append(time.monotonic())
@@ -209,6 +212,7 @@ class Driver:
                 # Of those that do so of themselves: others may come to another order with it.
                 if work.breaks and (work.reseeds or "reseeded" not in stimulus):
                     self._board.break_off(number)
+        return True
 
     def _kill_at_random(self) -> None:
         role = self._dice.choices(list(RANDOM_ROLES), list(RANDOM_ROLES.values()))[0]
@@ -219,11 +223,14 @@ class Driver:
             self._kill_one(each)
         self._dear_kills += role in ("env", "daemon", "daemon and trainer")
 
-    def _kill_one(self, role: str) -> None:
+    def _kill_one(self, role: str) -> bool:
+        """False when there is none."""
         pids = list(self._trainers) if role == "trainer" else self._processes.of(role)
-        if pids and kill(pid := self._dice.choice(pids)):
-            self._note(f"killed {role} {pid}")
-            self.at_random[role] += 1
+        if not pids or not kill(pid := self._dice.choice(pids)):
+            return False
+        self._note(f"killed {role} {pid}")
+        self.at_random[role] += 1
+        return True
 
     def _stop_somebody(self) -> None:
         """SIGSTOP and, a little later, SIGCONT: no death, but a long pause."""
