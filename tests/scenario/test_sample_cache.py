@@ -143,7 +143,9 @@ def test_a_build_that_is_killed_goes_on_where_it_was(daemon, tmp_path):
     assert len(whole) > 100
     cache.build(progress=False)
     assert cache.missing() == []
-    assert len(dataset.made()) - before <= 2000 - len(whole), "what was stored stayed"
+    # Not a count: the next daemon also goes on with the stream that the killed build left, so that a sample that both
+    # come to at once is made by both.
+    assert not whole & set(dataset.made()[before:]), "what was stored stayed"
 
 
 def test_a_dataset_whose_samples_differ_cannot_be_built(daemon, tmp_path):
