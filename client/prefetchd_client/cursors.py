@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from prefetchd.wire.messages import BatchFailed, EpochStates, Published, Recall
+from prefetchd.wire.messages import BEFORE, BatchFailed, EpochStates, Published, Recall
 from prefetchd.wire.shard_states import ShardState
 
 
@@ -16,7 +16,8 @@ class ClientCursor:
 
     Where an iterable dataset has a state: `shard_states` by shard, after its last batch that was yielded.
     Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
-    with what the iterator `began_with`.
+    with what the iterator `began_with`. Its epoch may be planned anew at any time, by what this trainer or another one
+    has said: that is told before a batch of the new plan, and is to be compared then.
     `yielded` batches it has had in this process.
     `epoch` is the loader's; to the daemon it is `plan_epoch`, which is 0 where all epochs are equal."""
 
@@ -96,6 +97,8 @@ class Cursors:
     def planned(self, message: EpochStates) -> None:
         cursor = self.get(message.cursor)
         if cursor is not None and message.epoch == cursor.plan_epoch:
+            if message.stage == BEFORE and message != cursor.states.get(BEFORE):
+                cursor.compared, cursor.steps = False, None
             cursor.states[message.stage] = message
 
     def published(self, message: Published) -> None:

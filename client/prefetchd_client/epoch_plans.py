@@ -12,14 +12,14 @@ from prefetchd_client.cursors import ClientCursor, Cursors
 
 class EpochPlans:
     """`send` tells the daemon, `wait(cursor, timeout_s)` waits until the cursor's next batch is offered, or its end
-    known."""
+    known, and says how many microseconds that took."""
 
     def __init__(
         self,
         assumptions: Assumptions,
         cursors: Cursors,
         send: Callable[[Message], None],
-        wait: Callable[[ClientCursor, float], None],
+        wait: Callable[[ClientCursor, float], int],
     ) -> None:
         self._assumptions = assumptions
         self._cursors = cursors
@@ -39,10 +39,10 @@ class EpochPlans:
         for epoch in sorted(said):
             self._send(said[epoch])
 
-    def compare(self, cursor: ClientCursor, timeout_s: float) -> None:
+    def compare(self, cursor: ClientCursor, timeout_s: float) -> int:
         """Was the cursor's epoch planned from what sampler and generators are now, or were when it began? If not, it is
-        planned anew. Leaves the generators of one that begins as after the sampler's first batch. Raises what `wait`
-        raises."""
+        planned anew. Leaves the generators of one that begins as after the sampler's first batch. How many microseconds
+        it waited. Raises what `wait` raises."""
         begun = cursor.began_with
         if begun is None:
             wanted = self._assumptions.about(cursor.epoch)
@@ -51,17 +51,18 @@ class EpochPlans:
                 self._said = wanted
         else:
             wanted = as_assumed(begun)
-        self._wait(cursor, timeout_s)
+        waited_us = self._wait(cursor, timeout_s)
         # Again and again: a daemon that takes over meanwhile knows nothing of what was assumed.
         while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:
             self._plan_anew(wanted)
-            self._wait(cursor, timeout_s)
+            waited_us += self._wait(cursor, timeout_s)
         cursor.compared = True
         if self._said is not None and self._said.epoch <= cursor.epoch:
             self._said = None
         if begun is None and BEFORE in cursor.states:
             cursor.began_with = cursor.states[BEFORE]
             self._assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
+        return waited_us
 
     def ended(self, cursor: ClientCursor) -> None:
         """The epoch is over: generators are left as the sampler has left them, unless somebody else has drawn."""

@@ -153,16 +153,10 @@ class StreamClient:
         DaemonUnavailableError, WaitTimedOut.
         """
         self._check_usable()
-        if self._plans is not None and not cursor.compared:
-            self._plans.compare(cursor, timeout_s)
-        waited_us = 0
-        self._undrained += 1
-        # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
-        # caches are cold, a good part of a next().
-        if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._link.is_lost:
-            self._drain()
-        if not cursor.is_offered:
-            waited_us = self._wait_for(cursor, timeout_s)
+        if self._plans is None:
+            waited_us = self._come_to_next(cursor, timeout_s)
+        else:
+            waited_us = self._come_to_planned(self._plans, cursor, timeout_s)
         offer = cursor.offers.pop(cursor.step)
         step = cursor.step
         cursor.step += 1
@@ -221,11 +215,12 @@ class StreamClient:
         self._tell_progress()
         self._link.send(message)
 
-    def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> None:
+    def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> int:
         self._drain()
         with contextlib.suppress(EndOfEpoch):
             if not cursor.is_offered:
-                self._wait_for(cursor, timeout_s)
+                return self._wait_for(cursor, timeout_s)
+        return 0
 
     def close(self) -> None:
         """Ends the session in order. Batches that are still held stay valid. Idempotent."""
@@ -273,6 +268,30 @@ class StreamClient:
             self._attachment.close()
 
     # --- inside ---
+
+    def _come_to_next(self, cursor: ClientCursor, timeout_s: float) -> int:
+        """Until the cursor's next batch is offered; microseconds that it took."""
+        self._undrained += 1
+        # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
+        # caches are cold, a good part of a next().
+        if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._link.is_lost:
+            self._drain()
+        return 0 if cursor.is_offered else self._wait_for(cursor, timeout_s)
+
+    def _come_to_planned(self, plans: EpochPlans, cursor: ClientCursor, timeout_s: float) -> int:
+        """As _come_to_next, to a batch or an end of the plan that the trainer means."""
+        waited_us = 0
+        while True:
+            if not cursor.compared:
+                waited_us += plans.compare(cursor, timeout_s)
+            try:
+                waited_us += self._come_to_next(cursor, timeout_s)
+            except EndOfEpoch:
+                if cursor.compared:
+                    raise
+            else:
+                if cursor.compared:
+                    return waited_us
 
     def _tell_progress(self) -> None:
         message = self._progress.take()

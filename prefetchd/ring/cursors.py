@@ -111,8 +111,9 @@ class Cursor:
     waiting     the next iterator's: filled ahead, not yet asked for a batch
     blocked     a call of next() waits for its next batch
     told_end    its consumer knows where the epoch ends
-    recalled    its consumer was asked to give offers back, and has not answered
+    recalled    so often its consumer was asked to give offers back, and has not answered
     told        its consumer knows of all steps before this one: that they were offered, or are void
+    has_yielded its consumer has told of a batch that it was given: it has taken the epoch's plan for its own
     """
 
     key: Hashable
@@ -123,8 +124,9 @@ class Cursor:
     fill: Position
     blocked: bool = False
     told_end: bool = False
-    recalled: bool = False
+    recalled: int = 0
     told: int = 0
+    has_yielded: bool = False
 
     @property
     def epoch(self) -> int:

@@ -118,9 +118,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.kill_planner()
 
     @precondition(lambda self: self.world.planned)
-    @rule()
-    def reseed(self):
-        self.world.variant += 1
+    @rule(variant=st.integers(0, 3))
+    def reseed(self, variant=1):
+        self.world.variant = variant
+
+    @precondition(lambda self: any(each.unsaid for each in self.trainers))
+    @rule(which=st.integers(0, 1))
+    def say(self, which):
+        self.world.say(self.trainers[which % len(self.trainers)])
 
     # --- an operator asks ---
 
@@ -136,10 +141,15 @@ class EngineMachine(RuleBasedStateMachine):
 
     # --- trainers move ---
 
-    @precondition(lambda self: len(self.trainers) < 2 and not self.world.planned)
+    @precondition(lambda self: len(self.trainers) < 2 and self.is_of_one_mind())
     @rule()
     def another_trainer(self):
         self.join()
+
+    def is_of_one_mind(self):
+        """No two iterators are in one epoch in two variants."""
+        begun = [each for trainer in self.trainers for each in trainer.cursors.values() if each.variant is not None]
+        return len({(each.epoch, each.variant) for each in begun}) == len({each.epoch for each in begun})
 
     @precondition(lambda self: len(self.trainers) > 1)
     @rule(index=st.integers(0, 1))
@@ -268,6 +278,8 @@ class EngineMachine(RuleBasedStateMachine):
             trainer.close(waiting.number)
             self.next_cursor += 1
             trainer.place(self.next_cursor, 0 if self.equal else epoch, step, True)
+            if self.world.planned:
+                trainer.load(epoch)
 
     @invariant()
     def every_yield_is_in_order(self):

@@ -90,6 +90,7 @@ class SimCursor:
     told: int | None = None  # the variant that its epoch was planned in
     stage: int = -1  # of its epoch's states, told last
     variant: int | None = None  # the variant that it began in
+    may_be_void: bool = False  # its epoch is planned anew, and told anew then
     offers: dict = dataclasses.field(default_factory=dict)  # step -> (slot, generation, private) | error
     voids: dict = dataclasses.field(default_factory=dict)  # step -> the step after the last one without a batch
     ended_at: int | None = None
@@ -125,6 +126,7 @@ class SimTrainer:
         self.stream_name = ""
         self.failed: str | None = None
         self.deaf = False
+        self.unsaid: Assume | None = None  # on its way to the daemon
 
     def place(self, number: int, epoch: int, step: int, waiting: bool) -> None:
         self.world.kept.clear()
@@ -180,28 +182,31 @@ class SimTrainer:
         cursor = self.cursors[number]
         return not self.can_next(number) and cursor.ended_at is not None and cursor.ended_at <= cursor.step
 
-    def assume(self, cursor: SimCursor) -> None:
+    def load(self, epoch: int) -> None:
+        """The waiting iterator's epoch is thought to begin in this variant. What the trainer is told meanwhile, it is
+        told before the daemon hears of it."""
+        self.unsaid = Assume(epoch, self.world.variant)
+
+    def assume(self, cursor: SimCursor, variant: int) -> None:
         """The cursor's epoch was planned otherwise than it begins: as the client does it. Other batches are wanted."""
-        self.world.kept.clear()
-        self.world.send(self, Assume(cursor.epoch, self.world.variant))
+        self.world.send(self, Assume(cursor.epoch, variant))
         for each in [each for each in self.cursors.values() if each.epoch >= cursor.epoch]:
             former = each.number
             del self.cursors[former]
             each.number = self.world.new_cursor()
             each.offers, each.voids, each.ended_at, each.told, each.stage = {}, {}, None, None, -1
-            if each.variant is not None:
-                each.variant = self.world.variant
             self.cursors[each.number] = each
             self.world.send(self, PlaceCursor(each.number, each.epoch, each.step, each.waiting))
             self.world.send(self, CloseCursor(former))
 
     def next(self, number: int, hold: bool) -> None:
         cursor = self.cursors[number]
-        if self.world.planned and cursor.variant is None:
-            if cursor.told != self.world.variant:
-                self.assume(cursor)
+        if self.world.planned:
+            wanted = self.world.wanted(cursor)
+            if cursor.told != wanted:
+                self.assume(cursor, wanted)
                 return
-            cursor.variant = cursor.told
+            cursor.variant = wanted
         offer = cursor.offers.pop(cursor.step)
         position = (cursor.epoch, cursor.step)
         cursor.step += 1
@@ -320,8 +325,35 @@ class World:
     def send(self, trainer: SimTrainer, message) -> None:
         if not trainer.connected:
             return
+        self.say(trainer)
+        if isinstance(message, Assume):
+            self._assumed(message)
         self.engine.message(trainer.session, message, self.now)
         self.run()
+
+    def say(self, trainer: SimTrainer) -> None:
+        """What it has loaded arrives."""
+        message, trainer.unsaid = trainer.unsaid, None
+        if message is not None and trainer.connected:
+            self._assumed(message)
+            self.engine.message(trainer.session, message, self.now)
+            self.run()
+
+    def _assumed(self, message: Assume) -> None:
+        self.kept.clear()
+        for trainer in self.trainers.values():
+            for cursor in trainer.cursors.values():
+                cursor.may_be_void = cursor.may_be_void or cursor.epoch >= message.epoch
+
+    def wanted(self, cursor: SimCursor) -> int:
+        """The variant that the iterator's epoch begins in. That of all who share the stream, if several do."""
+        if cursor.variant is not None:
+            return cursor.variant
+        if len(self.trainers) > 1:
+            inside = [each for trainer in self.trainers.values() for each in trainer.cursors.values()]
+            found = [each.variant for each in inside if each.epoch == cursor.epoch and each.variant is not None]
+            return found[0] if found else self.variant
+        return self.variant
 
     def goodbye(self, trainer: SimTrainer) -> None:
         self.kept.clear()
@@ -373,6 +405,7 @@ class World:
         self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
         for cursor in sorted(trainer.cursors.values(), key=lambda each: each.epoch):
             if self.planned and cursor.variant is not None and trainer.session in self.trainers:
+                self._assumed(Assume(cursor.epoch, cursor.variant))
                 self.engine.message(trainer.session, Assume(cursor.epoch, cursor.variant), self.now)
         self.run()
 
@@ -652,7 +685,9 @@ class World:
                 found = trainer.cursors.get(cursor)
                 if found is not None:
                     assert epoch == found.epoch
-                    assert stage == found.stage + 1, "told twice, or late"
+                    assert stage == found.stage + 1 or (stage == BEFORE and found.may_be_void), "told twice, or late"
+                    if stage == BEFORE:
+                        found.may_be_void, found.ended_at = False, None
                     found.told, found.stage = variant, stage
             case StreamFailed(code, text, _):
                 trainer.failed = f"{code}: {text}"

@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -289,6 +291,82 @@ def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):
             loader.load_state_dict(state)
             assert order(loader) == straight[7:]
             assert order(loader) == later
+
+
+def test_a_resumed_epoch_is_not_mixed_of_two_orders(shared_daemon, monkeypatch):
+    """Found by chaos: the trainer before it had seeded the epoch, as this one does when it has loaded its state. What
+    it was told of that one's plan was right, and void by then: the state's had taken its place."""
+    arguments = {"batch_size": 4, "shuffle": True, "buffer": 4, "stream": "seeded epochs"}
+    with PrefetchLoader(Numbers(120), generator=seeded(), **arguments) as loader:
+        order(loader)
+        state = loader.state_dict()
+        loader.generator.manual_seed(5)
+        next(iter(loader))
+    assume = EpochPlans.assume
+
+    def late(plans, epoch):
+        for cursor in plans._cursors:
+            plans._wait(cursor, 30)
+        assume(plans, epoch)
+
+    monkeypatch.setattr(EpochPlans, "assume", late)
+    with PrefetchLoader(Numbers(120), generator=seeded(), **arguments) as loader:
+        loader.load_state_dict(state)
+        loader.generator.manual_seed(5)
+        theirs = DataLoader(range(120), 4, shuffle=True, generator=torch.Generator().manual_seed(5))
+        for _ in range(2):
+            assert order(loader) == [batch.tolist() for batch in theirs]
+            assert torch.equal(loader.generator.get_state(), theirs.generator.get_state())
+
+
+def test_who_resumes_in_an_epoch_that_another_process_is_in_joins_it(shared_daemon):
+    """Found when looking for the one above: loading a state was taken for another order, even of the same one."""
+    arguments = {"batch_size": 4, "shuffle": True, "buffer": 8, "stream": "joined"}
+    with PrefetchLoader(Numbers(120), generator=seeded(), **arguments) as first:
+        order(first)
+        state = first.state_dict()
+        iterator = iter(first)
+        found = [next(iterator)[1].tolist()]
+        with PrefetchLoader(Numbers(120), generator=seeded(99), **arguments) as second:
+            second.load_state_dict(state)
+            joined = []
+            for (_, other), (_, mine) in zip(second, itertools.chain(iterator, [(None, None)]), strict=True):
+                joined.append(other.tolist())
+                found.append(mine.tolist() if mine is not None else None)
+    assert joined == found[:-1]
+
+
+@pytest.mark.parametrize("apart", [0, 1], ids=["in one epoch", "an epoch apart"])
+def test_two_trainers_with_one_sampler_outlive_their_daemon(daemon, apart):
+    daemon.start()
+    arguments = {"batch_size": 4, "shuffle": True, "buffer": 8, "stream": "both"}
+    expected = DataLoader(range(40), 4, shuffle=True, generator=seeded())
+    straight = [batch.tolist() for _ in range(4) for batch in expected]
+
+    def epochs(loader: PrefetchLoader) -> Iterator[list[int]]:
+        for _ in range(4):
+            yield from (index.tolist() for _, index in loader)
+
+    with (
+        PrefetchLoader(Numbers(40), generator=seeded(), **arguments) as ahead,
+        PrefetchLoader(Numbers(40), generator=seeded(), **arguments) as behind,
+    ):
+        batches = [epochs(ahead), epochs(behind)]
+
+        def take(which: int, most: int | None = None) -> None:
+            found[which] += itertools.islice(batches[which], most)
+
+        found: list[list[list[int]]] = [[], []]
+        take(0, 3 + 10 * apart)
+        take(1, 1)
+        # The next daemon waits for both: each may hold any batch.
+        with ThreadPoolExecutor(2) as pool:
+            for most in (4, 4, 4, None):
+                if most:
+                    kill_and_start(daemon)
+                for done in [pool.submit(take, which, most) for which in range(2)]:
+                    done.result()
+    assert found == [straight, straight]
 
 
 @pytest.mark.parametrize("bad", [b"too short", b"\xff" * 5056], ids=["too short", "of no generator"])

@@ -32,7 +32,7 @@ class Batch:
     span        slots that it needs
     pending     rows that no worker has been given yet
     under_way   tasks that workers have
-    cancelled   nobody wants it any more: it ends with its last task
+    cancelled   nobody wants it any more: it ends with its last task or lease
     recalled    whoever was offered it gives it back, and it is evicted then
     pressed     it was recalled for a call of next() that waits, though another cursor awaits it
     written     a holder may have written to it: it is not offered again, unless its digest is what it was

@@ -137,8 +137,9 @@ class Claims:
     def _claim(self, position: Position, pieces: int) -> bool:
         window = self.window
         contents = self._contents_at(position)
-        if contents is None or not self._make_way(position, contents):
+        if contents is None:
             return False
+        self._make_way(position, contents)
         if position in window.batches:
             return True
         kept = window.lookback.take(position)
@@ -172,23 +173,18 @@ class Claims:
                 return
             self._make_way(batch.position, contents)
 
-    def _make_way(self, position: Position, contents: Contents) -> bool:
-        """Whatever is at `position` is what the plan wants, or is dropped. False while that is still leased."""
+    def _make_way(self, position: Position, contents: Contents) -> None:
+        """Whatever is at `position` is what the plan wants, or it is dropped."""
         batch = self.window.batches.get(position)
         if batch is None or batch.proven:
-            return True
+            return
         if batch.plan == contents.plan:
             batch.proven = True
-            return True
-        if batch.grant is not None and self.window.ring is not None and self.window.ring.leases(batch.grant.slot):
-            return False
+            return
         self.dropped_for_plan += 1
         if not batch.under_way:
             self.forget_measuring(batch)
-        self.window.drop(batch)
-        # One that is under way ends with its last task, as nobody's.
-        self.window.remove(batch)
-        return True
+        self.window.void(batch)
 
     def _take_back(self, batch: Batch) -> None:
         """A batch that was yielded before can be offered again, at once or when its digest is found unchanged."""

@@ -167,7 +167,9 @@ class Leases:
             return
         batch = lease.batch
         returned = returned and not batch.written
-        if batch.recalled and returned:
+        if batch.cancelled:
+            ring.evict(lease.grant)
+        elif batch.recalled and returned:
             ring.evict(lease.grant)
             window.batches.setdefault(batch.position, batch)
             window.remove(batch)

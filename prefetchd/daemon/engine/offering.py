@@ -74,7 +74,7 @@ class Offering:
             raise ProtocolError(f"cursor {key[1]} gives back from {position}; it was offered up to {cursor.offered}")
         # First the cursor, then the leases: an evicted batch takes back the filling of cursors that still want it.
         cursor.offered, cursor.told = position, step
-        cursor.recalled = False
+        cursor.recalled = max(0, cursor.recalled - 1)
         self._leases.give_back(key, position)
         self.window.cursors_moved()
 
@@ -98,10 +98,24 @@ class Offering:
         found.recalled, found.pressed = True, pressing
         told: list[tuple[Hashable, Recall]] = []
         for key in window.ring.leases(found.grant.slot):
-            cursor = window.cursors[key]
-            cursor.recalled = True
-            told.append((cursor.consumer, Recall(cursor.key[1], found.position[1])))  # type: ignore[index]
+            told.append(self._recall(window.cursors[key], found.position[1]))
         return told
+
+    def void(self, epoch: int) -> list[tuple[Hashable, Recall]]:
+        """Another plan has taken the place of what was offered from `epoch` on: (consumer, Recall) for all of it. Where
+        the epochs end is told anew."""
+        told: list[tuple[Hashable, Recall]] = []
+        for cursor in self.window.cursors.values():
+            if cursor.epoch >= epoch:
+                cursor.told_end = False
+                if cursor.offered > cursor.next:
+                    told.append(self._recall(cursor, cursor.next[1]))
+        return told
+
+    @staticmethod
+    def _recall(cursor: Cursor, step: int) -> tuple[Hashable, Recall]:
+        cursor.recalled += 1
+        return cursor.consumer, Recall(cursor.key[1], step)  # type: ignore[index]
 
     def yielded_up_to(self, key: Key, step: int) -> int:
         """The consumer's next() has come to `step` of the cursor's epoch; how many batches further that is."""
@@ -116,6 +130,7 @@ class Offering:
         batches = self.window.lengths.distance(cursor.next, position)
         cursor.next = position
         cursor.blocked = False
+        cursor.has_yielded = cursor.has_yielded or batches > 0
         return batches
 
     def close_cursors(self, consumer: Hashable) -> Position | None:

@@ -1,7 +1,8 @@
 """What the planner has told of a stream whose order only a sampler knows: keys of batches, ends, states. Pure.
 
 Plans run ahead of the filling by AHEAD steps, and are forgotten once nobody can want them: the ring bounds what is
-kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on.
+kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on, and
+all whose epochs are void by that are told anew how these begin, before they are offered a batch of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
+    BEFORE,
     STAGES,
     AskPlan,
     Assume,
@@ -46,6 +48,8 @@ class Plans:
         self._asked: AskPlan | None = None
         self._asked_in_vain = False
         self._assumed: list[Assume] = []
+        # By epoch, who was the last to say how it begins.
+        self.said_by: dict[int, Hashable] = {}
         self._told_planner = 0
         self._states: dict[tuple[int, int], Begun] = {}
         self._told: dict[Hashable, tuple[int, int]] = {}
@@ -135,6 +139,14 @@ class Plans:
 
     # --- towards the trainers ---
 
+    def agrees(self, message: Assume) -> bool | None:
+        """Whether the epoch is planned from that already; None when it is not planned from anything yet."""
+        begun = self._states.get((message.epoch, BEFORE))
+        if begun is not None:
+            return (begun.sampler_epoch, begun.states) == (message.sampler_epoch, message.states)
+        said = next((each for each in self._assumed if each.epoch == message.epoch), None)
+        return None if said is None else said == message
+
     def assume(self, message: Assume) -> None:
         """A trainer begins the epoch like this: what was planned from there on is void."""
         epoch = message.epoch
@@ -153,6 +165,13 @@ class Plans:
         while len(self._assumed) > KEPT_ASSUMPTIONS:
             del self._assumed[0]
             self._told_planner = max(0, self._told_planner - 1)
+
+    def says(self, consumer: Hashable, epoch: int) -> None:
+        """Its assumption about the epoch is what is planned from."""
+        self.said_by.pop(epoch, None)
+        self.said_by[epoch] = consumer
+        while len(self.said_by) > KEPT_ASSUMPTIONS:
+            del self.said_by[next(iter(self.said_by))]
 
     def has_begun(self, epoch: int) -> bool:
         """True when a trainer can be told how the epoch begins; else the planner is to be asked. No batch of it is

@@ -224,20 +224,28 @@ class Trainers:
     def _assume(self, stream: StreamState, session: int, message: Assume) -> None:
         if stream.plans is None or not 0 <= message.epoch < POSITION_LIMIT:
             raise ProtocolError(f"an assumption about epoch {message.epoch} of order {stream.spec.order!r}")
-        others = [
-            each
-            for each in stream.window.cursors.values()
-            if each.consumer not in (session, GHOST) and not each.waiting and each.epoch >= message.epoch
-        ]
-        if others:
-            text = (
-                f"stream {stream.name!r} is shared, and another process is in epoch {others[0].epoch} with another "
-                "state of its sampler or generators; choose another name with stream="
-            )
-            self._commands.append(Send(session, StreamFailed("caller", text)))
+        plans = stream.plans
+        agrees = plans.agrees(message)
+        inside = [each for each in stream.window.cursors.values() if each.epoch == message.epoch and not each.waiting]
+        # Of another process that has merely begun nobody knows what it means: it may be about to say the same.
+        meant = {
+            each.consumer for each in inside if each.has_yielded or plans.said_by.get(message.epoch) == each.consumer
+        }
+        if agrees is False and meant - {session}:
+            if any(each.consumer == session for each in inside):
+                text = (
+                    f"stream {stream.name!r} is shared, and another process is in epoch {message.epoch} with another "
+                    "state of its sampler or generators; choose another name with stream="
+                )
+                self._commands.append(Send(session, StreamFailed("caller", text)))
+            # Else it has only loaded a state: when it begins, with that or another one, it compares.
             return
-        stream.plans.assume(message)
-        stream.leases.doubt(message.epoch)
+        plans.says(session, message.epoch)
+        if not agrees:
+            plans.assume(message)
+            stream.leases.doubt(message.epoch)
+            for consumer, recall in stream.offering.void(message.epoch):
+                self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))

@@ -189,6 +189,13 @@ class Window:
         self.remove(batch)
         return True
 
+    def void(self, batch: Batch) -> None:
+        """Another batch is wanted in its place. One that is under way or leased ends with its last task or lease, as
+        nobody's."""
+        self.drop(batch)
+        batch.cancelled = True
+        self.remove(batch)
+
     def free(self, grant: Grant) -> None:
         """The slots, to which nobody writes and which nobody leases, can be claimed."""
         assert self.ring is not None
