@@ -948,6 +948,9 @@ class World:
             for batch in behind._batches.values():
                 assert ring.state(batch.grant.slot).value == "ready"
                 assert stream.window.batches.get(batch.position) is not batch
+            kept = {each.grant for each in [*stream.window.batches.values(), *behind._batches.values()]}
+            for grant in ring._grants.values():
+                assert grant in kept or ring.state(grant.slot).value != "ready", "a batch that nobody can be offered"
             for batch in stream.window.batches.values():
                 if batch.filled:
                     assert ring.state(batch.grant.slot).value in ("ready", "leased")

@@ -1,4 +1,4 @@
-"""What a consumer is told at once stays within what a session takes."""
+"""What consumers are told, and when not yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prefetchd.daemon.engine.window import Window
 from prefetchd.daemon.sessions import OUTBOX_LIMIT
 from prefetchd.ring.cursors import EpochLengths
 from prefetchd.ring.policy import Ring
-from prefetchd.wire.messages import Published
+from prefetchd.wire.messages import Published, Recall
 
 
 def test_failures_are_told_a_few_at_a_time():
@@ -46,3 +46,43 @@ def test_an_end_is_told_once_it_is_known_how_the_epoch_ends():
     known.ended = True
     assert offering.publications("trainer") == [Published((), ((1, 0, 0),), ())]
     assert not offering.has_news("trainer")
+
+
+def ready(window: Window, leases: Leases, steps: int) -> Offering:
+    """A cursor in epoch 0 of `steps` ready batches, all offered."""
+    window.ring = Ring(steps)
+    window.ring.reserve(steps)
+    for step in range(steps):
+        grant = window.ring.claim()
+        assert grant is not None
+        window.ring.fill(grant)
+        window.batches[0, step] = Batch((0, step), 1, grant, filled=True)
+    offering = Offering(window, leases)
+    offering.place_cursor(("trainer", 1), (0, 0), waiting=False)
+    (published,) = offering.publications("trainer")
+    assert len(published.batches[0]) == 4 + 2 * steps
+    return offering
+
+
+def test_what_is_recalled_twice_is_offered_again_after_the_second_answer():
+    """A consumer has dropped what it was offered between its two answers."""
+    window = Window(EpochLengths(4), lambda slot, record: None)
+    offering = ready(window, Leases(window), 4)
+    for _ in range(2):
+        assert offering.void(0) == [("trainer", Recall(1, 0))]
+    offering.give_back(("trainer", 1), 0)
+    assert not offering.has_news("trainer")
+    offering.give_back(("trainer", 1), 0)
+    assert offering.has_news("trainer")
+
+
+def test_only_offers_of_the_void_epochs_are_recalled_and_their_ends_are_told_anew():
+    lengths = EpochLengths(4)
+    window = Window(lengths, lambda slot, record: None)
+    offering = ready(window, Leases(window), 4)
+    offering.place_cursor(("trainer", 2), (3, 4), waiting=False)
+    assert offering.publications("trainer") == [Published((), ((2, 3, 4),), ())]
+    assert offering.void(4) == []
+    assert not offering.has_news("trainer")
+    assert offering.void(1) == []
+    assert offering.publications("trainer") == [Published((), ((2, 3, 4),), ())]

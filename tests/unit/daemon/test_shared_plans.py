@@ -1,0 +1,106 @@
+"""Two trainers on one stream whose order a sampler decides: who may say how an epoch begins. No processes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from prefetchd.wire.messages import Assume
+from tests.property.test_engine import SPEC
+from tests.property.world import SimTrainer, World
+
+SAMPLED = dataclasses.replace(SPEC, order="sampler")
+
+
+class Pair:
+    """Two trainers, of which the first is in epoch 0, which was planned in variant 0, and has `yielded` of it."""
+
+    def __init__(self, yielded: int = 0) -> None:
+        self.world = World(slots=8, planned=True)
+        self.first, self.second = (self.world.join(SAMPLED, shared=True) for _ in range(2))
+        self.begin(self.first, 1)
+        for _ in range(yielded):
+            self.first.next(1, hold=False)
+
+    def begin(self, trainer: SimTrainer, number: int) -> None:
+        trainer.place(number, 0, 0, True)
+        trainer.activate(number)
+        self.world.settle()
+
+    def says(self, trainer: SimTrainer, variant: int) -> None:
+        self.world.send(trainer, Assume(0, variant))
+        self.world.settle()
+
+    @property
+    def planned_in(self) -> int:
+        (stream,) = self.world.engine.streams.values()
+        return next(each for each in range(9) if stream.plans.agrees(Assume(0, each)))
+
+    @property
+    def offered_variants(self) -> set[int]:
+        """Of the batches that the second one's iterator was offered."""
+        memory = self.world.memory[self.second.stream]
+        return {
+            variant
+            for slot, *_ in self.second.cursors[2].offers.values()
+            for _, variant in memory[slot]["rows"].values()
+        }
+
+    @property
+    def failed(self) -> list[SimTrainer]:
+        return [each for each in (self.first, self.second) if each.failed]
+
+
+def test_who_begins_in_another_order_than_one_that_has_yielded_is_told_so():
+    pair = Pair(yielded=1)
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    assert pair.failed == [pair.second]
+    assert "choose another name with stream=" in pair.second.failed
+    assert pair.planned_in == 0
+
+
+def test_who_has_only_loaded_a_state_voids_nothing_of_one_that_has_yielded():
+    pair = Pair(yielded=1)
+    pair.second.place(2, 0, 0, True)
+    pair.says(pair.second, 1)
+    assert not pair.failed
+    assert pair.planned_in == 0
+
+
+def test_who_begins_first_says_how_and_one_that_begins_too_may_mean_the_same():
+    pair = Pair()
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    assert not pair.failed
+    pair.says(pair.first, 1)
+    assert not pair.failed
+    assert pair.planned_in == 1
+
+
+def test_who_has_said_how_an_epoch_begins_is_not_contradicted():
+    pair = Pair()
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    pair.says(pair.first, 3)
+    assert pair.failed == [pair.first]
+    assert pair.planned_in == 1
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_offers_of_a_void_plan_stand_in_nobody_s_way(deaf):
+    """Even those of one that does not answer: it may be long at something else."""
+    pair = Pair()
+    pair.second.place(2, 0, 0, True)
+    pair.world.settle()
+    assert pair.offered_variants == {0}
+    pair.second.deaf = deaf
+    pair.says(pair.first, 1)
+    assert pair.offered_variants == {0 if deaf else 1}
+    pair.world.variant = 1
+    cursor = pair.first.cursors[1]
+    while not pair.first.is_at_end(cursor.number):
+        pair.world.settle()
+        assert pair.first.can_next(cursor.number)
+        pair.first.next(cursor.number, hold=False)
