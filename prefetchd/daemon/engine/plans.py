@@ -48,7 +48,7 @@ class Plans:
         self._asked: AskPlan | None = None
         self._asked_in_vain = False
         self._assumed: list[Assume] = []
-        # By epoch, who was the last to say how it begins.
+        # By epoch, which iterator's consumer was the last to say how it begins.
         self.said_by: dict[int, Hashable] = {}
         self._told_planner = 0
         self._states: dict[tuple[int, int], Begun] = {}
@@ -150,6 +150,7 @@ class Plans:
     def assume(self, message: Assume) -> None:
         """A trainer begins the epoch like this: what was planned from there on is void."""
         epoch = message.epoch
+        self.said_by.pop(epoch, None)
         for position in [each for each in self._known if each[0] >= epoch]:
             del self._known[position]
         for key in [each for each in self._states if each[0] >= epoch]:
@@ -167,7 +168,7 @@ class Plans:
             self._told_planner = max(0, self._told_planner - 1)
 
     def says(self, consumer: Hashable, epoch: int) -> None:
-        """Its assumption about the epoch is what is planned from."""
+        """An iterator of the consumer's has begun the epoch with what is planned from."""
         self.said_by.pop(epoch, None)
         self.said_by[epoch] = consumer
         while len(self.said_by) > KEPT_ASSUMPTIONS:

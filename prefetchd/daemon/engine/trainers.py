@@ -227,12 +227,12 @@ class Trainers:
         plans = stream.plans
         agrees = plans.agrees(message)
         inside = [each for each in stream.window.cursors.values() if each.epoch == message.epoch and not each.waiting]
+        begins = any(each.consumer == session for each in inside)
         # Of another process that has merely begun nobody knows what it means: it may be about to say the same.
-        meant = {
-            each.consumer for each in inside if each.has_yielded or plans.said_by.get(message.epoch) == each.consumer
-        }
+        said_by = plans.said_by.get(message.epoch)
+        meant = {each.consumer for each in inside if each.has_yielded or each.consumer == said_by}
         if agrees is False and meant - {session}:
-            if any(each.consumer == session for each in inside):
+            if begins:
                 text = (
                     f"stream {stream.name!r} is shared, and another process is in epoch {message.epoch} with another "
                     "state of its sampler or generators; choose another name with stream="
@@ -240,12 +240,13 @@ class Trainers:
                 self._commands.append(Send(session, StreamFailed("caller", text)))
             # Else it has only loaded a state: when it begins, with that or another one, it compares.
             return
-        plans.says(session, message.epoch)
         if not agrees:
             plans.assume(message)
             stream.leases.doubt(message.epoch)
             for consumer, recall in stream.offering.void(message.epoch):
                 self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
+        if begins:
+            plans.says(session, message.epoch)
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))

@@ -88,6 +88,17 @@ def test_who_has_said_how_an_epoch_begins_is_not_contradicted():
     assert pair.planned_in == 1
 
 
+def test_who_has_loaded_a_state_and_begins_with_another_one_does_not_hold_it_up_to_others():
+    pair = Pair()
+    pair.second.place(2, 0, 0, True)
+    for variant in (1, 1):
+        pair.says(pair.second, variant)
+    pair.second.activate(2)
+    pair.says(pair.first, 3)
+    assert not pair.failed
+    assert pair.planned_in == 3
+
+
 @pytest.mark.parametrize("deaf", [False, True])
 def test_offers_of_a_void_plan_stand_in_nobody_s_way(deaf):
     """Even those of one that does not answer: it may be long at something else."""
