@@ -203,7 +203,7 @@ class Driver:
                 self.stops.append(time.monotonic())
         elif "loader" in stimulus:
             fresh = stimulus.startswith("fresh")
-            alone = [number for number, work in enumerate(WORKS) if work.stream != "shared" or not fresh]
+            alone = [number for number, work in enumerate(WORKS) if not (fresh and work.is_shared)]
             if stimulus.endswith("long batches"):
                 alone = [number for number in alone if WORKS[number].collate_fn is not None]
             self._board.renew(self._dice.choice(alone), fresh=fresh)

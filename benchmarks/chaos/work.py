@@ -98,6 +98,11 @@ class Work:
     files: bool = False
 
     @property
+    def is_shared(self) -> bool:
+        """True when others are on its stream."""
+        return self.stream is not None and sum(each.stream == self.stream for each in WORKS) > 1
+
+    @property
     def steps(self) -> int:
         return self._real_steps[-1] + 1
 
@@ -155,6 +160,8 @@ WORKS = (
     ),
     Work("with a generator", 15, 60, 4, buffer=8, generator=True, keeps=1),
     Work("reseeded", 16, 40, 4, buffer=8, generator=True, reseeds=True, breaks=0.03),
+    Work("first sampled", 19, 48, 4, buffer=8, stream="sampled", generator=True, reseeds=True, keeps=1, breaks=0.02),
+    Work("second sampled", 19, 48, 4, buffer=8, stream="sampled", generator=True, reseeds=True, breaks=0.02),
     Work("iterable", 17, 70, 4, buffer=8, shuffle=False, shards=3, keeps=1, breaks=0.02),
     Work("as files", 18, 80, 4, buffer=8, files=True, keeps=1, breaks=0.02),
 )
