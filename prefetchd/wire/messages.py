@@ -197,8 +197,9 @@ class Goodbye(Message):
 class Assume(Message):
     """Where a sampler decides the order: this is how the trainer begins `epoch`, other than EpochStates said. That
     epoch and those after it are planned anew from here, unless they are planned from that already: what was offered of
-    them is recalled, and EpochStates come anew. Where another process is in the epoch and has yielded or said otherwise,
-    the answer is StreamFailed, or nothing while the sender is not in that epoch itself. Fields as in EpochStates."""
+    them is recalled, and EpochStates come anew. Where another process is in the epoch, and has yielded of it or said
+    how it begins, the answer is StreamFailed, or nothing while the sender is not in that epoch itself. Fields as in
+    EpochStates."""
 
     epoch: int
     sampler_epoch: int
@@ -304,8 +305,8 @@ class WaitNamed(Message):
 class EpochStates(Message):
     """Where a sampler decides the order: the trainer's generators before `epoch` as it was planned (`stage` 0), after
     the sampler has given its first batch (1), at its end (2), in the order of the program's `generators`.
-    `sampler_epoch` is what the sampler's set_epoch was called with, or -1. Comes before the epoch's batches, and before those of
-    another plan of it: the client compares stage 0 each time that it changes."""
+    `sampler_epoch` is what the sampler's set_epoch was called with, or -1. Comes before the epoch's batches, and before
+    those of another plan of it: the client compares stage 0 each time that it changes."""
 
     cursor: int
     epoch: int
