@@ -327,6 +327,7 @@ class World:
             return
         self.say(trainer)
         if isinstance(message, Assume):
+            self.kept.clear()
             self._assumed(message)
         self.engine.message(trainer.session, message, self.now)
         self.run()
@@ -335,12 +336,12 @@ class World:
         """What it has loaded arrives."""
         message, trainer.unsaid = trainer.unsaid, None
         if message is not None and trainer.connected:
+            self.kept.clear()
             self._assumed(message)
             self.engine.message(trainer.session, message, self.now)
             self.run()
 
     def _assumed(self, message: Assume) -> None:
-        self.kept.clear()
         for trainer in self.trainers.values():
             for cursor in trainer.cursors.values():
                 cursor.may_be_void = cursor.may_be_void or cursor.epoch >= message.epoch
