@@ -105,6 +105,7 @@ class Trail:
         self._oracle = oracle
         self._offset = 0
         self._expected: Position = (0, 0)
+        self._asks_anew = False
 
     def read_on(self) -> None:
         """Judges what was written since."""
@@ -133,6 +134,7 @@ class Trail:
             self.resets.append(line["at"])
         elif what == "fresh":
             self.resets.append(line["at"])
+            self._asks_anew = True
         elif what == "closed":
             self.closes.append(line["at"])
         elif what == "changed":
@@ -141,9 +143,10 @@ class Trail:
             self._blame("error", line["text"])
         elif what in ("life", "loader"):
             self.lives.append(line["at"])
-            if line.get("fresh"):
-                # No daemon need have heard of it before.
+            if line.get("fresh") or self._asks_anew:
+                # No daemon need have heard of it before; one may have though the trainer was killed.
                 self.resets.append(line["at"])
+            self._asks_anew = False
             self.longest_start_s = max(self.longest_start_s, line.get("took_s", 0.0))
 
     def _next_epoch(self, line: dict[str, Any]) -> None:
