@@ -135,6 +135,13 @@ def test_with_a_lookback_a_new_life_is_no_reason(tmp_path):
         assert judge(tmp_path, [trail_of(tmp_path, [*begun, reset], LOOKS_BACK)], LOOKS_BACK) == (0, 1, 1)
 
 
+@pytest.mark.parametrize(("lines", "excused"), [([], 0), ([{"at": 9.0, "what": "fresh"}], 1)])
+def test_who_was_killed_while_it_asked_for_another_ring_may_have_been_heard(tmp_path, lines, excused):
+    """By the next daemon: it asks that one too."""
+    trail = trail_of(tmp_path, [*lines, {"at": 11.0, "what": "life", "life": 2}], LOOKS_BACK)
+    assert judge(tmp_path, [trail], LOOKS_BACK) == (1 - excused, excused, 1)
+
+
 def test_of_two_consumers_one_was_far_behind(tmp_path):
     ahead = trail_of(tmp_path, [batch(0, step, 11.0, FIRST) for step in range(3)], FIRST)
     behind = trail_of(tmp_path, [batch(0, 0, 11.0, SECOND)], SECOND)
