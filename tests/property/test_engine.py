@@ -127,6 +127,15 @@ class EngineMachine(RuleBasedStateMachine):
     def say(self, which):
         self.world.say(self.trainers[which % len(self.trainers)])
 
+    @rule(which=st.integers(0, 1))
+    def go_deaf(self, which):
+        """It does something else than next() for a while."""
+        self.trainers[which % len(self.trainers)].deaf = True
+
+    def hear(self, trainer):
+        trainer.deaf = False
+        self.world.answer(trainer)
+
     # --- an operator asks ---
 
     @rule(drain=st.booleans())
@@ -249,6 +258,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), index=st.integers(0, 5), hold=st.booleans())
     def next_batch(self, which, index, hold):
         trainer = self.trainers[which % len(self.trainers)]
+        self.hear(trainer)
         living = [each for each in trainer.cursors.values() if not each.waiting]
         if living:
             cursor = living[index % len(living)]
@@ -314,6 +324,7 @@ class EngineMachine(RuleBasedStateMachine):
         for trainer in self.trainers:
             if not trainer.connected:
                 self.world.reconnect(trainer)
+            self.hear(trainer)
         for trainer in self.trainers:
             assert trainer.failed is None, trainer.failed
             trainer.flush()

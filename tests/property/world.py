@@ -125,7 +125,8 @@ class SimTrainer:
         self.hello: Hello | None = None
         self.stream_name = ""
         self.failed: str | None = None
-        self.deaf = False
+        self.deaf = False  # it is at something else than next()
+        self.unanswered: list[Recall] = []
         self.unsaid: Assume | None = None  # on its way to the daemon
 
     def place(self, number: int, epoch: int, step: int, waiting: bool) -> None:
@@ -694,16 +695,28 @@ class World:
                 trainer.failed = f"{code}: {text}"
             case Refused(code, text):
                 self.refused.append(f"{code}: {text}")
-            case Recall(number, step):
-                cursor = trainer.cursors.get(number)
-                if cursor is not None and not trainer.deaf:
-                    step = max(step, cursor.step)
-                    cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
-                    self.answers.append((trainer, GiveBack(number, step)))
+            case Recall():
+                trainer.unanswered.append(message)
+                if not trainer.deaf:
+                    self._answer(trainer)
             case Farewell():
                 pass
             case _:
                 raise AssertionError(message)
+
+    def _answer(self, trainer: SimTrainer) -> None:
+        while trainer.unanswered:
+            recall = trainer.unanswered.pop(0)
+            cursor = trainer.cursors.get(recall.cursor)
+            if cursor is not None:
+                step = max(recall.step, cursor.step)
+                cursor.offers = {at: offer for at, offer in cursor.offers.items() if at < step}
+                self.answers.append((trainer, GiveBack(recall.cursor, step)))
+
+    def answer(self, trainer: SimTrainer) -> None:
+        """It comes to what it was told while it was deaf."""
+        self._answer(trainer)
+        self.run()
 
     # --- what the test lets happen ---
 

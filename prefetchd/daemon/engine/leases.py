@@ -167,10 +167,9 @@ class Leases:
             return
         batch = lease.batch
         returned = returned and not batch.written
-        if batch.cancelled:
+        if batch.cancelled or (batch.recalled and returned):
             ring.evict(lease.grant)
-        elif batch.recalled and returned:
-            ring.evict(lease.grant)
+            # Whoever gives it back has not begun again there yet, unless there is another one.
             window.batches.setdefault(batch.position, batch)
             window.remove(batch)
         elif lease.exclusive:
