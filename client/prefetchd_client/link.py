@@ -32,6 +32,7 @@ class Link:
         self._supervised, self._config = False, b""
         self._farewell = ""
         self._reconnection: Reconnection | None = None
+        self._is_new = False
         self.returns = 0
         """Daemons that have welcomed us after the first."""
         for attempts_left in reversed(range(ATTEMPTS)):
@@ -90,7 +91,8 @@ class Link:
             message = found[0]
             if isinstance(message, Welcome):
                 # Not when it is reached: one that is dying may still take a connection.
-                self.returns += 1
+                self.returns += self._is_new
+                self._is_new = False
                 self._welcomed(message)
             elif isinstance(message, Farewell):
                 self._farewell = message.reason
@@ -117,6 +119,7 @@ class Link:
         self._reconnection = None
         self._farewell = ""
         self._connection = Connection(sock)
+        self._is_new = True
         return True
 
     def check(self) -> None:

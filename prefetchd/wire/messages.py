@@ -93,7 +93,8 @@ class Welcome(Message):
     """The answer to Hello. `generation` counts the daemons of this socket; `consumer` is the record to write.
 
     `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the
-    daemon does not have the stream and waits for Program. `supervised`: somebody else than a client started the
+    daemon does not have the stream and waits for Program; if the trainer that was asked for it ends before it has sent
+    it, another one is told a second Welcome. `supervised`: somebody else than a client started the
     daemon, and may start it again. Who asked by name alone is told the `spec` of what it has got. `config` is the
     path of the configuration file that the daemon was started with, for who starts the next one; empty: none.
     """

@@ -36,6 +36,34 @@ def test_a_program_that_was_never_handed_over_is_gone_soon(daemon):
     until(lambda: not [each for each in daemon.segments() if "-program-" in each], "its program is gone")
 
 
+NEVER_HANDS_OVER = """
+import signal, sys
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.introduction import Introduction
+from tests.scenario.datasets import Numbers
+
+def never(*_):
+    print("asked", flush=True)
+    signal.pause()
+
+Introduction.hand_over = never
+PrefetchLoader(Numbers(40), batch_size=4, stream="shared")
+"""
+
+
+def test_who_shares_a_stream_hands_the_program_over_for_one_that_died_before_it_had(daemon):
+    daemon.start()
+    environment = daemon.environment | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", NEVER_HANDS_OVER], env=environment, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"asked\n"
+        with PrefetchLoader(Numbers(40), batch_size=4, stream="shared") as loader:
+            first.kill()
+            found = [index.tolist() for _, index in loader]
+            assert found == [list(range(first, first + 4)) for first in range(0, 40, 4)]
+            assert loader.stats()["reconnections"] == 0
+
+
 def test_a_loader_that_was_closed_while_its_batch_lived_leaves_no_descriptor(daemon):
     """Nor its mapping, in the end: a dropped ring's memory is given back without the garbage collector."""
     daemon.start()

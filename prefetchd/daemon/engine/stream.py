@@ -87,11 +87,14 @@ class Planner:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Consumer:
-    """One trainer process on the stream: its session, and the record of the segment that it writes."""
+    """One trainer process on the stream: its session, and the record of the segment that it writes. One that
+    `has_program` can hand it over."""
 
     session: int
     pid: int
     record: int
+    protocol: int
+    has_program: bool
     departed: bool = False
     waited_us: int = 0
     yielded: int = 0

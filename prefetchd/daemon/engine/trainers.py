@@ -83,25 +83,11 @@ class Trainers:
         if record is None:
             self._refuse(session, "daemon_refused", f"stream {stream.name!r} has all the consumers it can have")
             return
-        stream.consumers[session] = Consumer(session, hello.pid, record)
+        consumer = Consumer(session, hello.pid, record, hello.protocol, bool(hello.spec))
+        stream.consumers[session] = consumer
         self._sessions[session] = stream
         stream.lingers_until_s = None
-        wanted = stream.stage is Stage.AWAITING_PROGRAM and len(stream.consumers) == 1 and bool(hello.spec)
-        if wanted:
-            stream.program_from = session
-        welcome = Welcome(
-            hello.protocol,
-            self._identity.software,
-            self._identity.pid,
-            self._identity.generation,
-            stream.name,
-            record,
-            wanted,
-            self._identity.supervised,
-            encode_spec(stream.spec) if not hello.spec else b"",
-            self._identity.config,
-        )
-        self._commands.append(Send(session, welcome))
+        self._welcome(stream, consumer)
         if (named := named_before(stream)) is not None:
             self._commands.append(Send(session, named))
         if stream.failure is not None:
@@ -117,6 +103,26 @@ class Trainers:
         for cursor, epoch, step, waiting in hello.cursors:
             self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
         self._registry.settle(now_s)
+
+    def _welcome(self, stream: StreamState, consumer: Consumer) -> None:
+        """Tells it what stream it is on, and asks it for the program unless there is one, or another one is asked."""
+        wanted = stream.stage is Stage.AWAITING_PROGRAM and consumer.has_program
+        wanted = wanted and stream.program_from not in stream.consumers
+        if wanted:
+            stream.program_from = consumer.session
+        welcome = Welcome(
+            consumer.protocol,
+            self._identity.software,
+            self._identity.pid,
+            self._identity.generation,
+            stream.name,
+            consumer.record,
+            wanted,
+            self._identity.supervised,
+            b"" if consumer.has_program else encode_spec(stream.spec),
+            self._identity.config,
+        )
+        self._commands.append(Send(consumer.session, welcome))
 
     def program_arrived(self, session: int) -> None:
         """The stream's program segment is in the daemon's hands."""
@@ -179,7 +185,10 @@ class Trainers:
             stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, position)
             return
         position = stream.offering.drop_consumer(session, marks)
-        if stream.awaits_program_of(session):
+        heir = next((each for each in stream.consumers.values() if each.has_program and not each.departed), None)
+        if stream.awaits_program_of(session) and heir is not None:
+            self._welcome(stream, heir)
+        elif stream.awaits_program_of(session):
             self._registry.drop(stream, "the trainer that was to hand over its dataset has gone; make the loader again")
         elif stream.failure is not None and not stream.consumers and not stream.absents:
             self._registry.drop(stream)

@@ -264,13 +264,28 @@ def shared_before_the_program(world):
     return first, second
 
 
-def test_who_waits_for_another_s_program_is_told_that_it_will_not_come():
+def test_who_waits_for_another_s_program_is_asked_for_its_own():
     world = Recorder()
     first, second = shared_before_the_program(world)
     world.commanded = []
     world.kill(first)
+    (asked,) = [command for command in world.commanded if isinstance(command, c.Send)]
+    assert asked.session == second.session
+    assert asked.message.program_wanted
+    assert world.engine.streams[1].stage is Stage.LOADING, "it has handed it over"
+
+
+def test_who_attached_to_a_stream_by_its_name_is_told_that_no_program_will_come():
+    world = Recorder()
+    world.engine.program_arrived = lambda session: None
+    first = world.join(SPEC, shared=True)
+    attached = first.session + 1
+    world.engine.hello(attached, dataclasses.replace(first.hello, spec=b""), world.now)
+    world.run()
+    world.commanded = []
+    world.kill(first)
     (told,) = [command for command in world.commanded if isinstance(command, c.Send)]
-    assert told.session == second.session
+    assert told.session == attached
     assert isinstance(told.message, Refused)
     assert not world.engine.streams
 
