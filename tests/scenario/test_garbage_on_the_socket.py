@@ -22,7 +22,6 @@ from prefetchd.wire.messages import (
     Hello,
     PlaceCursor,
     Program,
-    Refused,
     Stop,
     StreamFailed,
     Welcome,
