@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Hashable
 
-from prefetchd.wire.stream_spec import Position
+from prefetchd.wire.stream_spec import POSITION_LIMIT, Position
 
 KEPT_LENGTHS = 65536
 """So many epochs are remembered at least."""
@@ -39,7 +39,7 @@ class EpochLengths:
         if self._learnt.get(epoch) == steps:
             return
         if epoch in self._learnt:
-            self.forget_from(epoch)
+            self.forget(range(epoch, POSITION_LIMIT))
         self._learnt[epoch] = steps
         if epoch != self._first + len(self._before) - 1:
             self._first, self._before = epoch, [0]
@@ -52,14 +52,14 @@ class EpochLengths:
             self._first += passed
             del self._before[:passed]
 
-    def forget_from(self, epoch: int) -> None:
-        """What was learnt of `epoch` and of those after it holds no longer."""
-        for known in [each for each in self._learnt if each >= epoch]:
+    def forget(self, epochs: range) -> None:
+        """What was learnt of these epochs holds no longer."""
+        for known in [each for each in self._learnt if each in epochs]:
             del self._learnt[known]
-        if epoch <= self._first:
-            self._first, self._before = epoch, [0]
-        else:
-            del self._before[epoch - self._first + 1 :]
+        if epochs.start >= self._first:
+            del self._before[epochs.start - self._first + 1 :]
+        elif epochs.stop > self._first:
+            self._first, self._before = epochs.start, [0]
 
     def after(self, position: Position) -> Position:
         """The position that follows; while the epoch's end is unknown, its next step."""
@@ -113,7 +113,8 @@ class Cursor:
     told_end    its consumer knows where the epoch ends
     recalled    so often its consumer was asked to give offers back, and has not answered
     told        its consumer knows of all steps before this one: that they were offered, or are void
-    has_yielded its consumer has told of a batch that it was given: it has taken the epoch's plan for its own
+    means_it    its consumer has said how the epoch begins, or told of a batch that it was given: what the epoch is
+                planned from is what it means
     """
 
     key: Hashable
@@ -126,7 +127,7 @@ class Cursor:
     told_end: bool = False
     recalled: int = 0
     told: int = 0
-    has_yielded: bool = False
+    means_it: bool = False
 
     @property
     def epoch(self) -> int:

@@ -198,9 +198,9 @@ class Goodbye(Message):
 class Assume(Message):
     """Where a sampler decides the order: this is how the trainer begins `epoch`, other than EpochStates said. That
     epoch and those after it are planned anew from here, unless they are planned from that already: what was offered of
-    them is recalled, and EpochStates come anew. Where another process is in the epoch, and has yielded of it or said
-    how it begins, the answer is StreamFailed, or nothing while the sender is not in that epoch itself. Fields as in
-    EpochStates."""
+    them is recalled, and EpochStates come anew. An epoch that another process is in, and has yielded of or said how it
+    begins, stays as it is, and so do those after it; if it is this one, the answer is StreamFailed, or nothing while
+    the sender is not in that epoch itself. Fields as in EpochStates."""
 
     epoch: int
     sampler_epoch: int

@@ -65,11 +65,11 @@ class Leases:
             if lease.batch.position >= position:
                 self._end(key, lease, returned=True)
 
-    def doubt(self, epoch: int) -> None:
-        """The plan is another from `epoch` on: what was made after the former one is to be proven."""
+    def doubt(self, epochs: range) -> None:
+        """The plan of the epochs is another: what was made after the former one is to be proven."""
         leased = [lease.batch for leases in self._leases.values() for lease in leases.values()]
         for batch in [*self.window.batches.values(), *leased]:
-            if batch.position[0] >= epoch:
+            if batch.position[0] in epochs:
                 batch.proven = False
 
     def recallable(self, pressing: bool) -> list[Batch]:

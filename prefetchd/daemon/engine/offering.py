@@ -55,6 +55,10 @@ class Offering:
             cursor.waiting = False
             if cursor.fill[0] != position[0]:
                 cursor.fill = (position[0], window.lengths.steps(position[0]) or 0)
+        if not waiting:
+            # It may be one that goes on under another number.
+            others = (each for each in self.cursors_of(key[0]) if not each.waiting and each.epoch == position[0])
+            window.cursors[key].means_it = any(each.means_it for each in others)
         window.cursors_moved()
 
     def close_cursor(self, key: Key) -> None:
@@ -101,13 +105,13 @@ class Offering:
             told.append(self._recall(window.cursors[key], found.position[1]))
         return told
 
-    def void(self, epoch: int) -> list[tuple[Hashable, Recall]]:
-        """Another plan has taken the place of what was offered from `epoch` on: (consumer, Recall) for all of it. Where
-        the epochs end is told anew."""
+    def void(self, epochs: range) -> list[tuple[Hashable, Recall]]:
+        """Another plan has taken the place of what was offered of the epochs: (consumer, Recall) for all of it. Where
+        they end is told anew, and nobody means that plan any more."""
         told: list[tuple[Hashable, Recall]] = []
         for cursor in self.window.cursors.values():
-            if cursor.epoch >= epoch:
-                cursor.told_end = False
+            if cursor.epoch in epochs:
+                cursor.told_end = cursor.means_it = False
                 if cursor.offered > cursor.next:
                     told.append(self._recall(cursor, cursor.next[1]))
         return told
@@ -130,7 +134,8 @@ class Offering:
         batches = self.window.lengths.distance(cursor.next, position)
         cursor.next = position
         cursor.blocked = False
-        cursor.has_yielded = cursor.has_yielded or batches > 0
+        # What is told of while offers are on their way back may be of the plan before this one.
+        cursor.means_it = cursor.means_it or (batches > 0 and not cursor.recalled)
         return batches
 
     def close_cursors(self, consumer: Hashable) -> Position | None:

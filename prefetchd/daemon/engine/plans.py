@@ -1,13 +1,14 @@
 """What the planner has told of a stream whose order only a sampler knows: keys of batches, ends, states. Pure.
 
 Plans run ahead of the filling by AHEAD steps, and are forgotten once nobody can want them: the ring bounds what is
-kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on, and
-all whose epochs are void by that are told anew how these begin, before they are offered a batch of them.
+kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on, up
+to an epoch of which another trainer has said how it begins, or yielded. All whose epochs are void by that are told anew
+how these begin, before they are offered a batch of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 
 from prefetchd.daemon.engine.batches import Contents
 from prefetchd.plan.keys import digest
@@ -27,7 +28,7 @@ from prefetchd.wire.messages import (
     Planned,
     Rebase,
 )
-from prefetchd.wire.stream_spec import Position
+from prefetchd.wire.stream_spec import POSITION_LIMIT, Position
 
 AHEAD = 32
 STEPS_AN_ASK = 64
@@ -48,8 +49,6 @@ class Plans:
         self._asked: AskPlan | None = None
         self._asked_in_vain = False
         self._assumed: list[Assume] = []
-        # By epoch, which iterator's consumer was the last to say how it begins.
-        self.said_by: dict[int, Hashable] = {}
         self._told_planner = 0
         self._states: dict[tuple[int, int], Begun] = {}
         self._told: dict[Hashable, tuple[int, int]] = {}
@@ -141,38 +140,38 @@ class Plans:
 
     def agrees(self, message: Assume) -> bool | None:
         """Whether the epoch is planned from that already; None when it is not planned from anything yet."""
-        begun = self._states.get((message.epoch, BEFORE))
-        if begun is not None:
-            return (begun.sampler_epoch, begun.states) == (message.sampler_epoch, message.states)
-        said = next((each for each in self._assumed if each.epoch == message.epoch), None)
-        return None if said is None else said == message
+        beginning = self._beginning(message.epoch)
+        return None if beginning is None else beginning == message
 
-    def assume(self, message: Assume) -> None:
-        """A trainer begins the epoch like this: what was planned from there on is void."""
-        epoch = message.epoch
-        self.said_by.pop(epoch, None)
-        for position in [each for each in self._known if each[0] >= epoch]:
-            del self._known[position]
-        for key in [each for each in self._states if each[0] >= epoch]:
-            del self._states[key]
-        self._wanted = {each: step for each, step in self._wanted.items() if each < epoch}
-        self._told = {key: told for key, told in self._told.items() if told[0] < epoch}
-        self._lengths.forget_from(epoch)
-        if self._asked is not None and self._asked.epoch >= epoch:
+    def assume(self, message: Assume, meant: Collection[int] = ()) -> range:
+        """A trainer begins the epoch like this: what was planned from there on is void, up to the first later epoch of
+        which others have `meant` what it is planned from. The epochs that are void."""
+        later = (self._beginning(epoch) for epoch in sorted(meant) if epoch > message.epoch)
+        stays = next((each for each in later if each is not None), None)
+        epochs = range(message.epoch, POSITION_LIMIT if stays is None else stays.epoch)
+        self._known = {position: found for position, found in self._known.items() if position[0] not in epochs}
+        self._states = {key: begun for key, begun in self._states.items() if key[0] not in epochs}
+        self._wanted = {epoch: step for epoch, step in self._wanted.items() if epoch not in epochs}
+        self._told = {key: told for key, told in self._told.items() if told[0] not in epochs}
+        self._lengths.forget(epochs)
+        if self._asked is not None and self._asked.epoch in epochs:
             self._asked_in_vain = True
-        kept = [each for each in self._assumed if each.epoch < epoch]
-        self._told_planner = min(self._told_planner, len(kept))
-        self._assumed = [*kept, message]
-        while len(self._assumed) > KEPT_ASSUMPTIONS:
-            del self._assumed[0]
-            self._told_planner = max(0, self._told_planner - 1)
+        before = [each for each in self._assumed if each.epoch < epochs.start]
+        # A planner that comes there from before it would go on with what is said now.
+        beyond = [] if stays is None else [stays, *(each for each in self._assumed if each.epoch > stays.epoch)]
+        room = KEPT_ASSUMPTIONS - 1
+        beyond = beyond[:room]
+        forgotten = max(0, len(before) + len(beyond) - room)
+        self._told_planner = max(0, min(self._told_planner, len(before)) - forgotten)
+        self._assumed = [*before[forgotten:], message, *beyond]
+        return epochs
 
-    def says(self, consumer: Hashable, epoch: int) -> None:
-        """An iterator of the consumer's has begun the epoch with what is planned from."""
-        self.said_by.pop(epoch, None)
-        self.said_by[epoch] = consumer
-        while len(self.said_by) > KEPT_ASSUMPTIONS:
-            del self.said_by[next(iter(self.said_by))]
+    def _beginning(self, epoch: int) -> Assume | None:
+        """What the epoch is planned from, as far as anything is known of that."""
+        begun = self._states.get((epoch, BEFORE))
+        if begun is not None:
+            return Assume(epoch, begun.sampler_epoch, begun.states)
+        return next((each for each in self._assumed if each.epoch == epoch), None)
 
     def has_begun(self, epoch: int) -> bool:
         """True when a trainer can be told how the epoch begins; else the planner is to be asked. No batch of it is

@@ -235,13 +235,12 @@ class Trainers:
             raise ProtocolError(f"an assumption about epoch {message.epoch} of order {stream.spec.order!r}")
         plans = stream.plans
         agrees = plans.agrees(message)
-        inside = [each for each in stream.window.cursors.values() if each.epoch == message.epoch and not each.waiting]
-        begins = any(each.consumer == session for each in inside)
+        living = [each for each in stream.window.cursors.values() if not each.waiting]
+        begun = [each for each in living if each.consumer == session and each.epoch == message.epoch]
         # Of another process that has merely begun nobody knows what it means: it may be about to say the same.
-        said_by = plans.said_by.get(message.epoch)
-        meant = {each.consumer for each in inside if each.has_yielded or each.consumer == said_by}
-        if agrees is False and meant - {session}:
-            if begins:
+        meant = {each.epoch for each in living if each.consumer != session and each.means_it}
+        if agrees is False and message.epoch in meant:
+            if begun:
                 text = (
                     f"stream {stream.name!r} is shared, and another process is in epoch {message.epoch} with another "
                     "state of its sampler or generators; choose another name with stream="
@@ -250,12 +249,12 @@ class Trainers:
             # Else it has only loaded a state: when it begins, with that or another one, it compares.
             return
         if not agrees:
-            plans.assume(message)
-            stream.leases.doubt(message.epoch)
-            for consumer, recall in stream.offering.void(message.epoch):
+            epochs = plans.assume(message, meant)
+            stream.leases.doubt(epochs)
+            for consumer, recall in stream.offering.void(epochs):
                 self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
-        if begins:
-            plans.says(session, message.epoch)
+        for cursor in begun:
+            cursor.means_it = True
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))

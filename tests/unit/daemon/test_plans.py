@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from prefetchd.daemon.engine.plans import AHEAD, KEPT_BEYOND_NEED, KEPT_STATES, MOST_STATES, STEPS_AN_ASK, Plans
+from prefetchd.daemon.engine.plans import (
+    AHEAD,
+    KEPT_ASSUMPTIONS,
+    KEPT_BEYOND_NEED,
+    KEPT_STATES,
+    MOST_STATES,
+    STEPS_AN_ASK,
+    Plans,
+)
 from prefetchd.plan.keys import digest
 from prefetchd.ring.cursors import EpochLengths, place
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import STAGES, AskPlan, Assume, Begun, PlanFailed, Planned, Rebase
+from prefetchd.wire.stream_spec import POSITION_LIMIT
 
 
 def answer(plans: Plans, steps: int = -1, count: int | None = None) -> None:
@@ -92,6 +101,49 @@ def test_an_assumption_voids_what_comes_after_and_reaches_the_planner_with_the_n
     answer(plans, steps=5)
     ask(plans, 2)
     assert plans.asked == AskPlan(2, 0, STEPS_AN_ASK, 0)
+
+
+def test_an_epoch_that_another_means_stays_planned_as_it_is_and_so_do_those_after_it():
+    lengths = EpochLengths(None)
+    plans = Plans(lengths)
+    for epoch in range(5):
+        ask(plans, epoch)
+        plans.planner_says(Begun(epoch, 0, epoch, (b"was",)))
+        answer(plans, steps=5)
+    assert plans.assume(Assume(1, 7, (b"is",)), {0, 3, 4}) == range(1, 3)
+    assert [lengths.steps(epoch) for epoch in range(5)] == [5, None, None, 5, 5]
+    assert [plans.knows((epoch, 0)) for epoch in range(5)] == [True, False, False, True, True]
+    # A planner that comes there from before it is told how it begins, for it would think otherwise.
+    assert plans.at((2, 0)) is None
+    assert plans.questions() == [Rebase(1, 7, (b"is",)), AskPlan(2, 0, STEPS_AN_ASK, 0)]
+    answer(plans, steps=5)
+    ask(plans, 5)
+    assert plans.asked is not None
+    plans.planner_is_new()
+    assert plans.questions() == [Rebase(3, 3, (b"was",)), AskPlan(5, 0, STEPS_AN_ASK, 0)]
+
+
+def test_what_is_asked_of_an_epoch_that_stays_is_not_asked_in_vain():
+    plans = Plans(EpochLengths(None))
+    plans.assume(Assume(3, 5))
+    ask(plans, 4)
+    assert plans.assume(Assume(1, 7), {3}) == range(1, 3)
+    answer(plans)
+    assert plans.at((4, 0)) is not None
+    assert plans.assume(Assume(0, 9), {4}) == range(POSITION_LIMIT), "of epoch 4 it is not known how it begins"
+
+
+def test_of_many_assumptions_the_latest_is_kept_with_those_that_lie_nearest():
+    plans = Plans(EpochLengths(None))
+    for epoch in reversed(range(2 * KEPT_ASSUMPTIONS)):
+        plans.assume(Assume(epoch, epoch), range(2 * KEPT_ASSUMPTIONS))
+        assert plans.agrees(Assume(epoch, epoch))
+    told = []
+    for epoch in range(2 * KEPT_ASSUMPTIONS):
+        plans.at((epoch, 0))
+        told += [each.epoch for each in plans.questions() if isinstance(each, Rebase)]
+        answer(plans, steps=1)
+    assert told == list(range(KEPT_ASSUMPTIONS))
 
 
 def test_an_answer_that_was_on_its_way_is_void_too():

@@ -23,13 +23,13 @@ class Pair:
         for _ in range(yielded):
             self.first.next(1, hold=False)
 
-    def begin(self, trainer: SimTrainer, number: int) -> None:
-        trainer.place(number, 0, 0, True)
+    def begin(self, trainer: SimTrainer, number: int, epoch: int = 0) -> None:
+        trainer.place(number, epoch, 0, True)
         trainer.activate(number)
         self.world.settle()
 
-    def says(self, trainer: SimTrainer, variant: int) -> None:
-        self.world.send(trainer, Assume(0, variant))
+    def says(self, trainer: SimTrainer, variant: int, epoch: int = 0) -> None:
+        self.world.send(trainer, Assume(epoch, variant))
         self.world.settle()
 
     def goes_through(self, trainer: SimTrainer, number: int) -> None:
@@ -42,8 +42,12 @@ class Pair:
 
     @property
     def planned_in(self) -> int:
+        return self.planned(0)
+
+    def planned(self, epoch: int) -> int:
+        """The variant."""
         (stream,) = self.world.engine.streams.values()
-        return next(each for each in range(9) if stream.plans.agrees(Assume(0, each)))
+        return next(each for each in range(9) if stream.plans.agrees(Assume(epoch, each)))
 
     @property
     def offered_variants(self) -> set[int]:
@@ -123,3 +127,83 @@ def test_offers_of_a_void_plan_stand_in_nobody_s_way(deaf):
     pair.world.answer(pair.second)
     pair.second.activate(2)
     pair.goes_through(pair.second, 2)
+
+
+@pytest.mark.parametrize("yields", [False, True])
+def test_what_one_means_of_a_later_epoch_stays_when_another_says_how_an_earlier_one_begins(yields):
+    """Found by chaos: the second one came to that epoch before the first had said again what it had said, and failed
+    as if it meant another order."""
+    pair = Pair()
+    pair.begin(pair.first, 3, epoch=1)
+    pair.says(pair.first, 3, epoch=1)
+    if yields:
+        pair.world.variant = 3
+        pair.first.next(3, hold=False)
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    assert (pair.planned(0), pair.planned(1)) == (1, 3)
+    pair.begin(pair.second, 4, epoch=1)
+    pair.says(pair.second, 3, epoch=1)
+    assert not pair.failed
+    pair.world.kill_planner()
+    pair.world.variant = 3
+    pair.goes_through(pair.second, 4)
+    pair.goes_through(pair.first, 3)
+
+
+def test_nothing_of_an_epoch_that_one_means_is_taken_back():
+    pair = Pair()
+    pair.begin(pair.first, 3, epoch=1)
+    pair.says(pair.first, 3, epoch=1)
+    offers = dict(pair.first.cursors[3].offers)
+    assert offers
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    assert pair.first.cursors[3].offers == offers
+
+
+def test_what_lies_between_the_two_is_planned_anew():
+    pair = Pair()
+    pair.begin(pair.first, 3, epoch=2)
+    pair.says(pair.first, 3, epoch=2)
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    pair.begin(pair.second, 4, epoch=1)
+    assert [pair.planned(epoch) for epoch in (0, 1, 2)] == [1, 1, 3]
+
+
+def test_one_that_has_left_an_epoch_means_nothing_of_it_any_more():
+    pair = Pair()
+    pair.says(pair.first, 2)
+    pair.first.close(1)
+    pair.begin(pair.first, 3)
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    assert not pair.failed
+    assert pair.planned_in == 1
+
+
+def test_one_that_goes_on_under_another_number_means_what_it_has_said():
+    pair = Pair()
+    pair.first.assume(pair.first.cursors[1], 2)
+    pair.begin(pair.second, 2)
+    pair.says(pair.second, 1)
+    assert pair.failed == [pair.second]
+
+
+def test_what_was_yielded_of_a_plan_that_is_void_by_then_is_not_held_up_to_others():
+    """It is told of while the plan's offers are on their way back."""
+    pair = Pair()
+    pair.begin(pair.first, 3, epoch=1)
+    pair.first.deaf = True
+    pair.world.send(pair.second, Assume(0, 1))
+    pair.first.next(3, hold=False)
+    pair.first.deaf = False
+    pair.world.answer(pair.first)
+    pair.world.settle()
+    assert pair.planned(1) == 1
+    pair.begin(pair.second, 4, epoch=1)
+    pair.says(pair.second, 0, epoch=1)
+    assert not pair.failed
+    pair.goes_through(pair.second, 4)
+    pair.goes_through(pair.first, 3)

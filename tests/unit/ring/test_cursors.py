@@ -343,7 +343,7 @@ def test_of_several_that_are_gone_the_earliest_comes_first_whatever_their_order(
 @given(
     st.lists(
         st.tuples(st.just("learn"), st.integers(0, 8), st.integers(0, 5))
-        | st.tuples(st.just("forget"), st.integers(0, 8)),
+        | st.tuples(st.just("forget"), st.integers(0, 8), st.integers(1, 9)),
         max_size=25,
     ),
     st.tuples(st.integers(0, 8), st.integers(0, 5)),
@@ -353,12 +353,13 @@ def test_of_several_that_are_gone_the_earliest_comes_first_whatever_their_order(
 def test_distances_over_learnt_epochs_are_their_sums(events, one, other):
     lengths = EpochLengths(None)
     known: dict[int, int] = {}
-    for kind, epoch, *steps in events:
+    for kind, epoch, number in events:
         if kind == "forget":
-            lengths.forget_from(epoch)
-            known = {each: steps for each, steps in known.items() if each < epoch}
-        elif known.setdefault(epoch, steps[0]) == steps[0]:
-            lengths.learn(epoch, steps[0])
+            epochs = range(epoch, epoch + number)
+            lengths.forget(epochs)
+            known = {each: steps for each, steps in known.items() if each not in epochs}
+        elif known.setdefault(epoch, number) == number:
+            lengths.learn(epoch, number)
     start, end = sorted((one, other))
     between = sum(known.get(epoch, 0) for epoch in range(start[0], end[0]))
     assert lengths.distance(start, end) == between - start[1] + end[1]
@@ -378,7 +379,7 @@ def test_memory_of_epochs_is_bounded(monkeypatch):
                 lengths.distance((first, 1), (epoch + 1, 0))
                 == sum(2 + each % 3 for each in range(first, epoch + 1)) - 1
             )
-    lengths.forget_from(95)
+    lengths.forget(range(95, 1000))
     assert lengths.steps(94) == 3
     assert lengths.steps(95) is None
     lengths.learn(95, 7)
