@@ -135,14 +135,16 @@ class Window:
         self._cursors_moved = True
 
     def make_room(self, batch: Batch) -> bool:
-        """Frees slots for `batch`, or is False when none may be freed: first what nobody wants any more (kept
-        until now, as somebody might have come back to it), then what lies behind, then, for a living cursor that
-        waits for this very batch, the furthest batch of the cursor that has most ahead. For a blocked one even what
-        another awaits, as nobody has asked for that yet: else more iterators than slots could wait for one another for
-        ever. Where no cursor lives, what comes later: who follows a progress file never says that it waits."""
+        """Frees slots for `batch`, or is False when none may be freed. First what nobody wants any more: kept until
+        now, as somebody might have come back to it, and without what lies on the way to `batch`, which has merely left
+        a share of the ring that has become smaller. Then what lies behind. Then, for a living cursor that waits for
+        this very batch, the furthest batch of the cursor that has most ahead; for a blocked one even what another
+        awaits, as nobody has asked for that yet: else more iterators than slots could wait for one another for ever.
+        Where no cursor lives, what comes later: who follows a progress file never says that it waits."""
         if self._cursors_moved:
             self._cursors_moved = False
             unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
+            unwanted = [each for each in unwanted if not self._lies_before(each.position, batch.position)]
             if sum(self.drop(each) for each in unwanted if each is not batch):
                 return True
         if self.ring is not None and self.lookback.give_way(self.ring):
@@ -162,6 +164,11 @@ class Window:
             each.next == batch.position and (each.blocked if pressing else not each.waiting)
             for each in self.cursors.values()
         )
+
+    def _lies_before(self, position: Position, wanted: Position) -> bool:
+        """True when some cursor is to be offered the batch at `position` before the one at `wanted`."""
+        coming = (each for each in self.cursors.values() if each.wants(position) and each.walks(position))
+        return position < wanted and any(each.wants(wanted) for each in coming)
 
     def _may_evict(self, batch: Batch, pressing: bool) -> bool:
         assert batch.grant is not None
