@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from prefetchd_client.autostart import connect
 
-from benchmarks.chaos.processes import Processes
+from benchmarks.chaos.processes import Processes, is_ending
 from benchmarks.chaos.rings import ReadyBatch
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
@@ -24,7 +24,8 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """A daemon was seen alive at `seen_s` for the last time and found dead at `at_s`; what was `ready` then."""
+    """A daemon was seen alive at `seen_s` for the last time and found dead at `at_s`; what was `ready` then. In between
+    it may have taken a while to give its memory back, and trainers knew by then that it was gone."""
 
     seen_s: float
     at_s: float
@@ -58,7 +59,8 @@ class DaemonWatch:
             self.deaths.append(Death(self._seen_s, time.monotonic(), self._ready()))
             self._unlock()
             happened = "the daemon is dead"
-        self._seen_s = now_s
+        if not (self.pid and is_ending(self.pid)):
+            self._seen_s = now_s
         if not self.pid and (pid := self._processes.daemon()) and self._answers():
             with contextlib.suppress(ProcessLookupError):
                 self._pidfd = os.pidfd_open(pid)

@@ -13,6 +13,9 @@ from prefetchd.wire.kill_points import LOG_VARIABLE
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, decode_head
 
+PF_EXITING = 0x4
+"""Of a process' flags, in Linux' include/linux/sched.h."""
+
 ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote", "prefetchd-plan": "planner"}
 
 
@@ -74,11 +77,21 @@ def _role(pid: int) -> str:
 
 def is_dead(pid: int) -> bool:
     """True for a process that is gone, and for its corpse."""
+    return not (stat := _stat(pid)) or stat[0] in "ZX"
+
+
+def is_ending(pid: int) -> bool:
+    """True as soon as the process will do nothing more: it is told dead later, once its memory has been given back."""
+    return not (stat := _stat(pid)) or bool(int(stat[6]) & PF_EXITING)
+
+
+def _stat(pid: int) -> list[str]:
+    """What proc_pid_stat(5) tells from the state on; empty when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] in "ZX"
+            return stat.read().rsplit(")", 1)[1].split()
     except OSError:
-        return True
+        return []
 
 
 def kill(pid: int) -> bool:
