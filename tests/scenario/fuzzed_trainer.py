@@ -18,7 +18,8 @@ from tests.scenario.oracle import epoch_batches
 
 STREAM = "fuzzed"
 EPOCHS = 4
-LOADER = {"batch_size": 4, "shuffle": True, "seed": 9, "buffer": 8, "stream": STREAM}
+# One worker: a second one comes and goes with the need, and the daemon's descriptors with it.
+LOADER = {"batch_size": 4, "shuffle": True, "seed": 9, "buffer": 8, "stream": STREAM, "num_workers": 1}
 LENGTH = 120
 WITHIN_S = 60.0
 _TAKEN, _WRONG, _STOP = range(3)
