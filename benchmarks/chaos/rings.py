@@ -10,8 +10,10 @@ from prefetchd.wire.file_locks import is_locked
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths
 from prefetchd.wire.segment_layout import (
     CONSUMER_LOCK_OFFSET,
+    CONSUMERS,
     HEADER_BYTES,
     MARK,
+    OFFER,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
     SLOT_CONTINUED,
@@ -39,8 +41,9 @@ class ReadyBatch:
 
 def ready_batches(paths: RuntimePaths) -> set[ReadyBatch]:
     """All batches whose records say READY, whose slots all still belong to them, that were handed to nobody without a
-    copy, and that a living consumer comes to before its share of the ring is used up (what lies further ahead may have
-    to give way to another's). For when the daemon is dead and no other has begun."""
+    copy (and none of several living consumers was offered so: they are its own until it comes back), and that a living
+    consumer comes to before its share of the ring is used up (what lies further ahead may have to give way to
+    another's). For when the daemon is dead and no other has begun."""
     found: set[ReadyBatch] = set()
     prefix = f"{SEGMENT_PREFIX}{paths.instance}-ring-"
     for name in os.listdir(SHARED_MEMORY):
@@ -82,6 +85,7 @@ def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[Ready
         and any(0 <= record.epoch * steps + record.step - at < share for at in stands)
         and _is_whole(records, record)
         and not _was_handed_out(data, header, slot, record.generation)
+        and not (len(living) > 1 and _is_somebodys(data, header, slot))
     }
 
 
@@ -95,6 +99,11 @@ def _is_whole(records: list[SlotRecord], first: SlotRecord) -> bool:
             return False
         length, following = length + 1, record.next_slot
     return length == first.span
+
+
+def _is_somebodys(data: bytes, header: SegmentHeader, slot: int) -> bool:
+    (offer,) = OFFER.unpack_from(data, header.offers_offset + slot * OFFER.size)
+    return bool(offer >> CONSUMERS)
 
 
 def _was_handed_out(data: bytes, header: SegmentHeader, slot: int, generation: int) -> bool:

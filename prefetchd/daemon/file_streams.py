@@ -89,6 +89,7 @@ class FileStreams:
             b"",
             False,
             tuple(ring.slot_records()),
+            ring.offers.words(ring.reserved_slots),
         )
         stream = self._engine.adopt(spec, found, time.monotonic())
         if stream is None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.sessions import Listener, Session
+from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import Message
+from prefetchd.wire.messages import Message, Published
 
 
 class Publishing:
     """The way from the engine to the sessions. `listener`, whose sessions they are, is set by whoever opened it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, rings: StreamRings) -> None:
         self.listener: Listener | None = None
         self._engine = engine
+        self._rings = rings
         self._wanting: set[int] = set()
 
     @property
@@ -27,6 +29,9 @@ class Publishing:
         while session.is_clear and self._engine.has_news(session.number):
             for message in self._engine.publications(session.number):
                 kill_point("daemon.publish.leased")
+                if isinstance(message, Published):
+                    self._rings.offers(session.number, message)
+                    kill_point("daemon.publish.noted")
                 session.send(message)
                 kill_point("daemon.publish.sent")
         if self._engine.has_news(session.number):

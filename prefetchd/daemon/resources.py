@@ -112,6 +112,7 @@ class StreamResources:
             layout=ring.row_layout,
             has_program=self.program_fd >= 0,
             records=tuple(ring.slot_records()),
+            offers=ring.offers.words(ring.reserved_slots),
             consumers=tuple(self._found_consumers(ring)),
         )
 

@@ -69,18 +69,18 @@ class Service:
         self._idle_since_s = time.monotonic()
         self._finishes = False
         self._birth = Birth()
-        self._publishing = Publishing(self.engine)
-        tracing = Tracing(loop, self.engine)
-        self._workers = WorkerEvents(loop, self.engine, self._publishing, tracing, nice=nice)
-        self._backend = backend = self._workers.backend
         self._rings = StreamRings(
             loop,
             self.engine,
             paths,
             generation=generation,
             memory_bytes=memory_bytes,
-            is_burying=lambda: backend.is_burying,
+            is_burying=lambda: self._backend.is_burying,
         )
+        self._publishing = Publishing(self.engine, self._rings)
+        tracing = Tracing(loop, self.engine)
+        self._workers = WorkerEvents(loop, self.engine, self._publishing, tracing, nice=nice)
+        self._backend = backend = self._workers.backend
         self._carrying_out = CarryingOut(
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )

@@ -18,7 +18,16 @@ from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.daemon.tracing import Tracing
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Message, Program
+from prefetchd.wire.messages import (
+    PROTOCOL_VERSION,
+    CloseCursor,
+    Consumed,
+    GiveBack,
+    Goodbye,
+    Hello,
+    Message,
+    Program,
+)
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 LOOK_AGAIN_S = 0.02
@@ -70,6 +79,8 @@ class TrainerEvents:
     def _hello(self, session: Session, hello: Hello) -> None:
         marks = self._rings.marks_of(hello.ring, hello.consumer)
         self._engine.hello(session.number, hello, time.monotonic(), marks)
+        # It has dropped what it was offered, or its record was another's.
+        self._rings.settle_offers(session.number)
         kill_point("daemon.hello.decided")
 
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
@@ -86,6 +97,10 @@ class TrainerEvents:
         kill_point("daemon.message.heard")
         self._tracing.trainer_tells(session.number, message)
         self._engine.message(session.number, message, time.monotonic())
+        if isinstance(message, Consumed):
+            self._rings.settle_offers(session.number, message.released[1::3])
+        elif isinstance(message, (CloseCursor, GiveBack, Goodbye)):
+            self._rings.settle_offers(session.number)
 
     def control_message(self, session: Session, message: Message) -> None:
         self._control.message(session, message)

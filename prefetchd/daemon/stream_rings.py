@@ -18,7 +18,7 @@ from prefetchd.ring.file_ring import FileRing
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import Program
+from prefetchd.wire.messages import Program, Published
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DEPARTED
 
@@ -62,6 +62,21 @@ class StreamRings:
             if ring is not None and ring.header.created_ns == created_ns and 0 <= consumer < ring.header.consumers:
                 return ring.marks(consumer)
         return ()
+
+    def offers(self, session: int, message: Published) -> None:
+        """To be called before the session is sent the message."""
+        stream = self._engine.stream_of(session)
+        ring = self.ring(stream.number) if stream is not None else None
+        if stream is not None and ring is not None:
+            ring.offers.told(stream.consumers[session].record, message)
+
+    def settle_offers(self, session: int, slots: Iterable[int] | None = None) -> None:
+        """Leases of the session's consumer may have ended, on `slots` or on any."""
+        stream = self._engine.stream_of(session)
+        ring = self.ring(stream.number) if stream is not None else None
+        if stream is not None and ring is not None:
+            is_leased = partial(stream.leases.is_held, session)
+            ring.offers.settle(stream.consumers[session].record, is_leased, slots)
 
     def take_program(self, stream: StreamState, program: Program, fd: int) -> None:
         """The stream's program is here; takes `fd` over. Raises ProtocolError."""

@@ -15,6 +15,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from prefetchd.ring.offers import Offers
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
@@ -26,9 +27,11 @@ from prefetchd.wire.segment_layout import (
     DAEMON_LOCK_OFFSET,
     HEADER_BYTES,
     MARK,
+    OFFER,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
     ROW_LAYOUT_OFFSET,
+    SLOT_READY,
     SPEC_OFFSET,
     WRITERS_LOCK_OFFSET,
     ConsumerRecord,
@@ -74,6 +77,9 @@ class RingSegment:
             try_lock(self.writers_fd, WRITERS_LOCK_OFFSET, shared=True)
             self.memory = RingMemory(reopen(fd))
             undo.pop_all()
+        end = header.offers_offset + header.slots * OFFER.size
+        self._words = memoryview(self.memory.memory)[header.offers_offset : end].cast("I")
+        self.offers = Offers(self._words)
 
     @classmethod
     def create(
@@ -216,7 +222,10 @@ class RingSegment:
         return end >= self._reserved_bytes
 
     def write_slot(self, slot: int, record: SlotRecord) -> None:
-        """Writes one slot's record, state first and state last (see segment_layout)."""
+        """Writes one slot's record, state first and state last (see segment_layout). What is not READY is offered to
+        nobody."""
+        if record.state != SLOT_READY:
+            self.offers.claimed(slot)
         offset = self.header.slot_record_offset(slot)
         data = encode_slot_record(record)
         memory = self.memory.memory
@@ -237,6 +246,7 @@ class RingSegment:
             return
         if unlink_name:
             unlink(self.name, self.directory)
+        self._words.release()
         self.memory.close()
         os.close(self.shared_fd)
         os.close(self.writers_fd)

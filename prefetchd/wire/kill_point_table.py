@@ -44,6 +44,7 @@ POINTS: dict[str, str] = {
     "daemon.record.unready": "all rows of a batch are in; its record says FILLING",
     "daemon.record.ready": "it says READY, and no trainer knows of it",
     "daemon.publish.leased": "batches are leased to a trainer that has not been told of them",
+    "daemon.publish.noted": "the ring says who was offered them, who has not been told",
     "daemon.publish.sent": "the trainer has been told",
     # --- environment zygote ---
     "env.preloaded": "torch is imported; the first stream's zygote is not forked",

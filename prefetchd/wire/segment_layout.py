@@ -1,4 +1,4 @@
-"""The ring's segment: one shared mapping, little-endian, version 3.
+"""The ring's segment: one shared mapping, little-endian, version 4.
 
     offset 0        +--------------------------------------------------------------+
                     | header, reserved slots                           4096 bytes  |  daemon writes
@@ -7,6 +7,8 @@
                     | row layout, msgpack (slot_layout)               12288 bytes  |  daemon writes, once
     slot_records    +--------------------------------------------------------------+
                     | record of slot 0 | slot 1 | ...               64 bytes each  |  daemon writes
+    offers          +--------------------------------------------------------------+
+                    | one u32 a slot                                               |  daemon writes
     consumer_records+--------------------------------------------------------------+
                     | record of consumer 0 | 1 | ...               128 bytes each  |  that consumer writes
     marks           +--------------------------------------------------------------+
@@ -23,6 +25,10 @@ so that whoever reads it after a kill trusts only what was finished.
 A batch that is larger than a slot takes several, not necessarily adjacent ones, chained by their records; whoever
 writes or reads it maps their pages one after another. Slots of whole huge pages begin at such, so that this is
 possible wherever the segment lies.
+
+An offer's word has two bits a consumer: c for one that may copy the slot's batch, CONSUMERS + c for one that may have
+it as it is. Set before that is told, cleared when its lease has ended or the slot is claimed: whoever has no bit cannot
+take the batch.
 
 A mark is the generation of the slot's batch that this consumer was handed without a copy, written before the
 hand-out: a slot whose generation equals a mark may have been written to by its holder.
@@ -42,11 +48,11 @@ import xxhash
 from prefetchd.wire.errors import ProtocolError
 
 MAGIC = b"PFDRING\0"
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20
 
-HEADER = struct.Struct("<8sIIQQQQIIQQQQII32s64s")
+HEADER = struct.Struct("<8sIIQQQQIIQQQQQII32s64s")
 HEADER_BYTES = PAGE_BYTES
 SPEC_OFFSET = HEADER_BYTES
 SPEC_LIMIT_BYTES = PAGE_BYTES
@@ -65,6 +71,9 @@ SLOT_STATE = struct.Struct("<I")
 SLOT_SPAN = struct.Struct("<I")
 SLOT_SPAN_OFFSET = SLOT_STATE.size
 SLOT_EMPTY, SLOT_FILLING, SLOT_READY, SLOT_CONTINUED = 0, 1, 2, 3
+
+# A slot's word: bit c for consumer c, bit CONSUMERS + c where it may have the batch as it is.
+OFFER = struct.Struct("<I")
 
 # pid, cursor, epoch, next step, yielded, waited us, private copies, longest wait us, last next (monotonic ns), held
 CONSUMER_RECORD = struct.Struct("<QqQQQQQQQQ")
@@ -113,8 +122,12 @@ class SegmentHeader:
     # Kept once they are known: next() asks for them.
 
     @functools.cached_property
-    def consumer_records_offset(self) -> int:
+    def offers_offset(self) -> int:
         return SLOT_RECORDS_OFFSET + _aligned(self.slots * SLOT_RECORD_BYTES, PAGE_BYTES)
+
+    @functools.cached_property
+    def consumer_records_offset(self) -> int:
+        return self.offers_offset + _aligned(self.slots * OFFER.size, PAGE_BYTES)
 
     @functools.cached_property
     def marks_offset(self) -> int:
@@ -161,6 +174,7 @@ def encode_header(header: SegmentHeader) -> bytes:
         header.daemon_generation,
         header.consumers,
         SLOT_RECORD_BYTES,
+        header.offers_offset,
         header.consumer_records_offset,
         header.marks_offset,
         header.payload_offset,
@@ -190,17 +204,18 @@ def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader
             created_ns=fields[5],
             daemon_generation=fields[6],
             consumers=fields[7],
-            spec_bytes=fields[13],
-            row_layout_bytes=fields[14],
-            fingerprint=fields[15].decode("ascii"),
-            program_name=fields[16].rstrip(b"\0").decode("utf-8"),
+            spec_bytes=fields[14],
+            row_layout_bytes=fields[15],
+            fingerprint=fields[16].decode("ascii"),
+            program_name=fields[17].rstrip(b"\0").decode("utf-8"),
         )
     except UnicodeDecodeError:
         raise ProtocolError("a ring's header is damaged: its names are not text") from None
     if (fields[2], fields[8]) != (HEADER_BYTES, SLOT_RECORD_BYTES) or header.slot_bytes % PAGE_BYTES:
         raise ProtocolError("a ring's header is damaged: its record sizes are not this version's")
-    told = (fields[9], fields[10], fields[11], fields[12])
+    told = fields[9:14]
     computed = (
+        header.offers_offset,
         header.consumer_records_offset,
         header.marks_offset,
         header.payload_offset,

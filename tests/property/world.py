@@ -7,6 +7,7 @@ when it lets it go: a torn batch, a slot that is used twice, a lost, repeated or
 from __future__ import annotations
 
 import dataclasses
+import functools
 import struct
 
 from prefetchd.daemon.engine import commands as c
@@ -14,6 +15,7 @@ from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.stream import Stage
+from prefetchd.ring.offers import Offers, takers
 from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
@@ -287,6 +289,7 @@ class World:
         self.memory: dict[int, dict[int, dict]] = {}
         self.records: dict[int, dict[int, SlotRecord]] = {}
         self.marks: dict[int, dict[int, dict[int, int]]] = {}  # stream -> consumer record -> slot -> generation
+        self.offers: dict[int, Offers] = {}
         self.former_workers: list[tuple[SimWorker, dict]] = []
         self.without_zygote: set[int] = set()
         self.kept: dict[int, set] = {}  # stream -> positions that were ready at a crash, and are to be handed out
@@ -316,6 +319,7 @@ class World:
         self.trainers[session] = trainer
         trainer.hello = Hello(1, "trainer", "test", 1, name, spec.fingerprint, encode_spec(spec), shared)
         self.engine.hello(session, trainer.hello, self.now)
+        self._settle_offers(trainer)
         self.run()
         return trainer
 
@@ -330,8 +334,20 @@ class World:
         if isinstance(message, Assume):
             self.kept.clear()
             self._assumed(message)
-        self.engine.message(trainer.session, message, self.now)
+        self._message(trainer, message)
         self.run()
+
+    def _message(self, trainer: SimTrainer, message) -> None:
+        self.engine.message(trainer.session, message, self.now)
+        if isinstance(message, (Consumed, GiveBack, CloseCursor, Goodbye)):
+            self._settle_offers(trainer, message.released[1::3] if isinstance(message, Consumed) else None)
+
+    def _settle_offers(self, trainer: SimTrainer, slots=None) -> None:
+        """What the daemon writes into its ring when leases may have ended."""
+        stream = self.engine.stream_of(trainer.session)
+        if stream is not None and stream.number in self.offers:
+            is_leased = functools.partial(stream.leases.is_held, trainer.session)
+            self.offers[stream.number].settle(stream.consumers[trainer.session].record, is_leased, slots)
 
     def say(self, trainer: SimTrainer) -> None:
         """What it has loaded arrives."""
@@ -405,6 +421,7 @@ class World:
             ring=trainer.ring,
         )
         self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
+        self._settle_offers(trainer)
         for cursor in sorted(trainer.cursors.values(), key=lambda each: each.epoch):
             if self.planned and cursor.variant is not None and trainer.session in self.trainers:
                 self._assumed(Assume(cursor.epoch, cursor.variant))
@@ -420,7 +437,7 @@ class World:
     def crash(self) -> None:
         """The daemon is killed and another one adopts its rings. Trainers live on without a connection; of the former
         workers nobody knows yet whether they do."""
-        old, memory, records, marks = self.engine, self.memory, self.records, self.marks
+        old, memory, records, marks, offers = self.engine, self.memory, self.records, self.marks, self.offers
         kept = {number: self._to_be_kept(number) for number in memory}
         self.engine = Engine(Limits(workers=old.limits.workers))
         self.former_workers += [
@@ -428,7 +445,7 @@ class World:
         ]
         self.workers, self.pending, self.answers, self.planners = {}, [], [], {}
         self.without_zygote = set()
-        self.memory, self.records, self.marks, self.stream_of = {}, {}, {}, {}
+        self.memory, self.records, self.marks, self.offers, self.stream_of = {}, {}, {}, {}, {}
         for trainer in self.trainers.values():
             trainer.connected = False
         for number, stream in old.streams.items():
@@ -458,10 +475,12 @@ class World:
                 stream.layout,
                 True,
                 tuple(records[number].get(slot, empty) for slot in range(ring.reserved)),
+                offers[number].words(ring.reserved),
                 tuple(consumers),
             )
             new = self.engine.adopt(stream.spec, found, self.now).number
             self.memory[new], self.records[new], self.marks[new] = memory[number], records[number], marks[number]
+            self.offers[new] = offers[number]
             self.stream_of[stream.name] = new
             self.kept[new] = kept[number]
             self.pending.append(("grown", new, stream.wanted_slots))
@@ -470,14 +489,17 @@ class World:
     def _to_be_kept(self, stream: int) -> set:
         """Positions of the batches that are ready and lie ahead of a living cursor: nobody needs to make them again,
         until one is handed out, or a cursor or trainer comes or goes. Beyond its share of the ring a living cursor has
-        what was made before others came: that may go. Nothing is promised to several trainers of an
-        iterable dataset: where its shards end is found out anew, in slots that may be needed for it."""
+        what was made before others came: that may go. What one of several may have as it is, is its own until it comes
+        back. Nothing is promised to several trainers of an iterable dataset: where its shards end is found out anew, in
+        slots that may be needed for it."""
         ring = self.engine.streams[stream].window.ring
         trainers = [each for each in self.trainers.values() if each.stream_name and each.stream == stream]
         if self.shards is not None and len(trainers) > 1:
             return set()
         cursors = [each for trainer in trainers for each in trainer.cursors.values()]
         share = self.engine.streams[stream].window.capacity // max(1, sum(not each.waiting for each in cursors))
+        words = self.offers[stream].words(ring.reserved)
+        owned = {slot for slot, word in enumerate(words) if len(trainers) > 1 and takers(word)[1]}
         handed = {(slot, mark) for marks in self.marks[stream].values() for slot, mark in marks.items()}
         return {
             (record.epoch, record.step)
@@ -485,6 +507,7 @@ class World:
             if slot < ring.reserved
             and record.state == SLOT_READY
             and (slot, record.generation) not in handed
+            and slot not in owned
             and any(each.epoch == record.epoch and 0 <= record.step - each.step < share for each in cursors)
         }
 
@@ -590,7 +613,7 @@ class World:
                 break
             trainer, message = self.answers.pop(0)
             if trainer.open:
-                self.engine.message(trainer.session, message, self.now)
+                self._message(trainer, message)
         else:
             raise AssertionError("offers and recalls go on for ever")
         self.check()
@@ -600,7 +623,10 @@ class World:
             case c.Send(session, message):
                 self._told(session, message)
             case c.Wake(session):
+                stream = self.engine.stream_of(session)
                 for message in self.engine.publications(session):
+                    if isinstance(message, Published) and message.batches:
+                        self.offers[stream.number].told(stream.consumers[session].record, message)
                     self._told(session, message)
             case c.StartStream(stream):
                 self.without_zygote.discard(stream)
@@ -624,6 +650,8 @@ class World:
                 self.pending.append(("ring", stream))
             case c.WriteSlot(stream, slot, record):
                 self.records[stream][slot] = record
+                if record.state != SLOT_READY:
+                    self.offers[stream].claimed(slot)
                 if record.state in (SLOT_FILLING, SLOT_CONTINUED):
                     assert not self.is_held(stream, slot), "a slot was reused under its holder"
                     self.memory[stream][slot] = {
@@ -646,6 +674,7 @@ class World:
                 self.memory.pop(stream, None)
                 self.records.pop(stream, None)
                 self.marks.pop(stream, None)
+                self.offers.pop(stream, None)
             case c.CloseSession(session):
                 trainer = self.trainers.pop(session, None)
                 if trainer is not None:
@@ -742,6 +771,7 @@ class World:
             self.engine.ring_failed(subject, "no_space", "no room", short * SLOT_BYTES)
         elif kind == "ring" and subject in self.engine.streams:
             self.memory[subject], self.records[subject], self.marks[subject] = {}, {}, {}
+            self.offers[subject] = Offers([0] * self.most_slots)
             self._next_ring += 1
             self.engine.ring_created(subject, self.most_slots, self.slots, SLOT_BYTES, self._next_ring)
             self.pending.append(("reserved", subject))

@@ -231,3 +231,19 @@ def test_a_stopped_trainer_s_daemon_is_killed_and_it_loses_nothing(daemon):
         victim.signal(signal.SIGCONT)
         assert victim.ask("next", 200) == firsts(2, 100)
         victim.ask("close")
+
+
+def test_a_stopped_trainer_s_daemon_is_killed_and_who_shares_its_stream_goes_on(daemon):
+    """What both were offered is kept for the stopped one, and made again in what is free."""
+    daemon.start()
+    with trainer(daemon) as victim:
+        victim.ask("begin", "shared", 40, 8)
+        assert victim.ask("next", 1) == firsts(0, 1)
+        with PrefetchLoader(Numbers(40), batch_size=4, buffer=8, stream="shared", timeout=60) as loader:
+            batches = iter(loader)
+            assert next(batches)[1][0].item() == 0
+            victim.signal(signal.SIGSTOP)
+            os.kill(daemon.pid, signal.SIGKILL)
+            assert [index[0].item() for _, index in batches] == firsts(1, 10)
+            victim.signal(signal.SIGCONT)
+        assert victim.ask("next", 20) == firsts(1, 10)

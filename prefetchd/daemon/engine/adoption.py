@@ -3,7 +3,8 @@
 A slot's record says READY from when all rows are in until the slot is claimed anew: whether the batch was evicted
 meanwhile does not matter, its bytes are still there. It is not trusted when a consumer was handed it without a copy
 (its mark equals the generation), for its holder may have written to it, until its digest is found unchanged. A record
-that says FILLING may have writers that still live.
+that says FILLING may have writers that still live. What a living consumer was offered stays its own until it comes
+back; what it was offered to copy others may copy, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from prefetchd.daemon.engine.batches import Batch
+from prefetchd.ring.offers import takers
 from prefetchd.ring.policy import Grant
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position
@@ -33,8 +35,8 @@ class FoundConsumer:
 
 @dataclasses.dataclass(frozen=True)
 class FoundRing:
-    """A ring without a daemon. `slots` is its full size; `records` are those of the reserved slots; `wanted_slots` are
-    to be reserved in the end."""
+    """A ring without a daemon. `slots` is its full size; `records` and `offers` (ring.offers) are those of the
+    reserved slots; `wanted_slots` are to be reserved in the end."""
 
     ring: int
     slots: int
@@ -43,20 +45,24 @@ class FoundRing:
     layout: bytes
     has_program: bool
     records: tuple[SlotRecord, ...]
+    offers: tuple[int, ...]
     consumers: tuple[FoundConsumer, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundBatch:
-    """A batch of the ring. `filling`: it never became ready. `handed_to` are the records of consumers that were handed
-    it without a copy; `digest` is that of its payload before, or 0; `plan` that of its keys."""
+    """A batch of the ring. `filling`: it never became ready. By their records, consumers that may `copy` it, that may
+    `have` it as it is, and that were `handed` it so; `digest` is that of its payload before, or 0; `plan` that of its
+    keys."""
 
     grant: Grant
     position: Position
     payload_bytes: int
     digest: int
     filling: bool
-    handed_to: frozenset[int]
+    copy: frozenset[int]
+    have: frozenset[int]
+    handed: frozenset[int]
     plan: int = 0
 
     def batch(self, rows: int, *, whole: bool, written: bool) -> Batch:
@@ -86,6 +92,7 @@ def found_batches(found: FoundRing) -> list[FoundBatch]:
         if slots is None:
             continue
         marked = (each.record for each in found.consumers if _is_marked(each.marks, slot, record.generation))
+        copy, have = takers(found.offers[slot])
         batches.append(
             FoundBatch(
                 Grant(slots, record.generation),
@@ -93,6 +100,8 @@ def found_batches(found: FoundRing) -> list[FoundBatch]:
                 record.payload_bytes,
                 record.digest,
                 record.state == SLOT_FILLING,
+                copy,
+                have,
                 frozenset(marked),
                 record.plan,
             )

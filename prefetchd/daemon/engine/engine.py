@@ -320,7 +320,7 @@ class Engine:
     def tick(self, now_s: float) -> None:
         """Ends what has lingered long enough, and processes that have nothing to do."""
         self._now_s = now_s
-        self.registry.settle(now_s)
+        self._moved = self.registry.settle(now_s) or self._moved
         self.registry.end_lingering(now_s)
         self.registry.park()
         self._operating.park_drained()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from prefetchd.daemon.engine.batches import Batch, Lease
 from prefetchd.daemon.engine.window import Window
@@ -87,6 +87,11 @@ class Leases:
             and all(key in cursors and cursors[key].next <= batch.position for key in ring.leases(batch.grant.slot))
         ]
 
+    def is_held(self, consumer: Hashable, slot: int) -> bool:
+        """True while the consumer has a lease on the batch in `slot`."""
+        ring = self.window.ring
+        return ring is not None and any(key[0] == consumer for key in ring.leases(slot))  # type: ignore[index]
+
     def held(self, consumer: Hashable) -> int:
         """Batches in the consumer's hands, offered or yielded."""
         return sum(len(leases) for key, leases in self._leases.items() if key[0] == consumer)
@@ -103,13 +108,14 @@ class Leases:
 
     # --- consumers that are gone, and those whose connection has ended, though they live ---
 
-    def adopt(self, batch: Batch, records: Sequence[int]) -> None:
-        """A batch that a former daemon made: it is leased to all living consumers of that time, for each may have been
-        offered it or even hold it."""
+    def adopt(self, batch: Batch, records: Collection[int], *, exclusive: bool) -> None:
+        """A batch that a former daemon made: it is leased to those of its living consumers that may still take it, or
+        hold it. If they only copy it, others may be offered it meanwhile, unless there is another one for them."""
         assert batch.grant is not None
+        exclusive = exclusive or batch.position in self.window.batches
         for record in records:
-            self._hold((Absent(record), 0), batch, batch.grant)
-        if not records:
+            self._hold((Absent(record), 0), batch, batch.grant, exclusive=exclusive)
+        if not (records and exclusive):
             self.window.batches[batch.position] = batch
         self.window.cursors_moved()
 

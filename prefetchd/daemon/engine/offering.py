@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from prefetchd.daemon.engine.batches import Batch
@@ -28,11 +28,19 @@ class EpochsKnown(Protocol):
 
 
 class Offering:
-    """What each cursor is offered; from then on it is leased."""
+    """What each cursor is offered; from then on it is leased. `is_awaited` tells whether a consumer of the stream has
+    no connection now and may come back."""
 
-    def __init__(self, window: Window, leases: Leases, known: EpochsKnown | None = None) -> None:
+    def __init__(
+        self,
+        window: Window,
+        leases: Leases,
+        known: EpochsKnown | None = None,
+        is_awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.window = window
         self._known = known
+        self._is_awaited = is_awaited
         self.shareable = False
         self._leases = leases
 
@@ -248,6 +256,8 @@ class Offering:
     def _is_shared(self, cursor: Cursor, batch: Batch) -> bool:
         """True when somebody else was offered the batch or may be: then all get copies, for each may write to its."""
         window = self.window
+        if self._is_awaited():
+            return True
         if batch.grant is not None and window.ring is not None and window.ring.leases(batch.grant.slot):
             return True
         others = [each for each in window.cursors.values() if each is not cursor]

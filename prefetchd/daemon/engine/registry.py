@@ -103,7 +103,7 @@ class Registry:
         ring = ring_of(stream, found.slots, self._commands, first_generation=first_generation)
         stream.window.ring = ring
         ring.reserve(len(found.records))
-        living = [each.record for each in found.consumers if each.alive and not each.departed]
+        living = {each.record for each in found.consumers if each.alive and not each.departed}
         holding = {each.record for each in found.consumers if each.alive and each.departed}
         # Whether they shared it, the first to come back will say.
         stream.offering.shareable = bool(living)
@@ -114,15 +114,16 @@ class Registry:
                 ring.adopt(each.grant, quarantined=True)
                 stream.former_grants.append(each.grant)
                 continue
-            # A dead holder may have written to it. With lookback it may have been offered again since.
-            written = not each.handed_to <= {*living, *holding}
+            holders = ((each.copy | each.have) & living) | (each.handed & holding)
+            # A dead holder may have written to it, or one that has let it go. With lookback it may have been offered
+            # again since.
+            written = not each.handed <= holders
             if not rows or (written and not each.digest):
                 continue
             batch = each.batch(rows, whole=not found.layout, written=written)
-            holders = [*living, *(each.handed_to & holding)]
             if holders or (not written and each.position not in stream.window.batches):
                 ring.adopt(each.grant, quarantined=False)
-                stream.leases.adopt(batch, holders)
+                stream.leases.adopt(batch, holders, exclusive=written or not holders <= each.copy - each.have)
             elif written:
                 behind.append(batch)
         for batch in reversed(behind):
@@ -142,11 +143,16 @@ class Registry:
         )
         return stream
 
-    def settle(self, now_s: float) -> None:
-        """Consumers that have not come back in time are not waited for any longer."""
-        for stream in self._streams.values():
-            if stream.settles_until_s is not None and (not stream.is_awaited or stream.settles_until_s <= now_s):
-                stream.settles_until_s = None
+    def settle(self, now_s: float) -> bool:
+        """Consumers that have not come back in time are not waited for any longer. True when a stream may go on."""
+        settled = [
+            stream
+            for stream in self._streams.values()
+            if stream.settles_until_s is not None and (not stream.is_awaited or stream.settles_until_s <= now_s)
+        ]
+        for stream in settled:
+            stream.settles_until_s = None
+        return bool(settled)
 
     # --- without a consumer ---
 

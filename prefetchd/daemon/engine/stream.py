@@ -140,7 +140,7 @@ class StreamState:
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.homes))
         self.filling = Filling(self.window, self.claims, self.blame)
         self.leases = Leases(self.window)
-        self.offering = Offering(self.window, self.leases, self.plans)
+        self.offering = Offering(self.window, self.leases, self.plans, lambda: self.is_awaited)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
         self.settles_until_s: float | None = None

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from prefetchd.daemon.engine import commands as c
+from prefetchd.daemon.engine.registry import SETTLE_S
 from prefetchd.daemon.engine.stream import Stage
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Refused
@@ -300,3 +301,27 @@ def test_whose_program_is_awaited_stays_when_another_leaves():
         world.engine.program_arrived(third.session)
     world.engine.program_arrived(first.session)
     assert world.engine.streams[1].stage is Stage.LOADING
+
+
+def test_who_does_not_come_back_in_time_is_not_waited_for():
+    """Nor does it take anything else to happen: nobody may have anything to say."""
+    world = World(slots=8)
+    first, second = (world.join(SPEC, shared=True) for _ in range(2))
+    for trainer in (first, second):
+        trainer.place(1, 0, 0, True)
+        trainer.activate(1)
+    world.settle()
+    world.crash()
+    world.former_workers_die()
+    world.reconnect(second)
+    world.settle()
+    while second.can_next(1):
+        second.next(1, hold=False)
+        world.settle()
+    second.wait(1)
+    world.settle()
+    assert not second.can_next(1), "while others may come back nothing is filled"
+    world.now += SETTLE_S
+    world.tick()
+    world.settle()
+    assert second.can_next(1)

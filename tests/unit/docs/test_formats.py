@@ -60,7 +60,7 @@ def read(section: str, heading: str, data: bytes) -> dict[str, Any]:
 
 
 HEADER = examples.HEADER
-PLACES = ("consumer_records_offset", "marks_offset", "payload_offset", "segment_bytes")
+PLACES = ("offers_offset", "consumer_records_offset", "marks_offset", "payload_offset", "segment_bytes")
 
 
 def test_the_ring_s_header():

@@ -13,15 +13,18 @@ from prefetchd.ring import segment as segment_module
 from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.errors import NoSpaceError
 from prefetchd.wire.file_locks import is_locked, reopen
+from prefetchd.wire.messages import Published
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
     DAEMON_LOCK_OFFSET,
     HEADER_BYTES,
     MARK,
+    OFFER,
     PAGE_BYTES,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
     ROW_LAYOUT_OFFSET,
+    SLOT_FILLING,
     SLOT_READY,
     SPEC_OFFSET,
     SlotRecord,
@@ -284,6 +287,20 @@ def test_a_slot_s_record_and_nothing_else_is_written(make):
     assert after[:offset] + after[offset + 64 :] == before[:offset] + before[offset + 64 :]
 
 
+def test_offers_lie_in_the_segment_and_end_with_the_slot_s_next_claim(make):
+    ring = make(slots=5)
+    ring.offers.told(3, Published(((1, 0, 0, 0, 4, 9),)))
+    ring.offers.told(0, Published(((1, 0, 0, 1, 4, 9, 2, 8),)))
+    at = ring.header.offers_offset
+    assert OFFER.unpack_from(ring.memory.memory, at + 4 * OFFER.size) == (1 << 19 | 1,)
+    assert ring.offers.words(5) == (0, 0, 1, 0, 1 << 19 | 1)
+    ring.write_slot(4, SlotRecord(SLOT_READY, generation=9))
+    assert ring.offers.words(5)[4]
+    ring.write_slot(4, SlotRecord(SLOT_FILLING, generation=10))
+    assert ring.offers.words(5) == (0, 0, 1, 0, 0)
+    ring.close()
+
+
 def test_marks_are_a_generation_a_slot(make):
     ring = make(slots=5)
     assert ring.marks(0) == (0,) * 5
@@ -291,4 +308,4 @@ def test_marks_are_a_generation_a_slot(make):
     MARK.pack_into(ring.memory.memory, ring.header.mark_offset(2, 0), 1 << 63)
     assert ring.marks(2) == (1 << 63, 0, 0, 0, 77)
     assert ring.marks(1) == ring.marks(3) == (0,) * 5
-    ring.memory.memory.close()
+    ring.close()

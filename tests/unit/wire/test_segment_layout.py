@@ -19,6 +19,7 @@ from prefetchd.wire.segment_layout import (
     HEADER,
     HEADER_BYTES,
     MARK,
+    OFFER,
     PAGE_BYTES,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
@@ -82,6 +83,7 @@ def areas(header: SegmentHeader) -> list[tuple[int, int, int]]:
     for slot in sorted({0, slots // 2, slots - 1}):
         at = header.slot_record_offset(slot)
         found.append((at, at + SLOT_RECORD.size, 64))
+    found.append((header.offers_offset, header.offers_offset + slots * OFFER.size, PAGE_BYTES))
     for consumer in sorted({0, consumers - 1}) if consumers else ():
         at = header.consumer_record_offset(consumer)
         found.append((at, at + CONSUMER_RECORD.size, 128))
@@ -120,6 +122,7 @@ def test_records_fit_their_rooms_and_no_two_writers_share_a_cache_line():
     assert SLOT_RECORD.size <= SLOT_RECORD_BYTES
     assert CONSUMER_RECORD.size <= CONSUMER_RECORD_BYTES
     assert SLOT_RECORD_BYTES % 64 == CONSUMER_RECORD_BYTES % 64 == 0
+    assert 8 * OFFER.size == 2 * CONSUMERS
 
 
 def test_the_state_comes_first_in_a_slot_record():
@@ -135,6 +138,7 @@ def test_the_picture_has_the_areas_in_the_order_and_sizes_of_the_code():
         "offset 0": 0,
         "SPEC": SPEC_OFFSET,
         "slot_records": SLOT_RECORDS_OFFSET,
+        "offers": EXAMPLE.offers_offset,
         "consumer_records": EXAMPLE.consumer_records_offset,
         "marks": EXAMPLE.marks_offset,
         "payloads": EXAMPLE.payload_offset,
@@ -178,6 +182,7 @@ FIELDS = (
     "daemon generation",
     "consumers",
     "slot record bytes",
+    "offers offset",
     "consumer records offset",
     "marks offset",
     "payload offset",
@@ -189,12 +194,13 @@ FIELDS = (
 )
 DAMAGE = {
     "magic": [b"PFDRINH\0", b"\0" * 8],
-    "version": [0, 1, 2, 4, 1 << 31],
+    "version": [0, 1, 2, 3, 5, 1 << 31],
     "header bytes": [0, 160, 8192],
     "slots": [0, 4, 6, 65, SLOTS_LIMIT + 1, 1 << 63, (1 << 64) - 1],
     "slot bytes": [0, 4096, 8191, 1 << 40, (1 << 64) - 1],
     "consumers": [0, 200, (1 << 32) - 1],
     "slot record bytes": [0, 32, 128],
+    "offers offset": [0, EXAMPLE.offers_offset + 4096, (1 << 64) - 1],
     "consumer records offset": [0, EXAMPLE.consumer_records_offset + 4096, (1 << 64) - 1],
     "marks offset": [0, EXAMPLE.marks_offset - 4096, (1 << 64) - 1],
     "payload offset": [0, EXAMPLE.payload_offset + 1, (1 << 64) - 1],

@@ -162,6 +162,7 @@ SLOT_RECORDS = (
 )
 CONSUMER_RECORD = ConsumerRecord(4321, 7, 2, 301, 100_301, 151, 9, 75, 1_234_567_890_123, 2)
 MARKS = (17, 0, 0, 0, 16)
+OFFERS = (1 << 17, 0, 1 | 1 << 1, 0, 1 << 31)
 RESERVED_SLOTS = 3
 
 PAYLOAD_META: PayloadMeta = place(

@@ -65,6 +65,13 @@ def _segment() -> list[Piece]:
         ),
         *records,
         Piece(
+            "offers",
+            examples.OFFERS,
+            lambda offers: b"".join(map(segment_layout.OFFER.pack, offers)),
+            lambda data: tuple(offer for (offer,) in segment_layout.OFFER.iter_unpack(data)),
+            header.offers_offset,
+        ),
+        Piece(
             "record of consumer 1",
             examples.CONSUMER_RECORD,
             segment_layout.encode_consumer_record,
