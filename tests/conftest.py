@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -17,15 +18,20 @@ import psutil
 import pytest
 
 from prefetchd.cli.snapshot import read_report
-from prefetchd.wire import surroundings
+from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
 from prefetchd.workers.zygote_children import BOOTSTRAP
+from tests.forking.client import close_servers, forked_interpreters
 
 GONE_WITHIN_S = 20.0
 MISSING = re.compile(r"could not import '|is not installed$")
 UNSEEDED = 1 << 40
 """A seed that is too large to be a user's choice: as torch begins."""
+
+LONGEST_FIRST = ("trainers", "reference", "compatibility", "scenario", "contract", "property", "unit")
+"""Directories by how long a file of theirs takes: of several processes none is to be at a long one when the others are
+done."""
 
 # A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,6 +41,19 @@ _instances: dict[str, RuntimePaths] = {}
 
 PACKAGES_VARIABLE = "PREFETCHD_TESTS_PACKAGES"
 """Set to "all" by `make test`, which installs them: a test that a missing package would skip fails."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stable: the order within a file, and of a directory's files, stays."""
+    order = {Path(__file__).parent / directory: place for place, directory in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: min((order[each] for each in item.path.parents if each in order), default=-1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Fixtures of whatever scope included."""
+    with contextlib.nullcontext() if item.get_closest_marker("executed") else forked_interpreters():
+        return (yield)
 
 
 class Daemon:
@@ -77,19 +96,22 @@ class Daemon:
         return sorted(name for name in os.listdir("/dev/shm") if name.startswith(prefix))
 
     def processes(self) -> list[psutil.Process]:
-        """The daemon, its zygotes and its workers, whoever their parent is now."""
+        """The daemon, its zygotes and its workers, whoever their parent is now; not what zygotes fork for a moment."""
+        return [each for each in self._all_processes() if _name(each) not in ("", "prefetchd-help")]
+
+    def _all_processes(self) -> list[psutil.Process]:
         self._note_pid()
         parents = {str(pid) for pid in self._pids}
-        found = []
+        found = [process for process in _forked_processes() if self.paths.process_mark in _memory_files(process)]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 command = process.cmdline()
-                # Zygotes are told their parent's pid, and their forks keep the command line.
+                # Executed zygotes are told their parent's pid, and their forks keep the command line.
                 child = BOOTSTRAP in command[2:3] and command[5] in parents
                 ours = str(self.socket) in command or process.environ().get("PREFETCHD_SOCKET") == str(self.socket)
-                if child or (ours and "prefetchd" in command):
+                if child or (ours and ("prefetchd" in command or "prefetchd.cli.detached" in command)):
                     found.append(process)
                     parents.add(str(process.pid))
         return found
@@ -110,10 +132,15 @@ class Daemon:
 
     def stop_and_check(self) -> None:
         """Stops it if it runs; whatever is left then is an error."""
-        if self.socket.exists():
-            self.command("stop", check=False)
-        psutil.wait_procs(self.processes(), timeout=GONE_WITHIN_S)
-        left = self.processes()
+        deadline_s = time.monotonic() + GONE_WITHIN_S
+        while True:
+            # One that a closed loader has asked for may only be starting.
+            if self.socket.exists():
+                self.command("stop", check=False)
+            left = self._all_processes()
+            if not left or time.monotonic() > deadline_s:
+                break
+            psutil.wait_procs(left, timeout=0.1)
         for process in left:
             process.kill()
         segments = self.segments()
@@ -163,7 +190,7 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def _zygotes_of_torch_alone() -> Iterator[None]:
     """Other tests in this process have imported packages that zygotes would have ready, and no stream here needs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(surroundings, "PRELOADED", ("numpy", "torch"))
+        patch.setattr(process_environment, "PRELOADED", ("numpy", "torch"))
         yield
 
 
@@ -187,6 +214,7 @@ def unseeded() -> None:
 def nothing_is_left() -> Iterator[None]:
     """The whole run leaves no segment, no socket, no lock and no process."""
     yield
+    close_servers()
     ours = tuple(f"{SEGMENT_PREFIX}{instance}-" for instance in _instances)
     segments = [name for name in os.listdir("/dev/shm") if name.startswith(ours)]
     sockets = [paths.socket for paths in _instances.values()]
@@ -195,6 +223,34 @@ def nothing_is_left() -> Iterator[None]:
     assert not segments, f"segments left behind: {segments}"
     assert not files, f"files left behind: {files}"
     assert not (processes := _processes_of(set(map(str, sockets)))), f"processes left behind: {processes}"
+
+
+def _name(process: psutil.Process) -> str:
+    """What it is called; empty once it is gone."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def _forked_processes() -> Iterator[psutil.Process]:
+    """Those that were forked from a trainer, and what they have forked."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("prefetchd-") and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def _memory_files(process: psutil.Process) -> set[str]:
+    """The names of those that the process holds."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for fd in os.scandir(f"/proc/{process.pid}/fd"):
+            with contextlib.suppress(OSError):
+                link = os.readlink(fd.path)
+                if link.startswith("/memfd:"):
+                    found.add(link.removeprefix("/memfd:").split()[0])
+    return found
 
 
 def _processes_of(sockets: set[str]) -> list[list[str]]:

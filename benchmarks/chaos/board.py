@@ -6,7 +6,7 @@ import mmap
 import time
 
 POLL_S = 0.001
-_RUNNING, _ALLOWED, _FIRST = range(3)
+_RUNNING, _ALLOWED, _BEGINS, _FIRST = range(4)
 _CELLS_A_TRAINER = 4
 _TAKEN, _RENEWALS, _FRESH, _BREAKS = range(_CELLS_A_TRAINER)
 
@@ -28,6 +28,12 @@ class Board:
 
     def allow(self, batches: int) -> None:
         self._cells[_ALLOWED] = batches
+        self._cells[_BEGINS] = 0
+
+    def allow_one_each(self) -> None:
+        """Until allow(): who is quick to start must not take what is meant for the slow."""
+        self._cells[_ALLOWED] = 2 * len(self._trainers)
+        self._cells[_BEGINS] = 1
 
     def renew(self, trainer: int, *, fresh: bool) -> None:
         """The trainer closes its loader and makes another one, with fresh= as told."""
@@ -76,7 +82,7 @@ class Board:
     def may_take(self, trainer: int, renewals: int) -> bool:
         """Waits until one more batch is allowed; False when the loader is to be closed instead."""
         while self.running and self.renewals(trainer) == renewals:
-            if self.taken < self.allowed:
+            if self.taken < self.allowed and not (self._cells[_BEGINS] and self.taken_by(trainer)):
                 return True
             time.sleep(POLL_S)
         return False

@@ -39,6 +39,7 @@ RANDOM_ROLES = {
     "worker": 8,
     "trainer": 5,
     "planner": 2,
+    "helper": 1,
     "zygote": 2,
     "env": 1,
     "daemon": 2,
@@ -100,8 +101,9 @@ class Driver:
         """All kills, or as many as there is time for. Raises Stuck."""
         for number in range(len(WORKS)):
             self._start(number)
-        self._board.allow(BATCHES_A_KILL)
+        self._board.allow_one_each()
         self._wait(lambda: all(self._board.taken_by(each) for each in range(len(WORKS))), STUCK_AFTER_S)
+        self._board.allow(self._board.taken)
         in_vain = 0
         order: Order | None = None
         hit = False
@@ -188,7 +190,9 @@ class Driver:
         write_order(self.order_file, 0)
         hit = fired.exists()
         if hit:
-            self._wait(lambda: kills_by_point(self.kill_log)[order.point] > 0, STUCK_AFTER_S)
+            # Whoever has taken the order may have died of its stimulus before it could tell.
+            self._wait(lambda: kills_by_point(self.kill_log)[order.point] > 0, ORDER_WITHIN_S, fails=False)
+            hit = kills_by_point(self.kill_log)[order.point] > 0
         self._note("hit" if hit else "in vain")
         self._steering.tell(order.point, hit=hit)
         return hit
@@ -206,7 +210,11 @@ class Driver:
             alone = [number for number, work in enumerate(WORKS) if not (fresh and work.is_shared)]
             if stimulus.endswith("long batches"):
                 alone = [number for number in alone if WORKS[number].collate_fn is not None]
-            self._board.renew(self._dice.choice(alone), fresh=fresh)
+            several = "loaders" in stimulus
+            for number in alone if several else [self._dice.choice(alone)]:
+                self._board.renew(number, fresh=fresh)
+            if several:
+                return self._kill_one("daemon")
         elif stimulus.startswith("break off"):
             for number, work in enumerate(WORKS):
                 # Of those that do so of themselves: others may come to another order with it.

@@ -1,4 +1,5 @@
-"""The processes of a chaos run, found by what no other process has: the run's own file name in their environment."""
+"""The processes of a chaos run, found by what no other process has: the run's own file name in their environment, or,
+where they were forked from a trainer, the mark of the run's daemons."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from prefetchd.wire.status_layout import HEAD, decode_head
 PF_EXITING = 0x4
 """Of a process' flags, in Linux' include/linux/sched.h."""
 
-ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote", "prefetchd-plan": "planner"}
+ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote", "prefetchd-plan": "planner", "prefetchd-help": "helper"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Processes:
 
     def __init__(self, paths: RuntimePaths, log: str) -> None:
         self._status = "/dev/shm" + paths.status_segment
-        self._mark = f"{LOG_VARIABLE}={log}\0".encode()
+        self._variable = f"{LOG_VARIABLE}={log}\0".encode()
+        self._mark = f"/memfd:{paths.process_mark} "
 
     def all(self) -> list[Found]:
         """Every living one."""
@@ -62,9 +64,17 @@ class Processes:
     def _is_ours(self, pid: int) -> bool:
         try:
             with open(f"/proc/{pid}/environ", "rb") as environment:
-                return self._mark in environment.read() and not is_dead(pid)
+                ours = self._variable in environment.read()
+            return (ours or self._is_marked(pid)) and not is_dead(pid)
         except OSError:
             return False
+
+    def _is_marked(self, pid: int) -> bool:
+        for fd in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(fd.path).startswith(self._mark):
+                    return True
+        return False
 
 
 def _role(pid: int) -> str:

@@ -27,6 +27,10 @@ STIMULI = {
     "client.return.*": "kill the daemon",
     "env.preloaded": "kill the env",
     "env.*": "kill a zygote",
+    "zygote.forked": "new loader",
+    "zygote.introduced": "new loaders without a daemon",
+    "zygote.daemon.gone": "kill the daemon",
+    "zygote.handed.on": "kill the daemon",
     "zygote.started": "kill a zygote",
     "zygote.loaded": "kill a zygote",
     "zygote.*": "kill a worker",
@@ -37,8 +41,11 @@ STIMULI = {
     "daemon.death.*": "kill a worker",
     "daemon.drop.*": "fresh loader",
     "daemon.program.*": "fresh loader",
+    "daemon.fork.heard": "new loader",
+    "daemon.fork.*": "fresh loader",
     "daemon.ring.*": "fresh loader",
     "client.program.*": "fresh loader",
+    "client.fork.*": "new loader",
     "worker.measured": "fresh loader",
     "daemon.files.*": "kill the daemon",
     "daemon.record.unchained": "fresh loader of long batches",
@@ -56,7 +63,7 @@ STIMULI = {
 # Who is started again so slowly that, after a death, an order to such a point can still be placed.
 SLOW_STARTERS = {"daemon": "*", "env": "*", "worker": "worker.*"}
 
-DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env"}
+DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env", "new loaders without a daemon"}
 DEAR_ROLES = {"daemon", "env"}
 
 # Several deaths of this kind in a row, with nothing done in between, are an error by design.

@@ -60,6 +60,8 @@ def start_trainer(work: Work, number: int, life: int, seed: int, board: Board, d
         die_with_parent(parent)
         name_process("chaos-trainer")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if work.executed:
+            os.environ["PREFETCHD_START"] = "exec"
         journal.write("life", life=life, pid=os.getpid())
         _Trainer(work, number, random.Random(f"{seed} {number} {life}"), board, journal, directory).run()
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.scenario.oracle import SAMPLE, batch_at, derive, iterable_epoch
 Position = tuple[int, int]
 
 LONG_WAIT_S = 0.1
+MOST_SLOTS_A_BATCH = 3
 SEARCHED = 3
 """Epochs around a position in which a wrong batch is looked for."""
 
@@ -95,12 +97,14 @@ class Trail:
         self.longest_start_s = 0.0
         self.lives: list[float] = []
         """When a life, or a loader, of it began."""
+        self.begins: list[tuple[float, Position]] = []
+        """When a life, or a loader, began, and where."""
         self.resets: list[float] = []
         """When it asked for another ring, or went back."""
         self.closes: list[float] = []
         """When a loader of it was closed in order."""
-        self.yields: dict[Position, float] = {}
-        """When a position was yielded last."""
+        self.yields: dict[Position, list[float]] = {}
+        """When a position was yielded."""
         self._path = path
         self._oracle = oracle
         self._offset = 0
@@ -143,6 +147,7 @@ class Trail:
             self._blame("error", line["text"])
         elif what in ("life", "loader"):
             self.lives.append(line["at"])
+            self.begins.append((line["at"], self._expected))
             if line.get("fresh") or self._asks_anew:
                 # No daemon need have heard of it before; one may have though the trainer was killed.
                 self.resets.append(line["at"])
@@ -170,7 +175,28 @@ class Trail:
             kind = "torn" if is_ is None else "reordered"
             self._blame(kind, f"told as {told}, with the content of {is_ or 'no batch at all'}")
         self._expected = (epoch, after)
-        self.yields[told] = line["at"]
+        self.yields.setdefault(told, []).append(line["at"])
+
+    def made_room(self, position: Position, since_s: float, until_s: float) -> bool:
+        """True when the batch need not have been kept: its ring had no trainer at some time between these, and so half
+        of it was for one that begins again; there is no room then for what lies further ahead than the other half."""
+        ahead = max(1, (self.work.buffer - self.work.lookback) // 2 // MOST_SLOTS_A_BATCH)
+        return any(
+            since_s < at_s < until_s and self._batches(position) >= self._batches(stood) + ahead
+            for at_s, stood in self.begins
+        )
+
+    def made_for_another(self, position: Position, since_s: float, until_s: float) -> bool:
+        """True when it had yielded the batch, and nobody was there as it was made once more: it is for a run that
+        begins again."""
+        had = any(since_s < at_s < until_s for at_s in self.yields.get(position, ()))
+        follows_s = min((at_s for times in self.yields.values() for at_s in times if at_s >= until_s), default=math.inf)
+        begins_s = min((at_s for at_s in self.lives if at_s >= until_s), default=math.inf)
+        return had and begins_s <= follows_s
+
+    def _batches(self, position: Position) -> int:
+        """How many come before it."""
+        return position[0] * self.work.steps + position[1]
 
     def _blame(self, kind: str, text: str) -> None:
         self.wrongs[kind] += 1
@@ -213,11 +239,14 @@ def recomputed(
     trails: list[Trail],
 ) -> tuple[list[str], int, int]:
     """Batches that were ready when a daemon died and were made again: in words those for which there was no reason;
-    then how many had one (a daemon was stopped in order meanwhile, and its rings with it; a trainer of the stream began
-    anew, and may have been handed them before: where there is a lookback that is none, but that it went back or asked
-    for another ring; or it closed its loader while there was no daemon, and took the ring with it; or one of two had
-    yielded them, and the other was too far behind for them to be kept); then of how many batches all this was asked.
-    `served` are when daemons began to serve, `stops` when they were told to stop."""
+    then how many had one; then of how many batches all this was asked. `served` are when daemons began to serve,
+    `stops` when they were told to stop.
+
+    Reasons: a daemon was stopped in order meanwhile, and its rings with it. A trainer of the stream began anew, and may
+    have been handed them before; where there is a lookback that is none, but that it went back or asked for another
+    ring. Nobody was there for a while, and half of the ring was for a run that begins again: they made room for its
+    batches, or are these. It closed its loader while there was no daemon, and took the ring with it. One of two had
+    yielded them, and the other was too far behind for them to be kept."""
     unexcused, excused, asked = [], 0, 0
     ends = [death.seen_s for death in deaths]
 
@@ -240,9 +269,12 @@ def recomputed(
             beginnings = [trail.resets if work.lookback else trail.lives for trail in consumers]
             reasons = [*stops, *itertools.chain.from_iterable(beginnings)]
             reasons += [at_s for trail in consumers for at_s in trail.closes if no_daemon_at(at_s)]
-            if len(consumers) > 1:
-                reasons += [trail.yields.get((batch.epoch, batch.step), 0.0) for trail in consumers]
-            if any(death.seen_s < at_s < made_s for at_s in reasons):
+            # Whoever is ahead and waits for a slot takes it from whoever is behind: also long after it had this batch.
+            place, shared = (batch.epoch, batch.step), len(consumers) > 1
+            had = shared and any(min(trail.yields.get(place, [made_s])) < made_s for trail in consumers)
+            had = had or any(trail.made_for_another(place, death.at_s, made_s) for trail in consumers)
+            had = had or any(trail.made_room(place, death.seen_s, made_s) for trail in consumers)
+            if had or any(death.seen_s < at_s < made_s for at_s in reasons):
                 excused += 1
             else:
                 unexcused.append(

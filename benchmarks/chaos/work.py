@@ -8,6 +8,7 @@ import hashlib
 import os
 import random
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,6 +46,18 @@ class Dice(Dataset[Any]):
         os.close(fd)
 
 
+class Locked(Dice):
+    """Cannot be pickled: only a fork has it."""
+
+    def __init__(self, length: int, width: int, sample_s: float, notes: str = "") -> None:
+        super().__init__(length, width, sample_s, notes)
+        self.lock = threading.Lock()
+
+    def __getitem__(self, index: int) -> Any:
+        with self.lock:
+            return super().__getitem__(index)
+
+
 class Shards(IterableDataset[Any]):
     """Item i draws from every generator. The first shards have more of them."""
 
@@ -77,7 +90,7 @@ class Work:
     With `lookback` it often begins a new life as many batches earlier, at most. With a `generator` the order is what
     DataLoader makes of one that begins with `seed`; if it `reseeds`, of one that begins anew with each epoch, which
     nobody can foresee. With `shards` the dataset is an iterable one. With `files` the stream is a declared one, and its
-    batches are files."""
+    batches are files. `executed` trainers are not forked, and what is `locked` cannot be pickled."""
 
     name: str
     seed: int
@@ -96,6 +109,8 @@ class Work:
     reseeds: bool = False
     shards: int = 0
     files: bool = False
+    executed: bool = False
+    locked: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -126,11 +141,11 @@ class Work:
     def dataset(self, notes: str = "") -> Dice | Shards:
         if self.shards:
             return Shards(self.length, self.width)
-        return Dice(self.length, self.width, self.sample_s, notes)
+        return (Locked if self.locked else Dice)(self.length, self.width, self.sample_s, notes)
 
 
 WORKS = (
-    Work("small ring", 11, 50, 4, buffer=4, sample_s=0.001, keeps=1, breaks=0.02),
+    Work("small ring", 11, 50, 4, buffer=4, sample_s=0.001, keeps=1, breaks=0.02, executed=True),
     Work(
         "whole batches",
         12,
@@ -144,7 +159,7 @@ WORKS = (
         lookback=3,
     ),
     Work("first of two", 13, 64, 4, buffer=8, stream="shared", keeps=2),
-    Work("second of two", 13, 64, 4, buffer=8, stream="shared"),
+    Work("second of two", 13, 64, 4, buffer=8, stream="shared", executed=True),
     Work(
         "larger ring",
         14,
@@ -158,7 +173,8 @@ WORKS = (
         breaks=0.01,
         lookback=6,
     ),
-    Work("with a generator", 15, 60, 4, buffer=8, generator=True, keeps=1),
+    Work("with a generator", 15, 60, 4, buffer=8, generator=True, keeps=1, executed=True),
+    Work("with a lock", 20, 56, 4, buffer=8, keeps=1, breaks=0.02, locked=True),
     Work("reseeded", 16, 40, 4, buffer=8, generator=True, reseeds=True, breaks=0.03),
     Work("first sampled", 19, 48, 4, buffer=8, stream="sampled", generator=True, reseeds=True, keeps=1, breaks=0.02),
     Work("second sampled", 19, 48, 4, buffer=8, stream="sampled", generator=True, reseeds=True, breaks=0.02),

@@ -4,6 +4,12 @@ from prefetchd_client import PrefetchLoader
 loader = PrefetchLoader(dataset, batch_size=64, shuffle=True)      # or PrefetchLoader.wrap(dataloader)
 """
 
+# ruff: noqa: E402
+from prefetchd_client.early_start import begin_early
+
+# Before anything is imported that takes long.
+begin_early()
+
 from prefetchd_client.batch_directory import BatchDirectory
 from prefetchd_client.loader import PrefetchLoader
 from prefetchd_client.sample_cache import SampleCache

@@ -6,6 +6,7 @@ speed and never copied when it is dense.
 
 from __future__ import annotations
 
+import ctypes
 import marshal
 import mmap
 import os
@@ -22,6 +23,9 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _PLAIN_KINDS = frozenset("biufcmMSU")
 _LONG_DOUBLES = frozenset("gG")
+_PIECE_BYTES = 64 << 20
+# Where numpy 1 had it.
+_byte_bounds: Any = getattr(getattr(np.lib, "array_utils", np), "byte_bounds")  # noqa: B009
 
 
 def array_values(array: Array) -> Sequence[object]:
@@ -76,6 +80,35 @@ def tensor_values(tensor: torch.Tensor) -> Sequence[object] | None:
         except (RuntimeError, TypeError, NotImplementedError):
             return None
         return ["content", head, xxhash.xxh3_128_digest(content.data), attributes]
+
+
+def memory_block(array: object) -> tuple[int, int] | None:
+    """(address, bytes) of the memory that an array or a tensor on the CPU looks at, from its first to its last byte;
+    None where there is none, or it is a file's, which others may write to."""
+    if isinstance(array, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            if array.layout is not torch.strided or not array.is_cpu or array.is_nested or array.is_quantized:
+                return None
+            storage = array.untyped_storage()
+            return (storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
+    if not isinstance(array, np.ndarray) or not array.size or _mapped_file(array) is not None:
+        return None
+    low, high = _byte_bounds(array)
+    return low, high - low
+
+
+def content_digest(array: object) -> bytes | None:
+    """Of all bytes of its memory_block; None where there is none. At memory speed, in pieces that a signal can come
+    between."""
+    block = memory_block(array)
+    if block is None:
+        return None
+    address, nbytes = block
+    content = xxhash.xxh3_128()
+    for at in range(0, nbytes, _PIECE_BYTES):
+        piece = min(_PIECE_BYTES, nbytes - at)
+        content.update((ctypes.c_char * piece).from_address(address + at))
+    return content.digest()
 
 
 def storage_values(storage: torch.UntypedStorage) -> Sequence[object]:

@@ -81,13 +81,13 @@ class _ByName(Introduction):
     def __init__(self, paths: RuntimePaths, spec: StreamSpec) -> None:
         super().__init__(paths, spec, {}, shared=True)
 
-    def reach(self) -> socket.socket:
+    def reach(self) -> tuple[socket.socket, bool]:
         sock = connect(self._paths)
         if sock is None:
             raise DaemonUnavailableError(
                 f"no daemon serves {self._paths.socket}: start one with `prefetchd run --config FILE`"
             )
-        return sock
+        return sock, True
 
     def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
         whole = super().hello(stream, cursors, attachment)

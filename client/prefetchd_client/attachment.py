@@ -24,18 +24,18 @@ from prefetchd.wire.segment_layout import (
     CONSUMER_RECORD,
     DAEMON_LOCK_OFFSET,
     DEPARTED,
+    HEADER_BYTES,
     MARK,
     MEMORY_MODE,
     MEMORY_MODE_OFFSET,
     MEMORY_MODES,
-    RESERVED_SLOTS,
-    RESERVED_SLOTS_OFFSET,
     SLOT_SPAN,
     SLOT_SPAN_OFFSET,
     SPEC_OFFSET,
     WAIT_BOUNDS_US,
     WAIT_COUNTS,
     WAIT_COUNTS_OFFSET,
+    decode_header,
     decode_slot_record,
 )
 from prefetchd.wire.stream_spec import decode_spec
@@ -58,8 +58,9 @@ class _Counts:
     waits: list[int] = dataclasses.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_US))
 
 
-class AdoptedMeanwhile(Exception):  # noqa: N818 - no error
-    """Another daemon goes on with the ring: what the one that has opened it offered may be something else now."""
+class NotOurs(Exception):  # noqa: N818 - no error
+    """Another daemon goes on with the ring: what the one that has opened it offered may be something else now. Or
+    another process has our record's lock: it would be taken to live when we do not, and we to be dead when it is."""
 
 
 class Attachment:
@@ -71,17 +72,22 @@ class Attachment:
 
     def __init__(self, fd: int, consumer: int, generation: int, former: Attachment | None = None) -> None:
         """Takes `fd` over, which came from the daemon of that `generation`, and the counts of the `former` attachment
-        on. Raises ProtocolError when it is no ring, AdoptedMeanwhile."""
-        # A description of our own: the lock on our record must end with this process.
-        own = reopen(fd)
-        os.close(fd)
-        # First the lock, then the header: a daemon that adopts the ring writes its generation there before it looks
-        # for the locks of those that it has to wait for. Either it sees ours, or we see that.
-        try_lock(own, CONSUMER_LOCK_OFFSET + consumer)
-        self.ring = RingMemory(own)
-        if self.ring.header.daemon_generation != generation:
+        on. Raises ProtocolError when it is no ring, NotOurs."""
+        # A description of our own, that nothing maps: the lock on our record must end with this process, and a mapping
+        # keeps its description for as long as a fork of ours has tensors that look at it.
+        self._lock_fd = reopen(fd)
+        try:
+            # First the lock, then the header: a daemon that adopts the ring writes its generation there before it looks
+            # for the locks of those that it has to wait for. Either it sees ours, or we see that.
+            locked = try_lock(self._lock_fd, CONSUMER_LOCK_OFFSET + consumer)
+            self.ring = RingMemory(fd)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        if not locked or self.ring.header.daemon_generation != generation:
             self.ring.close()
-            raise AdoptedMeanwhile
+            os.close(self._lock_fd)
+            raise NotOurs
         self.consumer = consumer
         kill_point("client.ring.attached")
         self._reader = BatchReader()
@@ -174,7 +180,7 @@ class Attachment:
     @property
     def slots(self) -> int:
         """Slots of the ring that have memory by now."""
-        return int(RESERVED_SLOTS.unpack_from(self.ring.memory, RESERVED_SLOTS_OFFSET)[0])
+        return self.ring.reserved_slots
 
     def note_yield(self, cursor: int, epoch: int, step: int, waited_us: int) -> int:
         """Writes this consumer's record: the position that is about to be yielded, and how long it took. Returns the
@@ -217,10 +223,12 @@ class Attachment:
     def reclaim(self) -> None:
         """Unlinks ring and program if their daemon is dead and nobody else consumes the stream: the next daemon may be
         long in coming."""
-        fd, header = self.ring.fd, self.ring.header
+        fd, header = self._lock_fd, self.ring.header
         if is_locked(fd, CONSUMER_LOCK_OFFSET, header.consumers) or not try_lock(fd, DAEMON_LOCK_OFFSET):
             return
-        for path in (os.readlink(f"/proc/self/fd/{fd}"), SHARED_MEMORY + header.program_name):
+        # Its program may have been named since we mapped it.
+        named = decode_header(self.ring.memory[:HEADER_BYTES], len(self.ring.memory)).program_name
+        for path in (os.readlink(f"/proc/self/fd/{fd}"), SHARED_MEMORY + named):
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
@@ -252,3 +260,6 @@ class Attachment:
         self._when_all_are_dropped = None
         self.take_released()
         self.ring.close()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import socket
 import struct
 import subprocess
@@ -95,49 +98,107 @@ def start_daemon(paths: RuntimePaths) -> None:
     """
     failure: DaemonUnavailableError | None = None
     for _ in range(MOST_FAILED_STARTS):
-        process = launch(paths)
-        try:
-            process.wait(START_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        launch = Launch(paths)
+        if not launch.wait(START_TIMEOUT_S):
+            launch.end()
             raise DaemonUnavailableError(
                 f"the daemon did not start within {START_TIMEOUT_S:.0f} s; {what_it_says(paths)}"
-            ) from None
-        failure = outcome(process, paths)
+            )
+        failure = launch.failure()
         if failure is None:
             return
     assert failure is not None
     raise failure
 
 
-def launch(paths: RuntimePaths, config: bytes = b"") -> subprocess.Popen[bytes]:
-    """Begins to start a daemon, with the configuration file `config` if there is one; the process ends when the daemon
-    serves, or cannot (see outcome). Does not block. Raises DaemonUnavailableError when no process can be started."""
-    command = [sys.executable, "-m", "prefetchd", "run", "--detach", "--socket", os.fspath(paths.socket)]
-    command += ["--idle-exit", str(IDLE_EXIT_S), "--reset-affinity"]
-    command += ["--config", os.fsdecode(config)] if config else []
-    # The trainer may have made our modules importable by other means than an installation.
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry))
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env=environment,
-        )
-    except OSError as error:
-        raise DaemonUnavailableError(f"no daemon can be started with {sys.executable}: {error.strerror}") from None
+_left: list[subprocess.Popen[bytes]] = []
+"""Launches that nobody waits for, and that have not ended."""
 
 
-def outcome(process: subprocess.Popen[bytes], paths: RuntimePaths) -> DaemonUnavailableError | None:
-    """What became of a launch that has ended; None when a daemon serves."""
-    output, _ = process.communicate()
-    if not process.returncode:
-        return None
-    said = output.decode("utf-8", "replace").strip()
-    return DaemonUnavailableError(
-        f"the daemon did not start (exit {process.returncode}): {said}; {what_it_says(paths)}"
-    )
+def reap_launches() -> None:
+    """Those that have ended leave nothing behind. Does not block."""
+    _left[:] = [process for process in _left if process.poll() is None]
+
+
+class Launch:
+    """A daemon that is being started. May be forked with the process that it belongs to: then one of both goes on with
+    it, and the other one leave()s it."""
+
+    def __init__(self, paths: RuntimePaths, config: bytes = b"", environment: bytes = b"") -> None:
+        """Begins, with the configuration file `config` if there is one. The daemon prepares itself for loaders of that
+        `environment`, encoded. Does not block. Raises DaemonUnavailableError when no process can be started."""
+        command = [sys.executable, "-m", "prefetchd.cli.detached", os.fspath(paths.socket), str(IDLE_EXIT_S)]
+        command += [os.fsdecode(config)] if config else []
+        # The trainer may have made our modules importable by other means than an installation.
+        variables = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry))
+        self._paths = paths
+        self._owner = os.getpid()
+        reap_launches()
+        told = _file_of(environment) if environment else subprocess.DEVNULL
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=told,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=variables,
+            )
+        except OSError as error:
+            raise DaemonUnavailableError(f"no daemon can be started with {sys.executable}: {error.strerror}") from None
+        finally:
+            if told >= 0:
+                os.close(told)
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a fork that goes on with it needs."""
+        assert self._process.stdout is not None
+        return [self._pidfd, self._process.stdout.fileno()]
+
+    def wait(self, timeout_s: float) -> bool:
+        """True once the daemon serves, or cannot: failure() tells which."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def failure(self) -> DaemonUnavailableError | None:
+        """None when a daemon serves, or may. After wait()."""
+        assert self._process.stdout is not None
+        said = self._process.stdout.read().decode("utf-8", "replace").strip()
+        code = self._process.wait() if os.getpid() == self._owner else None
+        self.leave()
+        # Of another's child nobody tells the exit code; one that serves says nothing.
+        if code == 0 or (code is None and not said):
+            return None
+        how = f" (exit {code})" if code is not None else ""
+        return DaemonUnavailableError(f"the daemon did not start{how}: {said}; {what_it_says(self._paths)}")
+
+    def end(self) -> None:
+        """Gives it up: what has detached itself by now goes on."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if os.getpid() == self._owner:
+            self._process.wait()
+        self.leave()
+
+    def leave(self) -> None:
+        """Has nothing more to do with it; whoever started it reaps it in the end. Idempotent."""
+        assert self._process.stdout is not None
+        if self._pidfd >= 0:
+            self._process.stdout.close()
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if os.getpid() != self._owner:
+            # In a fork: it is the parent's child.
+            self._process.returncode = 0
+        elif self._process.poll() is None and self._process not in _left:
+            _left.append(self._process)
+
+
+def _file_of(content: bytes) -> int:
+    fd = os.memfd_create("prefetchd-environment", os.MFD_CLOEXEC)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -19,7 +19,8 @@ import torch
 from prefetchd.wire.batch_file import NAMES_BY_CODE, decode_header, file_name
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.stream_spec import Position
-from prefetchd_client.tensors import SkeletonUnpickler, from_main
+from prefetchd_client.class_lookup import KINDS, find_named
+from prefetchd_client.tensors import SkeletonUnpickler
 
 
 def read_batch(directory: str, position: Position) -> Any:
@@ -56,9 +57,9 @@ class _Unpickler(SkeletonUnpickler):
         self._made: dict[str, Any] = {}
 
     def persistent_load(self, pid: Any) -> Any:
+        if pid[0] in KINDS:
+            return find_named(pid)
         kind, name = pid
-        if kind == "main":
-            return from_main(name)
         if kind not in ("tensor", "array"):
             raise ProtocolError(f"a batch file with a persistent id of kind {kind!r}")
         # The same object in two places of the batch stays one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import time
@@ -11,6 +12,8 @@ from collections import deque
 from prefetchd.wire.errors import DaemonUnavailableError, ProtocolError
 from prefetchd.wire.framing import encode, receive_with_fds
 from prefetchd.wire.messages import Message
+
+SEND_WITHIN_S = 10.0
 
 
 class Connection:
@@ -44,15 +47,30 @@ class Connection:
         self._outbox.append(packet)
         self.flush()
 
-    def send_with_fd(self, message: Message, fd: int) -> None:
-        """Sends one packet with a descriptor; only before the stream runs. Silent on a closed connection, as send().
-        Raises BlockingIOError."""
-        try:
-            socket.send_fds(self._sock, [encode(message)], [fd])
-        except BlockingIOError:
-            raise
-        except OSError:
-            self._end_sending()
+    def send_with_fds(self, message: Message, fds: list[int]) -> None:
+        """Sends one packet with descriptors, which stay the caller's, after all that waits to be sent. Silent on a
+        closed connection, as send(). Raises BlockingIOError when the daemon does not take it within SEND_WITHIN_S."""
+        if not self.is_open or not self._takes_more:
+            return
+        deadline_s = time.monotonic() + SEND_WITHIN_S
+        while True:
+            try:
+                self.flush()
+                if not self._outbox:
+                    socket.send_fds(self._sock, [encode(message)], fds)
+                    return
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._end_sending()
+                return
+            if not self._takes_more:
+                return
+            if time.monotonic() >= deadline_s:
+                raise BlockingIOError(errno.EAGAIN, "the daemon does not read")
+            poll = select.poll()
+            poll.register(self._sock, select.POLLOUT)
+            poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
 
     def flush(self) -> None:
         """Sends what waits, as far as the daemon takes it."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from prefetchd.wire.messages import BEFORE, BatchFailed, EpochStates, Published, Recall
+from prefetchd.wire.messages import (
+    AWAITED,
+    BEFORE,
+    LIVING,
+    PROPOSED,
+    BatchFailed,
+    EpochStates,
+    Published,
+    Recall,
+)
 from prefetchd.wire.shard_states import ShardState
 
 
@@ -18,7 +27,9 @@ class ClientCursor:
     Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
     with what the iterator `began_with`. Its epoch may be planned anew at any time, by what this trainer or another one
     has said: that is told before a batch of the new plan, and is to be compared then.
-    `yielded` batches it has had in this process.
+    `yielded` batches it has had in this process; `told_length` is what len() of an iterable dataset had told when the
+    iterator was made.
+    One that was `proposed` is placed only if nothing of the stream was there before.
     `epoch` is the loader's; to the daemon it is `plan_epoch`, which is 0 where all epochs are equal."""
 
     number: int
@@ -27,12 +38,14 @@ class ClientCursor:
     waiting: bool
     plan_epoch: int
     yielded: int = 0
+    told_length: int | None = None
     offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
     voids: dict[int, int] = dataclasses.field(default_factory=dict)
     steps: int | None = None
     states: dict[int, EpochStates] = dataclasses.field(default_factory=dict)
     began_with: EpochStates | None = None
     compared: bool = False
+    proposed: bool = False
     shard_states: dict[int, ShardState] = dataclasses.field(default_factory=dict)
 
     @property
@@ -41,6 +54,12 @@ class ClientCursor:
         while self.step in self.voids:
             self.step = self.voids.pop(self.step)
         return self.step in self.offers
+
+
+def _waiting_as_told(cursor: ClientCursor) -> int:
+    if not cursor.waiting:
+        return LIVING
+    return PROPOSED if cursor.proposed else AWAITED
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - it is none
@@ -60,9 +79,9 @@ class Cursors:
     def get(self, number: int) -> ClientCursor | None:
         return self._cursors.get(number)
 
-    def new(self, epoch: int, step: int, plan_epoch: int) -> ClientCursor:
+    def new(self, epoch: int, step: int, plan_epoch: int, *, proposed: bool = False) -> ClientCursor:
         """A waiting cursor."""
-        cursor = ClientCursor(self._next, epoch, step, True, plan_epoch)
+        cursor = ClientCursor(self._next, epoch, step, True, plan_epoch, proposed=proposed)
         self._next += 1
         self._cursors[cursor.number] = cursor
         return cursor
@@ -83,7 +102,7 @@ class Cursors:
 
     def told(self) -> tuple[tuple[int, ...], ...]:
         """(number, epoch, step, waiting) of each, as Hello says it."""
-        return tuple((each.number, each.plan_epoch, each.step, int(each.waiting)) for each in self)
+        return tuple((each.number, each.plan_epoch, each.step, _waiting_as_told(each)) for each in self)
 
     def forget_offers(self) -> None:
         """Another daemon begins anew with its offers."""

@@ -23,10 +23,10 @@ from torch.utils.data import IterableDataset
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.framing import send
 from prefetchd.wire.messages import Declared, LoadFailed
+from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import encode_spec
-from prefetchd.wire.surroundings import current_environment
 from prefetchd_client.program_pickle import pickle_program, write_program
 from prefetchd_client.stream_request import StreamRequest, stream_request
 
@@ -80,7 +80,7 @@ def request_for(declared: dict[str, Any]) -> StreamRequest:
         on_error=declared["on_error"],
         deterministic=False if are_counted else None,
         fingerprint_extra=declared["fingerprint_extra"] or None,
-    )
+    ).identified()
     request.parts["dataset"] = Made(declared["dataset"], declared["dataset_args"])
     return request
 

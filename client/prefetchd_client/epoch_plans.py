@@ -70,6 +70,12 @@ class EpochPlans:
         if after is not None and end is not None and self._assumptions.states == after.states:
             self._assumptions.set(end.states)
 
+    def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
+        """As ended(), before the end is known."""
+        after = cursor.states.get(AFTER_FIRST)
+        if after is not None and self._assumptions.states == after.states:
+            run_out()
+
     def _say(self, assumption: Assume) -> None:
         self._said = assumption
         self._send(assumption)

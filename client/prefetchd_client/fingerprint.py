@@ -25,7 +25,6 @@ import itertools
 import marshal
 import pathlib
 import platform
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -35,6 +34,7 @@ import xxhash
 
 from prefetchd_client.code_digest import MARSHAL_VERSION
 from prefetchd_client.object_parts import Rule, rule_for
+from prefetchd_client.quiet import quiet
 
 ENVIRONMENT = "<environment>"
 """The name in describe() for the versions of Python, torch and numpy, which count for every stream."""
@@ -54,22 +54,25 @@ _CHUNK = 4096
 _REMEMBERED_LENGTH = 1024
 
 
-def fingerprint(parts: Mapping[str, object], masked: Iterable[object] = ()) -> str:
+Plain: TypeAlias = dict[int, tuple[object, bytes]]
+"""Large plain data by id: the container, and the digest of what it holds."""
+
+
+def fingerprint(parts: Mapping[str, object], masked: Iterable[object] = (), plain: Plain | None = None) -> str:
     """32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only that they are there
-    counts. Blocks while it reads all they hold."""
+    counts. Blocks while it reads all they hold, but for what is in `plain`, which is added to."""
     content = Digest()
-    for name, digest in sorted(describe(parts, masked).items()):
+    for name, digest in sorted(describe(parts, masked, plain).items()):
         content.update(f"{len(name)}:{name}{digest}".encode())
     return content.hexdigest()
 
 
-def describe(parts: Mapping[str, object], masked: Iterable[object] = ()) -> dict[str, str]:
+def describe(parts: Mapping[str, object], masked: Iterable[object] = (), plain: Plain | None = None) -> dict[str, str]:
     """The digest of each part, and of ENVIRONMENT: which of them changed when the fingerprint did."""
     environment = (platform.python_version_tuple()[:2], str(torch.__version__), np.__version__)
-    plain: dict[int, tuple[object, bytes]] = {}
-    with warnings.catch_warnings():
-        # Some objects warn when they are taken apart; pickling will warn again.
-        warnings.simplefilter("ignore")
+    plain = {} if plain is None else plain
+    # Some objects warn when they are taken apart; pickling will warn again.
+    with quiet():
         hidden = frozenset(map(id, masked))
         digests = {name: Walk(plain, hidden).digest(value) for name, value in parts.items()}
         return {**digests, ENVIRONMENT: Walk(plain).digest(environment)}
@@ -93,7 +96,7 @@ class Walk:
     one object depends on interning. `plain` remembers large plain data over the walks, and keeps it alive.
     """
 
-    def __init__(self, plain: dict[int, tuple[object, bytes]], masked: frozenset[int] = frozenset()) -> None:
+    def __init__(self, plain: Plain, masked: frozenset[int] = frozenset()) -> None:
         self._masked = masked
         self.content = Digest()
         self.stack: list[object] = []
@@ -123,6 +126,11 @@ class Walk:
         return self.content.hexdigest()
 
     def take_container(self, value: Sequence[object] | dict[object, object], kind: type) -> None:
+        known = self._plain_digests.get(id(value))
+        if known is not None:
+            length = len(value) * (2 if kind is dict else 1)
+            self.content.update(b"plain %b:%d;" % (kind.__name__.encode(), length) + known[1])
+            return
         rows: Sequence[object] = [*value, *value.values()] if isinstance(value, dict) else value
         if is_plain(rows):
             self.content.update(b"plain %b:%d;" % (kind.__name__.encode(), len(rows)))
@@ -137,13 +145,12 @@ class Walk:
     def _plain_bytes(self, value: object, rows: Sequence[object]) -> bytes:
         if len(rows) < _REMEMBERED_LENGTH:
             return _marshalled(rows)
-        known = self._plain_digests.get(id(value))
-        if known is None:
-            content = Digest()
-            for chunk in _chunks(rows):
-                content.update(_marshalled(chunk))
-            known = self._plain_digests[id(value)] = (value, content.digest())
-        return known[1]
+        content = Digest()
+        for chunk in _chunks(rows):
+            content.update(_marshalled(chunk))
+        digest = content.digest()
+        self._plain_digests[id(value)] = (value, digest)
+        return digest
 
     def _set(self, value: Collection[object], kind: type) -> None:
         elements = list(value)
@@ -220,7 +227,9 @@ def _is_plain_chunk(level: Sequence[object]) -> bool:
         if not kinds.isdisjoint(_ATOMS):
             level = [value for value in level if type(value) in _CONTAINERS]
         nested = cast("Sequence[Collection[object]]", level)
-        if sum(map(len, nested)) > _PLAIN_WIDTH:
+        lengths = list(map(len, nested))
+        # A long one inside has a digest of its own, which may be known.
+        if sum(lengths) > _PLAIN_WIDTH or max(lengths) >= _REMEMBERED_LENGTH:
             return False
         deeper = list(itertools.chain.from_iterable(nested))
         if dict in kinds:

@@ -5,7 +5,7 @@ The one place where the client imports more of prefetchd than its wire: see docs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prefetchd.wire.shard_states import ShardState
@@ -19,7 +19,7 @@ class InlineStream:
 
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
         self.name = spec.name
-        self.is_new = True
+        self.fork = None
         self._batches = InlineBatches(spec, parts)
         self._next_cursor = 1
         self._yielded = 0
@@ -34,6 +34,10 @@ class InlineStream:
     def has_cursors(self) -> bool:
         """Of none is anything kept."""
         return False
+
+    def take_first_cursor(self) -> ClientCursor | None:
+        """Nothing is filled ahead."""
+        return None
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         cursor = ClientCursor(self._next_cursor, epoch, step, True, epoch)
@@ -74,6 +78,9 @@ class InlineStream:
 
     def assume(self, epoch: int) -> None:
         """The sampler is the trainer's own."""
+
+    def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
+        """It runs its sampler as the batches are made."""
 
     def ended(self, cursor: ClientCursor) -> None:
         """It has left its generators as they are."""

@@ -16,6 +16,9 @@ class Epochs(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def told_length(self) -> int | None: ...
+
     def begin_epoch(self) -> tuple[Session, ClientCursor]: ...
 
     def next_batch(self, session: Session, cursor: ClientCursor) -> Any: ...
@@ -31,13 +34,16 @@ class PrefetchIterator(Iterator[Any]):
         self._cursor: ClientCursor | None = None
         self._session: Session | None = None
         self._ended = False
+        self._told_length = loader.told_length
 
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
         if self._cursor is None or self._session is None:
             self._session, self._cursor = self._loader.begin_epoch()
-            weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor)
+            self._cursor.told_length = self._told_length
+            # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
+            weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
             return self._loader.next_batch(self._session, self._cursor)
         except EndOfEpoch:
@@ -52,6 +58,11 @@ class PrefetchIterator(Iterator[Any]):
     def _attachment(self) -> Attachment | None:
         """The ring that batches come out of, or None as long as there is none."""
         return self._session.attachment if self._session is not None else None
+
+    @property
+    def _num_yielded(self) -> int:
+        """As DataLoader's iterator counts: batches of this iterator."""
+        return self._cursor.yielded if self._cursor is not None else 0
 
     def __len__(self) -> int:
         return len(self._loader)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import Farewell, Hello, Message, Refused, WaitNamed, Welcome
+from prefetchd.wire.messages import Deciding, Farewell, ForkWanted, Hello, Message, Refused, WaitNamed, Welcome
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd_client.autostart import what_it_says
 from prefetchd_client.connection import Connection, unexpected
@@ -24,9 +25,9 @@ ATTEMPTS = 8
 class Link:
     """One thread at a time. Sends and receives as Connection does; a daemon that wants the program gets it."""
 
-    def __init__(self, paths: RuntimePaths, introduction: Introduction, hello: Hello) -> None:
-        """Reaches a daemon, says `hello` and waits for the `welcome`. Raises DaemonUnavailableError,
-        DaemonRefusedError and other refusals, UnpicklableError, NoSpaceError."""
+    def __init__(self, paths: RuntimePaths, introduction: Introduction, hello: Callable[[], Hello]) -> None:
+        """Reaches a daemon, says `hello` and waits for the `welcome`, unless the daemon has yet to start or to decide.
+        Raises DaemonUnavailableError, DaemonRefusedError and other refusals, UnpicklableError, NoSpaceError."""
         self._paths = paths
         self._introduction = introduction
         self._supervised, self._config = False, b""
@@ -35,27 +36,43 @@ class Link:
         self._is_new = False
         self.returns = 0
         """Daemons that have welcomed us after the first."""
+        self.welcome: Welcome | None = None
+        """What was answered at once; None when it is to be received yet."""
         for attempts_left in reversed(range(ATTEMPTS)):
-            self._connection = Connection(introduction.reach())
+            sock, is_answered = introduction.reach()
+            self._connection = Connection(sock)
             try:
-                self.welcome = self._open(hello)
+                introduction.prepare_fork()
+                self._connection.send(hello())
+                if introduction.forks:
+                    introduction.hand_over_fork(self._connection)
+                kill_point("client.hello.said")
+                if is_answered:
+                    self.welcome = self._first_answer()
                 break
             except BaseException as error:
                 # One that dies or stops may still have taken our connection: the next one will be another's.
                 is_gone = isinstance(error, DaemonUnavailableError) and not self._connection.is_open
                 self._connection.close()
                 if not (is_gone and attempts_left):
+                    introduction.close()
                     raise
 
-    def _open(self, hello: Hello) -> Welcome:
-        self._connection.send(hello)
-        kill_point("client.hello.said")
+    def _first_answer(self) -> Welcome | None:
         message = self._answer()
-        while isinstance(message, WaitNamed):
-            print(f"prefetchd: {message.text}", file=sys.stderr)
+        # Of a stream that has a name of its own whoever asks may be told that it cannot have it: now, not later.
+        while isinstance(message, (WaitNamed, ForkWanted)) or (
+            isinstance(message, Deciding) and self._introduction.shared
+        ):
+            if isinstance(message, WaitNamed):
+                print(f"prefetchd: {message.text}", file=sys.stderr)
+            elif isinstance(message, ForkWanted):
+                self._introduction.hand_over_fork(self._connection)
             message = self._answer()
         if isinstance(message, Refused):
             raise refusal(message)
+        if isinstance(message, Deciding):
+            return None
         if not isinstance(message, Welcome):
             raise unexpected(message)
         self._welcomed(message)
@@ -71,6 +88,7 @@ class Link:
 
     def _welcomed(self, message: Welcome) -> None:
         self._supervised, self._config = message.supervised, message.config
+        self._introduction.may_have(message.workers)
         if message.program_wanted:
             self._introduction.hand_over(self._connection)
 
@@ -94,12 +112,19 @@ class Link:
                 self.returns += self._is_new
                 self._is_new = False
                 self._welcomed(message)
+            elif isinstance(message, ForkWanted):
+                self._introduction.hand_over_fork(self._connection)
             elif isinstance(message, Farewell):
                 self._farewell = message.reason
         elif self._reconnection is None and not self._connection.is_open:
             self._connection.close()
             self._reconnection = Reconnection(self._paths, supervised=self._supervised, config=self._config)
         return found
+
+    def hand_over_fork(self) -> None:
+        """After the Hello to another daemon."""
+        if self._introduction.forks:
+            self._introduction.hand_over_fork(self._connection)
 
     def wait(self, timeout_s: float) -> None:
         """Until there is something to receive, or come_back() can do anything, or `timeout_s` is over."""
@@ -140,16 +165,19 @@ class Link:
         self._connection.close()
 
     def stay(self) -> None:
-        """Tries no longer to come back. Idempotent."""
+        """Tries no longer to come back, and has no fork of its own any more. Idempotent."""
         if self._reconnection is not None:
             self._reconnection.close()
+        self._introduction.close()
 
     def abandon(self) -> None:
         """In a forked child: closes what it inherited."""
         self._connection.close()
+        self._introduction.close()
         if self._reconnection is not None:
             self._reconnection.abandon()
 
     def close(self) -> None:
         """Idempotent."""
         self._connection.close()
+        self._introduction.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.assumptions import as_text, from_text
+from prefetchd_client.caller_warnings import warn_caller
 
 STATE_VERSION = 1
 
@@ -59,7 +59,7 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     step, differing = _differing(spec, state, step)
     if differing:
         text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
-        warnings.warn(text, stacklevel=4)
+        warn_caller(text)
     texts = state.get("generators")
     # Another rank's dataset may stand elsewhere: then this one's is gone through.
     shards = _shards(state) if all(state.get(key, mine) == mine for key, mine in _identity(spec).items()) else {}

@@ -16,7 +16,6 @@ import re
 import sys
 import sysconfig
 import types
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from typing import NamedTuple, TypeAlias
@@ -24,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 import xxhash
 
 from prefetchd_client.code_digest import Import, names_in
+from prefetchd_client.quiet import quiet
 from prefetchd_client.target_directories import is_recorded
 
 Versions: TypeAlias = tuple[tuple[str, str], ...]
@@ -254,8 +254,7 @@ def _imports(path: str, text: bytes) -> tuple[Import, ...]:
     if not path.endswith(".py"):
         return ()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             return names_in(compile(text, path, "exec", dont_inherit=True)).imports
     except (SyntaxError, ValueError):
         return ()

@@ -16,10 +16,19 @@ from prefetchd_client.stream_request import StreamRequest
 
 class Positions:
     """Of one loader, whose sessions are `sessions`; one thread at a time. `assumptions` are those of its sampler, None
-    where the order is arithmetic."""
+    where the order is arithmetic. Once `runs_out_at` batches of an epoch are yielded, DataLoader has run the sampler to
+    its end, and `run_out` does to the generators what that does then."""
 
-    def __init__(self, sessions: Sessions, assumptions: Assumptions | None) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        assumptions: Assumptions | None,
+        runs_out_at: int = 0,
+        run_out: Callable[[], object] | None = None,
+    ) -> None:
         self.assumptions = assumptions
+        self._runs_out_at = runs_out_at
+        self._run_out = run_out
         self._sessions = sessions
         self._epoch = 0
         self._step = 0
@@ -28,11 +37,9 @@ class Positions:
         self._began_with: tuple[int, tuple[bytes, ...]] | None = None
         # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
         self._shard_states: tuple[int, Mapping[int, ShardState]] = (0, {})
-        self._waiting: ClientCursor | None = None
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
         # and says where with its set_epoch() or its first next().
-        if sessions.current.is_new:
-            self._place_waiting()
+        self._waiting = sessions.current.take_first_cursor()
 
     @property
     def next_epoch(self) -> int:
@@ -103,6 +110,8 @@ class Positions:
                 self._began_with = (cursor.epoch, cursor.began_with.states)
         cursor.yielded += 1
         self._position = (cursor.epoch, cursor.step)
+        if self._run_out is not None and cursor.step == self._runs_out_at:
+            session.ran_out(cursor, self._run_out)
         if cursor.shard_states:
             self._shard_states = (cursor.epoch, cursor.shard_states)
         return batch

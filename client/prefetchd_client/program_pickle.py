@@ -18,7 +18,7 @@ import cloudpickle
 import numpy as np
 import posix_ipc
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import try_lock
@@ -32,9 +32,18 @@ _DEEPEST_SEARCH = 4
 _MADE_LATER = {"dataset": "at the first __getitem__", "sampler": "in __iter__", "batch_sampler": "in __iter__"}
 
 
-def pickle_program(parts: dict[str, Any], batch_size: int = 0) -> tuple[bytes, list[memoryview]]:
+class PickleTooLargeError(Exception):
+    """The pickle would have more bytes than it may; it has `pickled_bytes` by now."""
+
+    def __init__(self, pickled_bytes: int) -> None:
+        super().__init__(pickled_bytes)
+        self.pickled_bytes = pickled_bytes
+
+
+def pickle_program(parts: dict[str, Any], batch_size: int = 0, most_bytes: int = 0) -> tuple[bytes, list[memoryview]]:
     """The pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute; `batch_size` is
-    the StreamSpec's, which tells what the user knows the index sampler as."""
+    the StreamSpec's, which tells what the user knows the index sampler as. With `most_bytes` it stops as soon as the
+    pickle, its buffers left aside, is longer: raises PickleTooLargeError."""
     buffers: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -44,9 +53,11 @@ def pickle_program(parts: dict[str, Any], batch_size: int = 0) -> tuple[bytes, l
         buffers.append(raw)
         return False
 
-    target = io.BytesIO()
+    target = _Pickled(most_bytes)
     try:
         _ProgramPickler(target, keep).dump(parts)
+    except PickleTooLargeError:
+        raise
     except Exception as error:
         argument, where = _culprit(_as_arguments(parts, batch_size))
         raise UnpicklableError(
@@ -102,6 +113,21 @@ def find_generators(parts: Any, dataset: Any) -> list[torch.Generator]:
     return finder.found
 
 
+class _Pickled(io.BytesIO):
+    """Takes no more than `most_bytes`, if that is not 0."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def write(self, data: Any) -> int:
+        """Raises PickleTooLargeError, before it takes what is too much."""
+        pickled_bytes = self.tell() + memoryview(data).nbytes
+        if 0 < self._most_bytes < pickled_bytes:
+            raise PickleTooLargeError(pickled_bytes)
+        return super().write(data)
+
+
 class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but tensors and memory-mapped arrays are not copied into the pickle."""
 
@@ -135,6 +161,9 @@ class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
             if mapped is not None:
                 offset = _address_of(obj) - _address_of(mapped)
                 return _rebuild_view, (mapped, type(obj), offset, obj.dtype, obj.shape, obj.strides)
+        if isinstance(obj, DataLoader) and (held := getattr(obj, "__prefetchd_fingerprint__", None)) is not None:
+            # It is here for a method of its, and is no loader where it comes to.
+            return _bare_object, (type(obj), held())
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and "." in obj.__qualname__ and type(reduced) is tuple and len(reduced) > 2:
             # cloudpickle forgets it, and a batch's objects find their class in the trainer by it.
@@ -204,6 +233,12 @@ def _mapped_file(array: Any) -> Any:
 def _address_of(array: Any) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _bare_object(kind: Any, attributes: dict[str, Any]) -> Any:
+    found = object.__new__(kind)
+    found.__dict__.update(attributes)
+    return found
 
 
 def _rebuild_memmap(path: str, dtype: Any, offset: int, shape: tuple[int, ...], order: Any, mode: str) -> Any:

@@ -12,7 +12,7 @@ from prefetchd.wire import errors
 from prefetchd.wire.errors import DaemonRefusedError, PrefetchdError, RemoteError, error_from_code
 from prefetchd.wire.messages import Refused
 from prefetchd.wire.remote_exception import RemoteException, decode_exception
-from prefetchd_client.tensors import from_main
+from prefetchd_client.class_lookup import find_named
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, never raised itself
@@ -96,4 +96,4 @@ def _initialise_builtin(error: BaseException, arguments: tuple[Any, ...]) -> Non
 
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
-        return from_main(pid[1])
+        return find_named(pid)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.stream_spec import Position
 from prefetchd_client.cursors import ClientCursor
 from prefetchd_client.inline import InlineStream
 from prefetchd_client.program_pickle import pickle_program
+from prefetchd_client.start_method import is_inline
 from prefetchd_client.stream_client import StreamClient
 from prefetchd_client.stream_request import StreamRequest
-
-INLINE_VARIABLE = "PREFETCHD_INLINE"
 
 Prepared = tuple[bytes, list[memoryview]]
 """A pickled program, and its buffers."""
@@ -34,14 +33,14 @@ class Sessions:
     def current(self) -> Session:
         """The session that new cursors belong to. Raises what StreamClient raises when it was given up."""
         if self._again is not None:
-            self._current = _open(self._socket, self._again(), fresh=False)
+            self._current = _open(self._socket, self._again(), fresh=False, first=None)
             self._again = None
         return self._current
 
     @classmethod
     def opened(cls, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> Sessions:
         """With a session on what `request` tells. Raises what StreamClient raises."""
-        return cls(_open(socket, request, fresh=fresh), socket)
+        return cls(_open(socket, request, fresh=fresh, first=(0, 0)), socket)
 
     def give_up(self, again: Callable[[], StreamRequest]) -> None:
         """The stream is another's from now on; whoever needs a session still gets one on what `again` tells then."""
@@ -50,9 +49,9 @@ class Sessions:
 
     def prepare(self, request: StreamRequest) -> Prepared | None:
         """What replace() needs of another stream. Raises UnpicklableError."""
-        return (
-            None if isinstance(self.current, InlineStream) else pickle_program(request.parts, request.spec.batch_size)
-        )
+        if isinstance(self.current, InlineStream) or request.forks:
+            return None
+        return pickle_program(request.parts, request.spec.batch_size)
 
     def replace(self, request: StreamRequest, prepared: Prepared | None, waiting: ClientCursor | None) -> None:
         """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises what
@@ -66,7 +65,8 @@ class Sessions:
             # First: its name is free then.
             former.close()
         try:
-            self._current = _open(self._socket, request, prepared, fresh=False)
+            # What was there is of something else: nobody has to wait until that is known for certain.
+            self._current = _open(self._socket, request, prepared, fresh=request.forks, first=None)
         except BaseException:
             self._again = lambda: request
             raise
@@ -96,15 +96,19 @@ def _open(
     prepared: Prepared | None = None,
     *,
     fresh: bool,
+    first: Position | None,
 ) -> Session:
-    if os.environ.get(INLINE_VARIABLE, "") not in ("", "0"):
+    if is_inline():
         return InlineStream(request.spec, request.parts)
+    paths = runtime_paths(socket)
     return StreamClient(
-        runtime_paths(socket),
+        paths,
         request.spec,
         request.parts,
         request.assumptions,
         prepared,
         shared=request.shared,
         fresh=fresh,
+        fork_request=request.fork_request(paths) if request.forks else None,
+        first=first,
     )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from prefetchd.wire.errors import ClosedError, PrefetchdError
+from prefetchd.wire.errors import ClosedError, NoSpaceError, PrefetchdError, StreamFailedError, UnpicklableError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
@@ -36,9 +36,9 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.shard_states import MOST_BYTES, ShardState, Stated
-from prefetchd.wire.stream_spec import StreamSpec, decode_spec
+from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
 from prefetchd_client.assumptions import Assumptions
-from prefetchd_client.attachment import AdoptedMeanwhile, Attachment
+from prefetchd_client.attachment import Attachment, NotOurs
 from prefetchd_client.bad_samples import BadSampleList
 from prefetchd_client.cursors import ClientCursor, Cursors, EndOfEpoch
 from prefetchd_client.epoch_plans import EpochPlans
@@ -47,6 +47,7 @@ from prefetchd_client.link import Link
 from prefetchd_client.long_wait import LongWait
 from prefetchd_client.progress import Progress
 from prefetchd_client.remote_errors import rebuild_exception, refusal, stream_failure
+from prefetchd_client.trainer_fork import ForkRequest, TrainerFork
 from prefetchd_client.worker_output import print_output
 
 TELL_WAIT_AFTER_S = 0.05
@@ -55,6 +56,16 @@ DRAIN_BELOW = 4
 
 # Closed clients whose batches are still held: nobody else keeps their connections open.
 _outliving: set[StreamClient] = set()
+
+
+def _after_fork_in_child() -> None:
+    """Their connections, and the locks on their records, are the parent's."""
+    for client in list(_outliving):
+        client.abandon()
+    _outliving.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
@@ -75,16 +86,21 @@ class StreamClient:
         shared: bool,
         fresh: bool,
         introduction: Introduction | None = None,
+        fork_request: ForkRequest | None = None,
+        first: Position | None = None,
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
-        `prepared` is its pickle, if it was made already. With another `introduction` the daemon is reached, and the
-        stream asked for, as that does it.
+        `prepared` is its pickle, if it was made already. With a `fork_request` this process is forked instead, and a
+        daemon that has to be started is not waited for. With another `introduction` the daemon is reached, and the
+        stream asked for, as that does it. From `first` on the stream is filled if it is new.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
         self.name = spec.name
         self.spec = spec
-        self._introduction = introduction or Introduction(paths, spec, parts, prepared, shared=shared)
+        self._introduction = introduction or Introduction(
+            paths, spec, parts, prepared, shared=shared, fork_request=fork_request
+        )
         self._cursors = Cursors()
         self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
         self._attachment: Attachment | None = None
@@ -95,11 +111,26 @@ class StreamClient:
         self._bad = BadSampleList()
         self._undrained = 0
         self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
+        self._first = self._cursors.new(*first, first[0], proposed=True) if first is not None else None
         self._link = Link(
-            paths, self._introduction, self._introduction.hello(self.name, self._cursors, None, fresh=fresh)
+            paths, self._introduction, lambda: self._introduction.hello(self.name, self._cursors, None, fresh=fresh)
         )
-        self.is_new = self._link.welcome.program_wanted
-        self._welcomed(self._link.welcome)
+        if self._link.welcome is not None:
+            self._welcomed(self._link.welcome)
+            if self._first is not None and not self._link.welcome.is_new:
+                self._cursors.end(self._first)
+                self._first = None
+
+    def take_first_cursor(self) -> ClientCursor | None:
+        """The waiting cursor that was proposed, unless the daemon has said that it has batches of the stream. It is
+        placed if it has none."""
+        first, self._first = self._first, None
+        return first
+
+    @property
+    def fork(self) -> TrainerFork | None:
+        """The fork of this process that makes the batches, or was to."""
+        return self._introduction.fork
 
     def _welcomed(self, message: Welcome) -> None:
         self.name = message.stream
@@ -210,6 +241,12 @@ class StreamClient:
         if self._plans is not None:
             self._plans.ended(cursor)
 
+    def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
+        """The epoch goes on, but DataLoader's sampler would be at its end: run_out() does to the generators what that
+        does there."""
+        if self._plans is not None:
+            self._plans.ran_out(cursor, run_out)
+
     def _say(self, message: Message) -> None:
         # Progress first: what it says of cursors is about those that there were.
         self._tell_progress()
@@ -230,6 +267,7 @@ class StreamClient:
         kill_point("client.close.begun")
         self._tell_progress()
         attachment = self._attachment
+        # Before the Goodbye: what that ends is not to be taken for a death.
         self._link.stay()
         if attachment is not None:
             attachment.note_departure()
@@ -240,18 +278,17 @@ class StreamClient:
         self._link.send(Goodbye())
         kill_point("client.close.told")
         if attachment is None or not attachment.held:
-            self._link.close()
-            if attachment is not None:
-                attachment.close()
+            self._end_after_close()
         else:
             # The daemon may reuse the slots of held batches once the connection has ended: the last one ends it.
             _outliving.add(self)
             attachment.when_all_are_dropped(self._end_after_close)
 
     def _end_after_close(self) -> None:
-        self._link.close()
+        # First the lock on our record: once the connection has ended, the record may be another's.
         if self._attachment is not None:
             self._attachment.close()
+        self._link.close()
         _outliving.discard(self)
 
     def stats(self) -> dict[str, Any]:
@@ -342,13 +379,21 @@ class StreamClient:
         self._undrained = 0
         if self._link.come_back():
             self._begin_again()
-        while (found := self._link.receive()) is not None:
+        while (found := self._receive()) is not None:
             message, fds = found
             if isinstance(message, RingOpened) and len(fds) == 1:
                 self._attach(fds[0])
                 continue
             close_all(fds)
             self._handle(message)
+
+    def _receive(self) -> tuple[Message, list[int]] | None:
+        try:
+            return self._link.receive()
+        except (UnpicklableError, NoSpaceError, StreamFailedError) as error:
+            # What the daemon has asked for cannot be handed over, and it does not ask again.
+            self._failure = error
+            raise
 
     def _begin_again(self) -> None:
         """What was offered is good as long as no daemon has heard our Hello; then it is offered again."""
@@ -359,6 +404,7 @@ class StreamClient:
         self._cursors.forget_offers()
         kill_point("client.return.unsaid")
         self._link.send(self._introduction.hello(self.name, self._cursors, self._attachment))
+        self._link.hand_over_fork()
         if self._plans is not None:
             self._plans.say_again()
         for cursor in self._cursors:
@@ -372,8 +418,8 @@ class StreamClient:
             return
         try:
             self._attachment = Attachment(fd, self._consumer, self._generation, former)
-        except AdoptedMeanwhile:
-            # Whatever else that daemon has said is about a ring as it was then.
+        except NotOurs:
+            # Whatever else the daemon has said is about a ring as it was, or about another's record.
             self._link.lose()
             return
         if former is not None:

@@ -4,37 +4,60 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import operator
-import os
-import sys
 from collections.abc import Callable, Sized
 from typing import Any
 
 import torch
 import torch.utils.data._utils.collate as torch_collate
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler, default_collate, default_convert
+from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
-from prefetchd.wire.stream_spec import MINIMUM_SLOTS, StreamSpec
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.stream_spec import MINIMUM_SLOTS, UNIDENTIFIED, StreamSpec
 from prefetchd_client.assumptions import Assumptions
 from prefetchd_client.code_parts import is_installed
-from prefetchd_client.fingerprint import fingerprint
+from prefetchd_client.fingerprint import Plain, fingerprint
 from prefetchd_client.program_pickle import find_generators
+from prefetchd_client.ranks import process_rank
+from prefetchd_client.torch_samplers import is_any_order, is_in_order
+from prefetchd_client.trainer_fork import ForkRequest
 
-_ordinals = itertools.count()
+
+def _nothing() -> None:
+    """Where nobody wants to know of a fork."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """What the loader wants: the spec, the program's parts, and whether others may share the stream. `assumptions`
-    where a sampler decides the order."""
+    where a sampler decides the order. One that `forks` is served by a fork of this process, and its spec has no
+    fingerprint yet; `found` is what that fork tells of the parts. `plain` is what is known of them by now."""
 
     spec: StreamSpec
     parts: dict[str, Any]
     shared: bool
+    identity: dict[str, Any]
     assumptions: Assumptions | None = None
+    forks: bool = False
+    found: Callable[[], bytes] = bytes
+    forked: Callable[[], None] = _nothing
+    plain: Plain = dataclasses.field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """Of all that decides the stream's batches. Blocks while it reads all that the parts hold."""
+        masked = self.assumptions.generators if self.assumptions is not None else ()
+        with self.assumptions.at_epoch_zero() if self.assumptions is not None else contextlib.nullcontext():
+            return fingerprint(self.identity, masked, self.plain)
+
+    def identified(self) -> StreamRequest:
+        """With the fingerprint in its spec. Blocks as fingerprint() does."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, fingerprint=self.fingerprint()))
+
+    def fork_request(self, paths: RuntimePaths) -> ForkRequest:
+        """What this process is to be forked for."""
+        return ForkRequest(paths, self.spec, self.parts, self.fingerprint, self.found, self.forked)
 
 
 def whole_number(argument: str, value: Any) -> int:
@@ -45,8 +68,9 @@ def whole_number(argument: str, value: Any) -> int:
     raise CallerError(f"{argument}={value!r}; allowed: a whole number")
 
 
-def resolve_seed(seed: int | None) -> tuple[int, str]:
-    """The seed and where it came from: the argument, torch.manual_seed, or 0.
+def resolve_seed(seed: int | None, world_size: int = 1) -> tuple[int, str]:
+    """The seed and where it came from: the argument, torch.manual_seed, or 0. In place of 0, one of several processes
+    that do not share an epoch has its rank: each has an order of its own, as with DataLoader when nobody seeds.
 
     A process that never seeded torch has a random initial seed of 53 bits and more; one that a person chose is below
     2**32.
@@ -57,7 +81,9 @@ def resolve_seed(seed: int | None) -> tuple[int, str]:
             raise CallerError(f"seed={seed}; allowed: 0 to 2**63 - 1")
         return seed, "argument"
     chosen = torch.initial_seed()
-    return (chosen, "torch") if chosen < 1 << 32 else (0, "default")
+    if chosen < 1 << 32:
+        return chosen, "torch"
+    return (process_rank()[0] if world_size == 1 else 0), "default"
 
 
 def resolve_buffer(buffer: str | int | None, minimum: int = MINIMUM_SLOTS) -> tuple[int, int]:
@@ -80,31 +106,16 @@ def check_stream_name(stream: str | None) -> None:
         raise CallerError(f"stream={stream!r}; allowed: a name of 1 to 200 printable characters")
 
 
-def default_stream_name(rank: int) -> str:
-    """Script, the loader's ordinal in it, rank: the same in the next run of the script."""
-    main = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None)
-    script = "/".join(os.path.abspath(path).split(os.sep)[-2:]) if path else "interactive"
-    name = f"{script}:{next(_ordinals)}"
-    return f"{name}@{rank}" if rank else name
-
-
 def resolve_order(dataset: Any, sampler: Any, batch_sampler: Any, generator: Any) -> str:
-    """The order's name: arithmetic where DataLoader would make the sampler itself and nobody has a say in its seed.
-    `batch_sampler` is the caller's own, or None."""
+    """The order's name: arithmetic where the sampler is as DataLoader would make it itself, over this dataset or as
+    many indices, and nobody has a say in its seed. `batch_sampler` is the caller's own, or None."""
     if isinstance(dataset, IterableDataset):
         return "iterable"
     if batch_sampler is not None:
         return "sampler"
-    if type(sampler) is SequentialSampler:
+    if is_in_order(sampler, dataset):
         return "sequential"
-    if (
-        generator is None
-        and type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.generator is None
-        and sampler.num_samples == len(dataset)
-    ):
+    if generator is None and is_any_order(sampler, dataset):
         return "shuffle"
     return "sampler"
 
@@ -137,7 +148,13 @@ def _epoch_steps(dataset: Any, index_sampler: Any, batch_size: int | None, *, pl
     """As StreamSpec.epoch_steps."""
     if iterable:
         return -(-max(0, _length_of(dataset)) // (batch_size or 1))
-    return max(0, _length_of(index_sampler)) if planned else 0
+    if not planned:
+        return 0
+    try:
+        return len(index_sampler)
+    except Exception:
+        # It may only tell once it was iterated over, or never.
+        return 0
 
 
 def collate_additions() -> dict[Any, Any]:
@@ -183,11 +200,11 @@ def stream_request(
     index_sampler: Any = None,
     generator: Any = None,
     seeds_once: bool = False,
-    name: str | None = None,
+    name: str = "",
 ) -> StreamRequest:
-    """Everything resolved; `index_sampler`, `generator` and `seeds_once` (as in workers.program) decide where the order
-    is a sampler's, and `batch_size` is -1 there when a batch_sampler decides it. `name` is what a stream that nobody
-    named was called before. Raises CallerError, naming the argument."""
+    """Everything resolved but the fingerprint; `index_sampler`, `generator` and `seeds_once` (as in workers.program)
+    decide where the order is a sampler's, and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a
+    stream that nobody has named. Raises CallerError, naming the argument."""
     planned, iterable = order == "sampler", order == "iterable"
     if iterable and on_error != "raise":
         raise CallerError(
@@ -197,7 +214,7 @@ def stream_request(
     if not planned and not iterable and not isinstance(dataset, Sized):
         raise CallerError(f"dataset {type(dataset).__name__} has no len()")
     check_stream_name(stream)
-    number, source = resolve_seed(seed)
+    number, source = resolve_seed(seed, whole_number("world_size", world_size))
     buffer_bytes, buffer_batches = resolve_buffer(buffer, minimum_slots)
     if collate_fn is (default_convert if batch_size is None else default_collate):
         collate_fn = None
@@ -213,6 +230,10 @@ def stream_request(
         if seeds_once and generator is not None:
             parts["seeds_once"] = counted["seeds_once"] = True
         assumptions = Assumptions(index_sampler, added["generators"])
+    # It may have seeded what nobody can find: a generator in a library. Then batches are what their worker is.
+    dealt = worker_init_fn is not None and num_workers > 0 and not iterable
+    if dealt:
+        counted["dealt_to"] = whole_number("num_workers", num_workers)
     samples = getattr(index_sampler, "sampler", index_sampler) if planned else dataset
     identity: dict[str, Any] = {
         "seed": number,
@@ -226,20 +247,19 @@ def stream_request(
         "on_error": on_error,
         "equal_epochs": has_equal_epochs(dataset, order, collate_fn, on_error, deterministic),
     }
-    with assumptions.at_epoch_zero() if assumptions is not None else contextlib.nullcontext():
-        masked = assumptions.generators if assumptions is not None else ()
-        content = fingerprint({**counted, **identity, "extra": fingerprint_extra}, masked)
     spec = StreamSpec(
         **identity,
-        fingerprint=content,
+        fingerprint=UNIDENTIFIED,
         epoch_steps=_epoch_steps(dataset, index_sampler, batch_size, planned=planned, iterable=iterable),
-        name=stream or name or default_stream_name(identity["rank"]),
+        name=stream or name,
         seed_source=source,
         buffer_bytes=buffer_bytes,
         buffer_batches=buffer_batches,
         minimum_slots=minimum_slots,
         lookback=whole_number("lookback", lookback),
         workers=whole_number("num_workers", num_workers),
+        dealt=dealt,
         timeout_s=float(timeout),
     )
-    return StreamRequest(spec, parts, stream is not None, assumptions)
+    content = {**counted, **identity, "extra": fingerprint_extra}
+    return StreamRequest(spec, parts, stream is not None, content, assumptions)

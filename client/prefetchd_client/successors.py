@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
+from prefetchd_client.stream_names import Ordinal
+
 
 class Predecessor(Protocol):
     """A loader that can hand its stream over."""
@@ -12,7 +14,7 @@ class Predecessor(Protocol):
     dataset: Any
     collate_fn: Any
 
-    def hand_over(self, options: dict[str, Any]) -> str: ...
+    def hand_over(self, options: dict[str, Any]) -> tuple[str, Ordinal | None]: ...
 
 
 # Living ones that nobody has iterated over.

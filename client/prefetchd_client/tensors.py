@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import io
 import pickle
-import sys
 from typing import Any
 
 import torch
 
-from prefetchd.wire.errors import ProtocolError, RemoteError
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.slot_layout import BUFFER, DTYPE_BYTES, DTYPES, PayloadMeta, ViewEntry, decode_meta, meta_length
+from prefetchd_client.class_lookup import find_named
 from prefetchd_client.skeletons import compile_skeleton
 
 REMEMBERED_META_BYTES = 4096
@@ -166,15 +166,13 @@ class _Unpickler(SkeletonUnpickler):
         if type(pid) is int:
             return self._tensors[pid]
         kind = pid[0]
-        if kind == "main":
-            return from_main(pid[1])
         if kind == "storage":
             storage = self._storages.get(pid[1])
             if not pid[2]:
                 return storage
             make: Any = torch.storage.TypedStorage
             return make(wrap_storage=storage, dtype=getattr(torch, pid[2]), _internal=True)
-        raise ProtocolError(f"a batch with a persistent id of kind {kind!r}")
+        return find_named(pid)
 
 
 def _rebuilt_sparse(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
@@ -182,20 +180,6 @@ def _rebuilt_sparse(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor
     found: torch.Tensor = torch._utils._rebuild_sparse_tensor(layout, data)  # type: ignore[no-untyped-call]
     kept: list[torch.Tensor] = getattr(torch._utils, "_sparse_tensors_to_validate", [])
     kept[:] = [each for each in kept if each is not found]
-    return found
-
-
-def from_main(qualified_name: str) -> Any:
-    """What this process's __main__ defines under that name. Raises RemoteError when it does not."""
-    found: Any = sys.modules["__main__"]
-    try:
-        for part in qualified_name.split("."):
-            found = getattr(found, part)
-    except AttributeError:
-        raise RemoteError(
-            f"a batch holds an instance of {qualified_name}, which __main__ does not define here; "
-            "define it at the top level of the script or in a module"
-        ) from None
     return found
 
 

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 
 def arguments_of(dataloader: DataLoader[Any]) -> dict[str, Any]:
-    """Keyword arguments, the dataset left out, that make another loader of the same batches. A shuffle that draws each
-    index once is `shuffle`, whoever made its sampler."""
+    """Keyword arguments, the dataset left out, that make another loader of the same batches. A sampler as DataLoader
+    makes it itself is no argument; any other is."""
     arguments: dict[str, Any] = {
         "num_workers": dataloader.num_workers,
         "collate_fn": dataloader.collate_fn,
@@ -26,9 +26,30 @@ def arguments_of(dataloader: DataLoader[Any]) -> dict[str, Any]:
     if dataloader.batch_sampler is not None and dataloader.batch_size is None:
         return arguments | {"batch_sampler": dataloader.batch_sampler}
     arguments |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
-    sampler = dataloader.sampler
-    if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
-        arguments["shuffle"] = True
-    elif type(sampler) is not SequentialSampler and not isinstance(dataloader.dataset, IterableDataset):
-        arguments["sampler"] = sampler
-    return arguments
+    if isinstance(dataloader.dataset, IterableDataset) or _is_made_in_order(dataloader):
+        return arguments
+    if _is_made_by_shuffle(dataloader):
+        return arguments | {"shuffle": True}
+    return arguments | {"sampler": dataloader.sampler}
+
+
+def _is_made_in_order(dataloader: DataLoader[Any]) -> bool:
+    """True when the sampler is what DataLoader makes without shuffle."""
+    sampler, dataset = _order_of(dataloader)
+    return type(sampler) is SequentialSampler and sampler.data_source is dataset
+
+
+def _is_made_by_shuffle(dataloader: DataLoader[Any]) -> bool:
+    """True when the sampler is what DataLoader makes of shuffle=True."""
+    sampler, dataset = _order_of(dataloader)
+    return (
+        type(sampler) is RandomSampler
+        and sampler.data_source is dataset
+        and not sampler.replacement
+        and sampler._num_samples is None
+        and sampler.generator is dataloader.generator
+    )
+
+
+def _order_of(dataloader: DataLoader[Any]) -> tuple[Any, Any]:
+    return dataloader.sampler, dataloader.dataset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,29 @@ MARKS = {OK: ("ok    ", "green"), ADVICE: ("advice", "yellow"), FAILED: ("FAILED
 @config_option()
 @click.option("--fix", is_flag=True, help="Remove segments and sockets that nobody uses any more.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (docs/status.md).")
+@click.option(
+    "--script",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Run this training script instead, and each of its loaders both ways. Its arguments go behind `--`.",
+)
+@click.option(
+    "--batches", type=click.IntRange(2), default=16, show_default=True, help="With --script: an epoch's most."
+)
+@click.option("--seconds", type=float, default=120, show_default=True, help="With --script: then it is ended.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def command(ctx: click.Context, socket: str | None, config: str | None, fix: bool, as_json: bool) -> None:
+def command(
+    ctx: click.Context,
+    socket: str | None,
+    config: str | None,
+    fix: bool,
+    as_json: bool,
+    script: str | None,
+    batches: int,
+    seconds: float,
+    arguments: tuple[str, ...],
+) -> None:
     """Check this machine and this user's leftovers: what was found, why it matters, and the exact fix.
 
     Looks at shared memory, cgroups, locked memory, RAM disks, RemoveIPC, descriptors, CPUs, niceness, the daemon's
@@ -37,8 +59,20 @@ def command(ctx: click.Context, socket: str | None, config: str | None, fix: boo
     in their container, in their batch job. With --socket given, only the leftovers of that socket's daemons are looked
     for, else those of all of yours.
 
-    Exit code: 0 nothing failed (advice may have been given), 3 something failed.
+    With --script FILE it runs that script as `python FILE` does, but each epoch has a few batches only. What its
+    DataLoaders give is compared with what a PrefetchLoader in their place gives, value by value, and timed. The script
+    trains, and writes what it writes.
+
+    Exit code: 0 nothing failed (advice may have been given), 1 the script failed or has no loader, 3 something failed,
+    or batches differ.
     """
+    if script is not None:
+        # Verbs do not import the client, nor torch.
+        check = [sys.executable, "-m", "prefetchd_client.script_check", f"--batches={batches}", f"--seconds={seconds}"]
+        sys.stdout.flush()
+        os.execv(sys.executable, [*check, script, *arguments])
+    if arguments:
+        raise click.UsageError(f"unexpected arguments: {' '.join(arguments)}; a script's need --script FILE")
     found = []
     only = ctx.get_parameter_source("socket") is click.core.ParameterSource.COMMANDLINE
     for finding in findings(runtime_paths(socket), config, only=only, fix=fix):

@@ -19,10 +19,9 @@ def health(report: Report) -> tuple[str, list[str]]:
     elif report.state == "dead":
         problems.append(f"the daemon is dead: its last sign of life is {duration(report.heartbeat_age_s or 0.0)} old")
     workers = report.snapshot["workers"]
-    if workers["limit"] < workers["asked"]:
-        problems.append(
-            f"workers were killed for memory: {workers['limit']} of {workers['asked']} may be busy at once since"
-        )
+    if workers["limit"] != workers["asked"]:
+        of = f" of {workers['asked']}" if workers["asked"] else ""
+        problems.append(f"workers were killed for memory: {workers['limit']}{of} may be busy at once since")
     for stream in report.snapshot["streams"]:
         if stream["failure"] is not None:
             problems.append(f"stream {stream['name']} has failed")

@@ -9,7 +9,7 @@ import click
 
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, runtime_paths
+from prefetchd.wire.runtime_paths import CONFIG_VARIABLE, SOCKET_VARIABLE, runtime_paths
 
 
 def as_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -42,6 +42,6 @@ def config_option(*, required: bool = False) -> Callable[[Any], Any]:
         "--config",
         metavar="FILE",
         required=required,
-        envvar="PREFETCHD_CONFIG",
+        envvar=CONFIG_VARIABLE,
         help="Declares streams and settings (docs/configuration.md). Default: $PREFETCHD_CONFIG.",
     )

@@ -28,7 +28,7 @@ def render(found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: 
             found["state"] if found["state"] != "running" else found["health"],
             f"pid {daemon['pid']}",
             f"up {duration(daemon['up_s'])}",
-            f"workers {workers['busy']} busy of {workers['limit']}",
+            f"workers {workers['busy']} busy of {workers['limit'] or workers['running']}",
         ],
         width,
         begin="",
@@ -61,6 +61,9 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[str]:
     lines += _rates(stream, width)
     if stream["store_fault"]:
         lines += _flow(f"batches cannot be stored: {stream['store_fault']}".split(" "), width, gap=" ")
+    if stream["carried_by_fork"]:
+        said = f"carried by fork: it cannot be made again after its trainer; {stream['carried_by_fork']}"
+        lines += _flow(said.split(" "), width, gap=" ")
     if stream["progress"]["file"]:
         lines += _flow(_progress(stream["progress"]).split(" "), width, gap=" ")
     for consumer in stream["consumers"]:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
+from prefetchd.cli.detached import (
+    LINGER_CLEAN_S,
+    LINGER_CRASH_S,
+    NICE,
+    first_chosen,
+    metrics_address,
+    run_detached,
+    use_all_cpus,
+)
 from prefetchd.cli.options import as_bytes, config_option, socket_option
 from prefetchd.daemon.config import Config
 from prefetchd.daemon.config_file import read_config
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.daemon.service_notify import Notifier, listening_socket
-from prefetchd.wire.errors import PrefetchdError
-from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
+from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
 from prefetchd.workers.cpu_limits import usable_cpus
-
-STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
-Number = TypeVar("Number", int, float)
-NICE, LINGER_CRASH_S, LINGER_CLEAN_S = 5, 600.0, 60.0
 
 
 @click.command("run")
 @socket_option
 @config_option()
-@click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: the CPUs.")
+@click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: no bound.")
 @click.option(
     "--memory",
     callback=as_bytes,
@@ -45,12 +46,18 @@ NICE, LINGER_CRASH_S, LINGER_CLEAN_S = 5, 600.0, 60.0
     help=f"Seconds a ring lives after a clean close. Default: {LINGER_CLEAN_S:.0f}.",
 )
 @click.option(
+    "--linger-memory",
+    callback=as_bytes,
+    metavar="SIZE",
+    help="Bound of all rings without a trainer, but the last one. Default: a quarter of the free shared memory.",
+)
+@click.option(
     "--idle-exit", type=click.FloatRange(0), metavar="SECONDS", help="Exit after this long without streams or clients."
 )
 @click.option(
     "--metrics",
     metavar="ADDRESS",
-    envvar="PREFETCHD_METRICS",
+    envvar=METRICS_VARIABLE,
     help="Answer Prometheus at 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Default: $PREFETCHD_METRICS, else not at all.",
 )
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
@@ -71,6 +78,7 @@ def command(
     nice: int | None,
     linger: float | None,
     linger_clean: float | None,
+    linger_memory: int | None,
     idle_exit: float | None,
     metrics: str | None,
     detach: bool,
@@ -96,81 +104,33 @@ def command(
     # A detached daemon is nobody's service: what it inherited is meant for whoever started it.
     notifier = Notifier(os.environ)
     if reset_affinity:
-        # A trainer that started us may be bound to a few CPUs; its loading should not be.
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        use_all_cpus()
     options = Options(
         limits=Limits(
-            workers or settings.workers or usable_cpus(),
-            _first(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
-            _first(linger, settings.linger_s, LINGER_CRASH_S),
+            workers or settings.workers or 0,
+            usable_cpus(),
+            first_chosen(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
+            first_chosen(linger, settings.linger_s, LINGER_CRASH_S),
             name_waits_after_s=name_waits_after,
             name_waits_again_s=name_waits_after / 2,
         ),
-        nice=_first(nice, settings.nice, NICE),
+        nice=first_chosen(nice, settings.nice, NICE),
         memory_bytes=memory if memory is not None else settings.memory_bytes,
+        linger_bytes=linger_memory if linger_memory is not None else settings.linger_bytes,
         idle_exit_s=idle_exit if idle_exit is not None else settings.idle_exit_s,
         log_file=paths.log if detach else None,
         log_level=log_level,
         supervised=not detach,
         notifier=None if detach else notifier,
         listening=listening,
-        # A detached daemon is elsewhere.
-        metrics=f"unix:{os.path.abspath(metrics[5:])}" if metrics and metrics.startswith("unix:") else metrics or None,
+        metrics=metrics_address(metrics),
         config=found,
         # Kept whole: one that detaches changes its directory.
         config_file=Path(os.path.abspath(config)) if config is not None else None,
     )
     if detach:
         notifier.close()
-        _run_detached(paths, options)
+        if not run_detached(paths, options):
+            click.echo(f"a daemon serves {paths.socket} already")
     elif not run_daemon(paths, options, lambda: None):
         raise click.ClickException(f"a daemon serves {paths.socket} already; see `prefetchd status`")
-
-
-def _first(*choices: Number | None) -> Number:
-    """The first that somebody has chosen; the last one is always there."""
-    return next(each for each in choices if each is not None)
-
-
-def _run_detached(paths: RuntimePaths, options: Options) -> None:
-    told, tell = os.pipe()
-    if os.fork() == 0:
-        os.close(told)
-        os._exit(_be_detached(paths, options, tell))
-    os.close(tell)
-    with os.fdopen(told, "rb") as pipe:
-        said = pipe.read()
-    if said == ALREADY_RUNNING:
-        click.echo(f"a daemon serves {paths.socket} already")
-    elif said != STARTED:
-        raise click.ClickException(said.removeprefix(FAILED).decode("utf-8", "replace") or f"it died; see {paths.log}")
-
-
-def _be_detached(paths: RuntimePaths, options: Options, tell: int) -> int:
-    os.setsid()
-    # Nothing of whoever started us may be kept open or busy: not a shell's pipes and locks, not a mounted directory.
-    os.chdir("/")
-    os.closerange(3, tell)
-    os.closerange(tell + 1, os.sysconf("SC_OPEN_MAX"))
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
-
-    def say(what: bytes) -> None:
-        os.write(tell, what)
-        os.close(tell)
-
-    try:
-        if not run_daemon(paths, options, lambda: say(STARTED)):
-            say(ALREADY_RUNNING)
-    except PrefetchdError as error:
-        say(FAILED + str(error).encode())
-        return 1
-    except OSError as error:
-        say(FAILED + f"{error}".encode())
-        return 1
-    finally:
-        sys.stdout.flush()
-    return 0

@@ -62,6 +62,7 @@ class _Rates:
     longest_task_s: float
     ring_batches: float
     cpus: int
+    bound: int
 
     @property
     def supply(self) -> float:
@@ -104,9 +105,16 @@ def _nothing_to_judge(stream: Mapping[str, Any]) -> str | None:
     if not recent or recent["consumer_s"] < MEASURE_S:
         if waiting_s >= 1.0:
             return f"the trainer has waited {waiting_s:.0f} s for a batch"
+        ring = stream["ring"]
+        if not stream["consumed_batches"] and ring is not None and ring["ready"] and not ring["filling"]:
+            return "its ring is full, and nobody has taken a batch yet"
         return "measuring"
-    if recent["consumed_batches_per_s"] * recent["over_s"] < 1 and not recent["stalled_s"]:
-        return "the trainer does not ask for batches"
+    if recent["consumed_batches_per_s"] * recent["over_s"] < 1:
+        if not recent["stalled_s"]:
+            return "the trainer does not ask for batches"
+        if waiting_s >= 1.0:
+            return f"the trainer has waited {waiting_s:.0f} s for a batch"
+        return "measuring"
     return None
 
 
@@ -136,6 +144,7 @@ def _rates(stream: Mapping[str, Any], workers: Mapping[str, Any], others_fill_s:
         longest_task_s=recent["longest_task_s"],
         ring_batches=ring["slots"] / max(1.0, ring["slots_a_batch"]) if ring else 0.0,
         cpus=workers["cpus"],
+        bound=workers["limit"] if workers["limit"] == limit and stream["workers_asked"] != limit else 0,
     )
 
 
@@ -192,6 +201,9 @@ def _no_worker_idle(rates: _Rates, head: str) -> tuple[str, str, int | None, int
             return "cpu", f"{head}they compute, and {rates.cpus} CPUs can be used", None, None
         return "dataset", f"{head}the trainer would take whatever more of them make", None, None
     wanted = max(rates.wanted, rates.workers + 1)
+    if rates.bound:
+        text = f"{wanted} workers would keep up, but `[daemon] workers` or --workers allow {rates.bound}"
+        return "dataset", head + text, wanted, None
     if rates.computing >= COMPUTING_SHARE and wanted > rates.cpus:
         keeps_up = f"{wanted} workers would keep up, but they compute, and {rates.cpus} CPUs can be used"
         limit = "cpu" if rates.workers >= rates.cpus else "dataset"

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream import StreamState
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.publishing import Publishing
+from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.daemon.tracing import Tracing
 from prefetchd.daemon.wait_names import WaitNames
 from prefetchd.daemon.worker_output import WorkerOutput
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.kill_points import kill_point
-from prefetchd.wire.messages import Message
+from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
 from prefetchd.workers.backend import Look
 from prefetchd.workers.note import Note
 from prefetchd.workers.oom_kills import OomKills
 from prefetchd.workers.process_backend import ProcessBackend
+from prefetchd.workers.stack_dumps import gist
+
+SCARCE = "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory"
 
 log = logging.getLogger("prefetchd")
 
@@ -25,27 +31,81 @@ log = logging.getLogger("prefetchd")
 class WorkerEvents:
     """Implements BackendEvents, for the backend that it makes."""
 
-    def __init__(self, loop: Loop, engine: Engine, publishing: Publishing, tracing: Tracing, *, nice: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        engine: Engine,
+        publishing: Publishing,
+        rings: StreamRings,
+        tracing: Tracing,
+        *,
+        nice: int,
+    ) -> None:
         self._engine = engine
+        self._rings = rings
         self._tracing = tracing
         self._oom_kills = OomKills(time.monotonic())
         self.backend = ProcessBackend(loop, self, nice=nice)
         self.wait_names = WaitNames(self.backend, self._name, publishing.send_if_clear)
         self.printed = WorkerOutput(engine, publishing)
 
-    def stream_loaded(self, stream: int, note: str) -> None:
-        if note:
-            log.warning("workers", extra={"fields": {"stream": self._name(stream), "note": note}})
-        self._engine.stream_loaded(stream)
+    def fork_taken(self, pid: int) -> None:
+        """Workers are forked from a process of a trainer, in that one's memory group."""
+        self._oom_kills.watch(f"/proc/{pid}/cgroup")
+
+    def host_ready(self, host: int, note: str) -> None:
+        stream = self._engine.host_of(host)
+        if note and stream is not None:
+            log.warning("workers", extra={"fields": {"stream": stream.name, "note": note}})
+            self.printed.tell(stream.number, 0, f"prefetchd: {note}")
+        self._engine.host_ready(host)
+
+    def host_not_started(self, host: int, reason: str) -> None:
+        stream = self._engine.host_of(host)
+        if self._engine.host_not_started(host, reason, time.monotonic()) and stream is not None:
+            self._tell_not_started(stream, reason)
+
+    def host_identified(self, host: int, fingerprint: str) -> None:
+        self._engine.host_identified(host, fingerprint)
+        kill_point("daemon.fork.identified")
+
+    def program_written(self, host: int, program: Program, fd: int) -> None:
+        stream = self._engine.host_of(host)
+        if stream is None:
+            os.close(fd)
+            return
+        try:
+            self._rings.take_program(stream, program, fd)
+        except ProtocolError as error:
+            log.error("program", extra={"fields": {"stream": stream.name, "error": str(error)}})
+            self._engine.program_refused(host, str(error))
+            return
+        self._engine.program_kept(stream.number)
+        kill_point("daemon.program.kept")
+
+    def program_refused(self, host: int, refusal: Unpicklable | TooLarge) -> None:
+        self._engine.program_refused(host, refusal.reason if isinstance(refusal, Unpicklable) else "")
+
+    def spare_ready(self, host: int) -> None:
+        self._engine.spare_ready(host)
 
     def load_failed(self, stream: int, message: str, error: bytes) -> None:
         self._engine.load_failed(stream, message, error)
 
-    def host_died(self, stream: int, how: str) -> None:
-        self._engine.host_died(stream, how, self._claim_oom_kill(how))
+    def host_died(self, host: int, how: str) -> None:
+        self._engine.host_died(host, how, self._claim_oom_kill(how))
 
     def worker_ready(self, worker: int) -> None:
         self._engine.worker_ready(worker, time.monotonic())
+
+    def worker_not_started(self, worker: int, reason: str) -> None:
+        stream = self._engine.worker_not_started(worker, reason, time.monotonic())
+        if stream is not None:
+            self._tell_not_started(stream, reason)
+
+    def _tell_not_started(self, stream: StreamState, reason: str) -> None:
+        text = f"prefetchd: no process can be started for stream {stream.name!r}: {reason}; it is tried again. {SCARCE}"
+        self.printed.tell(stream.number, 0, text)
 
     def worker_message(self, worker: int, message: Message) -> None:
         kill_point("daemon.answer.heard")
@@ -62,6 +122,7 @@ class WorkerEvents:
 
     def looked(self, stream: int, worker: int, look: Look) -> None:
         self.wait_names.looked(stream, worker, look)
+        self._engine.worker_looked_at(worker, gist(look.stacks), sleeps=look.sleeps)
 
     def output(self, stream: int, worker: int, text: str) -> None:
         for line in text.split("\n"):
@@ -71,7 +132,9 @@ class WorkerEvents:
     def tick(self, now_s: float) -> None:
         """What is to be looked after now and then."""
         self.backend.retire_idle(now_s)
-        self._oom_kills.look(now_s)
+        if self._oom_kills.look(now_s):
+            # Perhaps a trainer: then its fork has its memory.
+            self._engine.memory_is_short()
 
     def _claim_oom_kill(self, how: str) -> int:
         """The kills for memory by now if a process that ended like this may be one of them, else 0."""

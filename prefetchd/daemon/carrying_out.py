@@ -85,12 +85,25 @@ class CarryingOut:
                 session = self._publishing.sessions.get(number)
                 if session is not None:
                     session.close_when_sent()
-            case c.StartStream(stream):
-                self._start_stream(stream)
-            case c.StartWorker(stream, worker, place, workers):
-                self._backend.start_worker(stream, worker, place, workers)
+            case c.StartStream(stream, host):
+                self._start_stream(stream, host)
+            case c.StartSpare(stream, host, former):
+                self._backend.start_spare(stream, host, former)
+            case c.BindHost(host, stream):
+                self._rings.resources_of(stream)
+                self._backend.bind(host, stream)
+            case c.DropHost(host):
+                self._backend.drop_host(host)
+            case c.AskProgram(host, limit_bytes):
+                self._backend.write_program(host, limit_bytes)
+            case c.Identify(stream):
+                self._rings.identify(stream)
+            case c.StartWorker(stream, host, worker, place, workers):
+                self._backend.start_worker(stream, host, worker, place, workers)
             case c.StopWorker(worker, kill):
                 self._backend.stop_worker(worker, kill=kill)
+            case c.LookAt(stream, worker):
+                self._backend.look_at(stream, worker)
             case c.LendRing(worker, stream):
                 self._lend_ring(worker, stream)
             case c.CreateRing():
@@ -116,10 +129,10 @@ class CarryingOut:
             session.send(RingOpened(ring.header.segment_bytes), [ring.shared_fd])
             kill_point("daemon.ring.shared")
 
-    def _start_stream(self, stream: int) -> None:
+    def _start_stream(self, stream: int, host: int) -> None:
         resources = self._rings.resources[stream]
         try:
-            self._backend.start_stream(stream, resources.program_fd, resources.spec)
+            self._backend.start_stream(stream, host, resources.program_fd, resources.spec)
         except Exception as error:  # what a client wrote into its program must not end the daemon
             self._engine.load_failed(stream, f"the trainer's interpreter cannot be started: {error}", b"")
 

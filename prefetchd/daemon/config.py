@@ -57,6 +57,7 @@ class DaemonConfig:
     linger_s: float | None = None
     linger_clean_s: float | None = None
     idle_exit_s: float | None = None
+    linger_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,12 +129,14 @@ DAEMON_KEYS = {
     "nice": as_whole(0, 19),
     "linger": as_number(0),
     "linger_clean": as_number(0),
+    "linger_memory": as_size,
     "idle_exit": as_number(0),
 }
 _DAEMON_FIELDS = {
     "memory": "memory_bytes",
     "linger": "linger_s",
     "linger_clean": "linger_clean_s",
+    "linger_memory": "linger_bytes",
     "idle_exit": "idle_exit_s",
 }
 STREAM_KEYS = {

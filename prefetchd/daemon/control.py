@@ -23,6 +23,7 @@ from prefetchd.wire.messages import (
     Resume,
     SetLogLevel,
     Stop,
+    Surroundings,
     Trace,
     Welcome,
 )
@@ -31,13 +32,22 @@ log = logging.getLogger("prefetchd")
 
 
 class Control:
-    """Answers control connections. `stop(reason, now)` ends the daemon."""
+    """Answers control connections. `stop(reason, now)` ends the daemon; prepare(environment) begins to import what
+    streams of that environment are likely to need."""
 
-    def __init__(self, engine: Engine, tracing: Tracing, generation: int, stop: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tracing: Tracing,
+        generation: int,
+        stop: Callable[[str, bool], None],
+        prepare: Callable[[bytes], None],
+    ) -> None:
         self._engine = engine
         self._tracing = tracing
         self._generation = generation
         self._stop = stop
+        self._prepare = prepare
 
     def message(self, session: Session, message: Message) -> None:
         """Raises ProtocolError for what a control connection does not send, and CallerError for what cannot be done."""
@@ -59,6 +69,8 @@ class Control:
             case SetLogLevel(level):
                 _set_log_level(level)
                 self._done(session, [])
+            case Surroundings(environment):
+                self._prepare(environment)
             case _:
                 raise ProtocolError(f"a control connection does not send {type(message).__name__}")
 

@@ -24,7 +24,7 @@ from prefetchd.workers.zygote_children import ending
 # without the gc it takes a fifth less.
 BOOTSTRAP = (
     "import gc, sys; gc.disable(); "
-    "from prefetchd.wire.surroundings import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
+    "from prefetchd.wire.process_environment import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
     "from prefetchd_client.declared import main; gc.freeze(); gc.enable(); main(*sys.argv[1:])"
 )
 CLOSE_DEADLINE_S = 5.0

@@ -90,6 +90,7 @@ class FileStreams:
             False,
             tuple(ring.slot_records()),
             ring.offers.words(ring.reserved_slots),
+            bounds=resources.bounds,
         )
         stream = self._engine.adopt(spec, found, time.monotonic())
         if stream is None:

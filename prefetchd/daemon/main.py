@@ -39,11 +39,12 @@ class Options:
     """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
     who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`:
     who is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read
-    from `config_file`, and is again on SIGHUP."""
+    from `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come."""
 
     limits: Limits
     nice: int = 0
     memory_bytes: int | None = None
+    linger_bytes: int | None = None
     idle_exit_s: float | None = None
     log_file: Path | None = None
     log_level: str = "info"
@@ -53,6 +54,7 @@ class Options:
     listening: socket.socket | None = None
     config: Config = NO_CONFIG
     config_file: Path | None = None
+    environment: bytes = b""
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
@@ -100,6 +102,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             generation=generation,
             nice=options.nice,
             memory_bytes=options.memory_bytes,
+            linger_bytes=options.linger_bytes,
             idle_exit_s=options.idle_exit_s,
             supervised=options.supervised,
             config=options.config,
@@ -118,6 +121,8 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
         kill_point("daemon.start.listening")
         service.declared.begin()
         ready()
+        if options.environment:
+            service.prepare(options.environment)
         if options.notifier is not None:
             options.notifier.ready()
             _keep_telling(options.notifier, loop, service)

@@ -55,14 +55,14 @@ def snapshot(
             "cpus": cpus,
         },
         "streams": [
-            _stream(each, resources.get(each.number), backend, watching, engine.pool.limit)
+            _stream(each, resources.get(each.number), backend, watching, engine.pool.worker_limit(each))
             for each in engine.streams.values()
         ],
     }
 
 
 def _stream(
-    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: Watching, limit: int
+    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: Watching, workers: int
 ) -> dict[str, Any]:
     spec, counters, history = stream.spec, stream.counters, watching.history(stream.number)
     return {
@@ -83,7 +83,8 @@ def _stream(
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, watching),
-        "workers_limit": stream.worker_limit(limit),
+        "workers_limit": workers,
+        "workers_asked": spec.workers,
         "workers": [
             _worker(worker, backend, watching)
             for worker in stream.workers.values()
@@ -101,6 +102,9 @@ def _stream(
         "failed_batches": counters.failed,
         "deviating_batches": counters.deviations,
         "worker_deaths": counters.worker_deaths,
+        "zygote": "none" if stream.host is None else "fork" if stream.host.is_fork else "executed",
+        "program_kept": stream.has_program,
+        "carried_by_fork": "" if stream.has_program else stream.unpicklable,
         "zygote_deaths": counters.zygote_deaths,
         "retries": counters.retries,
         "bad_samples": counters.bad_samples,
@@ -132,7 +136,7 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
         "segment": resources.ring.name,
         "directory": resources.ring.directory,
         "name_removed": not resources.ring.is_named,
-        "segment_bytes": header.slot_payload_offset(ring.reserved),
+        "segment_bytes": header.bytes_with(ring.reserved),
         "slots": ring.reserved,
         "slot_bytes": header.slot_bytes,
         "free": ring.count(SlotState.FREE),

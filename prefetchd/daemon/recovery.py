@@ -18,7 +18,9 @@ from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 log = logging.getLogger("prefetchd")
 
 
-def find_streams(paths: RuntimePaths, generation: int, ram_disks: Iterable[str] = ()) -> list[StreamResources]:
+def find_streams(
+    paths: RuntimePaths, generation: int, ram_disks: Iterable[str] = (), memory_bytes: int | None = None
+) -> list[StreamResources]:
     """Takes over the rings of dead daemons of this socket, with their programs, also those on `ram_disks`. A stream
     whose batches are files is found by these: its ring is unlinked. What cannot be taken over, and programs
     that no living process has locked, are unlinked: a client holds the lock on a program that it is about to hand
@@ -31,7 +33,7 @@ def find_streams(paths: RuntimePaths, generation: int, ram_disks: Iterable[str] 
                 continue
             kill_point("daemon.adopt.locked")
             try:
-                resources = StreamResources.of_dead_daemon(name, fd, generation, directory)
+                resources = StreamResources.of_dead_daemon(name, fd, generation, directory, memory_bytes)
             except (PrefetchdError, OSError) as error:
                 log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
                 unlink(name, directory)

@@ -12,16 +12,24 @@ from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
 from prefetchd.ring.capacity import (
+    Bounds,
     Room,
     aligned_slot_bytes,
+    bounds_for,
     check_growth,
     check_step,
-    most_slots,
     ring_bytes,
+    roomy_slot_bytes,
     slots_for,
 )
 from prefetchd.ring.file_ring import FileRing, file_bytes
-from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
+from prefetchd.ring.memory_limits import (
+    cgroup_headroom_bytes,
+    cgroup_limit_bytes,
+    free_bytes,
+    mapped_limit_bytes,
+    total_bytes,
+)
 from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
@@ -29,7 +37,7 @@ from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
-from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
+from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
 
 
 class StreamResources:
@@ -41,6 +49,8 @@ class StreamResources:
         self.program_name = ""
         self._program_lock = -1
         self.ring: RingSegment | None = None
+        self.bounds = Bounds(0, 0)
+        """The ring's."""
 
     def take_program(self, name: str, fd: int, paths: RuntimePaths) -> None:
         """Takes over the program segment `name`, which the client made and whose descriptor `fd` is. Raises
@@ -73,22 +83,35 @@ class StreamResources:
             os.close(lock)
             return False
         self.program_name, self._program_lock = name, lock
+        if self.ring is not None:
+            self.ring.name_program(name)
         return True
 
+    def identify(self, fingerprint: str) -> None:
+        """What its batches are of has become known."""
+        self.spec = dataclasses.replace(self.spec, fingerprint=fingerprint)
+        if self.ring is not None:
+            self.ring.identify(fingerprint, encode_spec(self.spec))
+
     @classmethod
-    def of_dead_daemon(cls, name: str, fd: int, generation: int, directory: str = SHARED_MEMORY) -> StreamResources:
+    def of_dead_daemon(
+        cls, name: str, fd: int, generation: int, directory: str = SHARED_MEMORY, memory_bytes: int | None = None
+    ) -> StreamResources:
         """Takes over the ring `name` of a dead daemon behind `fd`, which is locked by now, and its program if that is
-        still there. `fd` is taken over whatever happens. Raises ProtocolError, CallerError and OSError."""
+        still there. All rings may take `memory_bytes`. `fd` is taken over whatever happens. Raises ProtocolError,
+        CallerError and OSError."""
         ring = RingSegment.adopt(name, fd, generation, directory)
         try:
             resources = cls(decode_spec(ring.spec))
+            resources.bounds = resources._bounds_of_adopted(ring, memory_bytes)
         except BaseException:
             ring.close(unlink_name=False)
             raise
-        spec, header = resources.spec, ring.header
+        if resources.spec.fingerprint != ring.header.fingerprint:
+            # It died while it wrote one of them.
+            resources.spec = dataclasses.replace(resources.spec, fingerprint=UNIDENTIFIED)
+        header = ring.header
         resources.ring = ring
-        grows = spec.buffer_batches and not ring.row_layout
-        ring.grow(spec.buffer_batches if grows else header.slots)
         with contextlib.suppress(OSError):
             program = os.open(
                 f"{SHARED_MEMORY}/{header.program_name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -99,6 +122,17 @@ class StreamResources:
                 os.close(program)
         kill_point("daemon.adopt.owned")
         return resources
+
+    def _bounds_of_adopted(self, ring: RingSegment, memory_bytes: int | None) -> Bounds:
+        """It usually grows no further than the dead daemon wanted; for a single batch as far as its segment is long."""
+        slots, whole = ring.wanted_slots, self._whole_room(memory_bytes)
+        bounds = bounds_for(self.spec, slots, ring.header.slot_bytes, whole, whole)
+        return Bounds(slots, min(bounds.most, ring.header.slots), bounds.why)
+
+    def _whole_room(self, memory_bytes: int | None) -> Room:
+        """What there is in all, whoever has it now."""
+        directory = self.spec.directory or SHARED_MEMORY
+        return Room(total_bytes(directory), directory, cgroup_limit_bytes(), memory_bytes, mapped_limit_bytes())
 
     def found(self) -> FoundRing:
         """What the ring tells of the time before this daemon."""
@@ -114,6 +148,7 @@ class StreamResources:
             records=tuple(ring.slot_records()),
             offers=ring.offers.words(ring.reserved_slots),
             consumers=tuple(self._found_consumers(ring)),
+            bounds=self.bounds,
         )
 
     @staticmethod
@@ -136,8 +171,10 @@ class StreamResources:
         generation: int,
         budget_bytes: int | None,
         files: BatchFiles | None = None,
+        memory_bytes: int | None = None,
     ) -> RingSegment:
-        """Makes the ring; its batches are `files` if those are given. Raises BufferTooSmallError or NoSpaceError."""
+        """Makes the ring; its batches are `files` if those are given. All rings may take `memory_bytes`, of which
+        `budget_bytes` are left. Raises BufferTooSmallError or NoSpaceError."""
         directory = self.spec.directory or SHARED_MEMORY
         spec, slot_bytes = self.spec, self._aligned(slot_bytes)
         try:
@@ -150,9 +187,12 @@ class StreamResources:
         room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
         steps = _epoch_steps(spec)
         slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+        if not spec.buffer_bytes and files is None:
+            slot_bytes = self._aligned(roomy_slot_bytes(slot_bytes, slots))
+            slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
         encoded = encode_spec(self.spec)
-        most = most_slots(spec, slots, varying=not layout)
-        header = new_header(most, slot_bytes, spec.fingerprint, generation, encoded, layout, self.program_name)
+        bounds = self.bounds = bounds_for(spec, slots, slot_bytes, room, self._whole_room(memory_bytes))
+        header = new_header(bounds.most, slot_bytes, spec.fingerprint, generation, encoded, layout, self.program_name)
         if files is None:
             self.ring = RingSegment.create(name, header, encoded, layout, slots, directory)
         else:
@@ -160,7 +200,7 @@ class StreamResources:
             ring.files = files
             files.ring = header.created_ns
             self.ring = ring
-            bound_bytes = self.spec.buffer_bytes or most * slot_bytes + RESERVE_BYTES
+            bound_bytes = self.spec.buffer_bytes or bounds.usual * slot_bytes + RESERVE_BYTES
             with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told
                 files.describe(describe_stream(spec, steps, bound_bytes, slot_bytes))
         kill_point("daemon.ring.created")

@@ -18,10 +18,11 @@ from prefetchd.daemon.control import Control
 from prefetchd.daemon.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.trainers import Identity
+from prefetchd.daemon.leavers import Leavers
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.metrics import Birth, snapshot
 from prefetchd.daemon.publishing import Publishing
-from prefetchd.daemon.recovery import reclaim_programs
+from prefetchd.daemon.recovery import empty_programs, reclaim_programs
 from prefetchd.daemon.scrapes import Scrapes, listen_for_scrapes
 from prefetchd.daemon.session_events import TrainerEvents
 from prefetchd.daemon.sessions import Listener
@@ -29,16 +30,19 @@ from prefetchd.daemon.status_segment import StatusSegment
 from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.daemon.tracing import Tracing
 from prefetchd.daemon.watching import Watching
+from prefetchd.ring.memory_limits import free_bytes
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import PROTOCOL_VERSION
-from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.workers.cpu_limits import usable_cpus
 
 STATUS_INTERVAL_S = 0.25
 GOLDEN_SHARE = 0.618
 FINISH_WITHIN_S = 2.0
+RECLAIM_EVERY_S = 2.0
 FINISH_LOOK_AGAIN_S = 0.01
+LINGER_SHARE = 4
 
 log = logging.getLogger("prefetchd")
 
@@ -55,6 +59,7 @@ class Service:
         generation: int,
         nice: int = 0,
         memory_bytes: int | None = None,
+        linger_bytes: int | None = None,
         idle_exit_s: float | None = None,
         supervised: bool = False,
         config: Config = NO_CONFIG,
@@ -66,8 +71,11 @@ class Service:
         self._paths = paths
         self._generation = generation
         self._idle_exit_s = idle_exit_s
+        self._most_linger_bytes = linger_bytes
         self._idle_since_s = time.monotonic()
         self._finishes = False
+        self._reclaim_at_s = 0.0
+        self._empty_programs: frozenset[str] = frozenset()
         self._birth = Birth()
         self._rings = StreamRings(
             loop,
@@ -79,12 +87,12 @@ class Service:
         )
         self._publishing = Publishing(self.engine, self._rings)
         tracing = Tracing(loop, self.engine)
-        self._workers = WorkerEvents(loop, self.engine, self._publishing, tracing, nice=nice)
+        self._workers = WorkerEvents(loop, self.engine, self._publishing, self._rings, tracing, nice=nice)
         self._backend = backend = self._workers.backend
         self._carrying_out = CarryingOut(
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
         )
-        control = Control(self.engine, tracing, generation, self._asked_to_stop)
+        control = Control(self.engine, tracing, generation, self._asked_to_stop, backend.prepare)
         self.declared = DeclaredStreams(
             config,
             config_file,
@@ -95,8 +103,19 @@ class Service:
             backend.prepare,
             limits.name_waits_again_s,
         )
+        self._leavers = Leavers(loop, self.engine)
         self.session_events = TrainerEvents(
-            loop, self.engine, self._publishing, self._rings, control, tracing, paths, self.declared
+            loop,
+            self.engine,
+            self._publishing,
+            self._rings,
+            backend,
+            self._workers.fork_taken,
+            control,
+            tracing,
+            paths,
+            self.declared,
+            self._leavers,
         )
         self._watching = Watching(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
@@ -105,6 +124,10 @@ class Service:
         loop.after_each(self._carrying_out.settle)
         self._rings.adopt(config.ram_disks)
         self._tick()
+
+    def prepare(self, environment: bytes) -> None:
+        """Begins to import what streams of that environment, encoded, are likely to need."""
+        self._backend.prepare(environment)
 
     def answer_scrapes(self, address: str) -> Scrapes:
         """Serves metrics at `address` until the result is closed. Raises CallerError."""
@@ -118,8 +141,8 @@ class Service:
     def summary(self) -> str:
         """One line for people."""
         pool, streams = self.engine.pool, len(self.engine.streams)
-        busy = sum(each.busy for each in pool.workers.values())
-        return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {pool.limit} workers busy"
+        busy, of = sum(each.busy for each in pool.workers.values()), pool.limit or len(pool.workers)
+        return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {of} workers busy"
 
     def listen(self, listener: Listener) -> None:
         """Its sessions are the daemon's from now on."""
@@ -163,6 +186,7 @@ class Service:
             ending.callback(reclaim_programs, self._paths)
             for resources in self._rings.resources.values():
                 ending.callback(resources.close)
+            ending.callback(self._leavers.close)
             ending.callback(self._backend.close)
             ending.callback(self.declared.close)
             listener = self._publishing.listener
@@ -171,10 +195,19 @@ class Service:
                     ending.callback(session.close)
                 ending.callback(listener.close)
 
+    def _linger_bytes(self) -> int | None:
+        """What rings without a consumer may take: by default a quarter of what there would be without them."""
+        if self._most_linger_bytes is not None:
+            return self._most_linger_bytes
+        with contextlib.suppress(OSError):
+            return (free_bytes(SHARED_MEMORY) + self.engine.registry.lingering_bytes) // LINGER_SHARE
+        return None
+
     def _tick(self) -> None:
         now_s = time.monotonic()
         self._rings.look_for_the_dead()
-        self.engine.tick(now_s)
+        self._leavers.look()
+        self.engine.tick(now_s, self._linger_bytes())
         self._workers.tick(now_s)
         self.declared.files.look(now_s)
         self._carrying_out.settle()
@@ -185,6 +218,11 @@ class Service:
         listener = self._publishing.listener
         if listener is not None:
             listener.end_silent(now_s)
+        if now_s >= self._reclaim_at_s:
+            # Of whoever died, or was dropped, with a program that it was about to hand over.
+            self._reclaim_at_s = now_s + RECLAIM_EVERY_S
+            reclaim_programs(self._paths, empty=self._empty_programs)
+            self._empty_programs = empty_programs(self._paths)
         if self._publishing.sessions or self.engine.streams:
             self._idle_since_s = now_s
         elif self._idle_exit_s is not None and now_s - self._idle_since_s > self._idle_exit_s:

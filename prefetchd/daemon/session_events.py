@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from functools import partial
+from collections.abc import Callable
 
 from prefetchd import __version__
 from prefetchd.daemon.control import Control
 from prefetchd.daemon.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.leavers import Leavers
 from prefetchd.daemon.loop import Loop
 from prefetchd.daemon.publishing import Publishing
-from prefetchd.daemon.recovery import empty_programs, reclaim_programs
 from prefetchd.daemon.sessions import Session
 from prefetchd.daemon.stream_rings import StreamRings
 from prefetchd.daemon.tracing import Tracing
@@ -22,6 +23,7 @@ from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
     CloseCursor,
     Consumed,
+    Forked,
     GiveBack,
     Goodbye,
     Hello,
@@ -29,9 +31,11 @@ from prefetchd.wire.messages import (
     Program,
 )
 from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.workers.backend import UNEXPLAINED, Backend
 
 LOOK_AGAIN_S = 0.02
-RECLAIM_AFTER_S = 2.0
+
+log = logging.getLogger("prefetchd")
 
 
 class TrainerEvents:
@@ -43,19 +47,25 @@ class TrainerEvents:
         engine: Engine,
         publishing: Publishing,
         rings: StreamRings,
+        backend: Backend,
+        fork_taken: Callable[[int], None],
         control: Control,
         tracing: Tracing,
         paths: RuntimePaths,
         declared: DeclaredStreams,
+        leavers: Leavers,
     ) -> None:
         self._loop = loop
         self._engine = engine
         self._publishing = publishing
         self._rings = rings
+        self._backend = backend
+        self._fork_taken = fork_taken
         self._control = control
         self._tracing = tracing
         self._paths = paths
         self._declared = declared
+        self._leavers = leavers
 
     def trainer_hello(self, session: Session, hello: Hello) -> None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -79,6 +89,10 @@ class TrainerEvents:
     def _hello(self, session: Session, hello: Hello) -> None:
         marks = self._rings.marks_of(hello.ring, hello.consumer)
         self._engine.hello(session.number, hello, time.monotonic(), marks)
+        until_s = self._engine.undecided_until_s(session.number)
+        if until_s is not None:
+            delay_s = max(0.0, until_s - time.monotonic())
+            self._loop.call_later(delay_s, lambda: self._engine.decide_overdue(time.monotonic()))
         # It has dropped what it was offered, or its record was another's.
         self._rings.settle_offers(session.number)
         kill_point("daemon.hello.decided")
@@ -89,9 +103,27 @@ class TrainerEvents:
             # Dropped meanwhile: the trainer is about to hear of that.
             os.close(fd)
             return
+        if not stream.has_asked_for_program(session.number):
+            os.close(fd)
+            raise ProtocolError("a program that nobody asked for")
         self._rings.take_program(stream, program, fd)
         self._engine.program_arrived(session.number)
         kill_point("daemon.program.arrived")
+
+    def trainer_fork(self, session: Session, fork: Forked, fds: list[int]) -> None:
+        kill_point("daemon.fork.heard")
+        host = self._engine.fork_arrived(session.number)
+        try:
+            self._backend.take_fork(host, fork.pid, fds)
+        except ProtocolError as error:
+            # It may be dead by now. Its trainer is asked for another one, or for its program.
+            log.warning("fork not taken", extra={"fields": {"session": session.number, "why": str(error)}})
+            self._engine.fork_taken(session.number, host)
+            self._engine.host_died(host, UNEXPLAINED)
+            return
+        self._fork_taken(fork.pid)
+        self._engine.fork_taken(session.number, host)
+        kill_point("daemon.fork.taken")
 
     def trainer_message(self, session: Session, message: Message) -> None:
         kill_point("daemon.message.heard")
@@ -114,7 +146,7 @@ class TrainerEvents:
         stream = self._engine.stream_of(session.number)
         marks: tuple[int, ...] = ()
         stood: tuple[int, int, int] | None = None
-        alive = False
+        locked = False
         if stream is not None and session.number in stream.consumers:
             ring = self._rings.ring(stream.number)
             if ring is not None:
@@ -122,13 +154,15 @@ class TrainerEvents:
                 marks = ring.marks(record)
                 about = ring.consumer_record(record)
                 stood = (about.cursor, about.epoch, about.step)
-                alive = ring.has_living_consumer(record) and not session.peer_is_dead
-        owes_program = stream is not None and stream.awaits_program_of(session.number)
-        self._engine.session_closed(session.number, marks, time.monotonic(), alive=alive, stood=stood)
-        if owes_program:
-            empty = empty_programs(self._paths)
-            self._loop.call_later(RECLAIM_AFTER_S, partial(reclaim_programs, self._paths, empty=empty))
+                locked = ring.has_living_consumer(record)
+        alive = locked and not session.peer_is_dead
+        lives_on = session.pidfd >= 0 and not session.peer_is_dead
+        self._engine.session_closed(
+            session.number, marks, time.monotonic(), alive=alive, locked=locked, lives_on=lives_on, stood=stood
+        )
+        if stream is not None and stream.leaver_lives and stream.left_by_session == session.number:
+            self._leavers.watch(stream.number, session.pidfd)
         kill_point("daemon.session.ended")
-        if alive:
+        if locked:
             # Or it is about to die: its connection may just have been the first thing to go.
             self._loop.call_later(LOOK_AGAIN_S, self._rings.look_for_the_dead)

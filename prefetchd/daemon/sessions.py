@@ -19,7 +19,7 @@ from prefetchd.daemon.acceptor import Acceptor
 from prefetchd.daemon.loop import Loop
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
-from prefetchd.wire.messages import Hello, Message, Program, Refused
+from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused
 
 MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
@@ -37,6 +37,9 @@ class SessionEvents(Protocol):
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
         """The receiver owns `fd`."""
 
+    def trainer_fork(self, session: Session, fork: Forked, fds: list[int]) -> None:
+        """The receiver owns `fds`."""
+
     def trainer_message(self, session: Session, message: Message) -> None: ...
 
     def control_message(self, session: Session, message: Message) -> None: ...
@@ -50,7 +53,16 @@ class SessionEvents(Protocol):
 class Session:
     """One connection. Messages leave in order; what the peer does not take now waits here, up to a limit."""
 
-    def __init__(self, number: int, sock: socket.socket, loop: Loop, events: SessionEvents, pidfd: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        sock: socket.socket,
+        loop: Loop,
+        events: SessionEvents,
+        pidfd: int,
+        introduce: Callable[[int], None],
+    ) -> None:
+        """`introduce` takes over the descriptor of another connection, as if it were accepted."""
         self.number = number
         self.role = ""
         self.opened_s = time.monotonic()
@@ -59,14 +71,21 @@ class Session:
         self._pidfd = pidfd
         self._loop = loop
         self._events = events
+        self._introduce = introduce
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._closing = False
+        self._has_left = False
         self._open = True
         sock.setblocking(False)
         loop.watch(sock.fileno(), self._readable)
         if pidfd >= 0:
             # A forked child of the trainer may keep the connection open after the trainer's death.
             loop.watch(pidfd, self._peer_died)
+
+    @property
+    def pidfd(self) -> int:
+        """The peer's process, until session_ended() has returned; -1 when the kernel cannot tell."""
+        return self._pidfd
 
     @property
     def is_open(self) -> bool:
@@ -76,11 +95,11 @@ class Session:
     @property
     def is_clear(self) -> bool:
         """True when nothing waits to be sent."""
-        return self._open and not self._outbox
+        return self._open and not self._outbox and not self._has_left
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
-        if not self._open or self._closing:
+        if not self._open or self._closing or self._has_left:
             return
         if isinstance(message, Refused):
             message = Refused(message.code, message.message[:REFUSAL_CHARACTERS])
@@ -135,12 +154,16 @@ class Session:
         self._loop.unwatch(self._sock.fileno())
         if self._pidfd >= 0:
             self._loop.unwatch(self._pidfd)
-            os.close(self._pidfd)
         self._sock.close()
         for _, fds in self._outbox:
             close_all(fds)
         self._outbox.clear()
-        self._events.session_ended(self)
+        try:
+            self._events.session_ended(self)
+        finally:
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+                self._pidfd = -1
 
     def _flush(self) -> None:
         try:
@@ -156,10 +179,26 @@ class Session:
             self._loop.watch_writes(self._sock.fileno(), self._writable)
             return
         except OSError:
-            self.close()
+            self._peer_left()
             return
         if self._closing:
             self.close()
+
+    def _peer_left(self) -> None:
+        """It takes nothing any more. What it said last counts, such as Goodbye; it is read in a turn of its own, as
+        this may be within one of its messages."""
+        for _, fds in self._outbox:
+            close_all(fds)
+        self._outbox.clear()
+        if self._closing:
+            self.close()
+        elif not self._has_left:
+            self._has_left = True
+            self._loop.call_later(0.0, self._hear_the_last)
+
+    def _hear_the_last(self) -> None:
+        self._readable()
+        self.close()
 
     def _writable(self) -> None:
         self._loop.watch_writes(self._sock.fileno(), None)
@@ -204,6 +243,13 @@ class Session:
     def _handle(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, Program) and self.role == "trainer" and len(fds) == 1:
             self._events.trainer_program(self, message, fds[0])
+            return
+        if isinstance(message, Forked) and self.role == "trainer":
+            self._events.trainer_fork(self, message, fds)
+            return
+        if isinstance(message, Introduce) and not self.role and len(fds) == 1:
+            self._introduce(fds[0])
+            self.close()
             return
         close_all(fds)
         if isinstance(message, Hello):
@@ -267,9 +313,17 @@ class Listener:
                 )
             sock.close()
             return
-        session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock))
+        session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock), self._introduced)
         self._next += 1
         self.sessions[session.number] = session
+
+    def _introduced(self, fd: int) -> None:
+        """Raises ProtocolError when it is no connection."""
+        sock = socket.socket(fileno=fd)
+        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            sock.close()
+            raise ProtocolError("what was introduced is no connection")
+        self._accepted(sock)
 
     def admits(self, uid: int) -> bool:
         """Only the daemon's own user: anybody else could read its data and run its code."""

@@ -16,7 +16,7 @@ from prefetchd.daemon.resources import SegmentNames, StreamResources
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
 from prefetchd.ring.segment import RingSegment
-from prefetchd.wire.errors import NoSpaceError, PrefetchdError, ProtocolError
+from prefetchd.wire.errors import NoSpaceError, PrefetchdError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import Program, Published
 from prefetchd.wire.runtime_paths import RuntimePaths
@@ -78,18 +78,32 @@ class StreamRings:
             is_leased = partial(stream.leases.is_held, session)
             ring.offers.settle(stream.consumers[session].record, is_leased, slots)
 
+    def resources_of(self, stream: int) -> StreamResources:
+        """What the stream has, from now on also if it has no program."""
+        found = self._engine.streams.get(stream)
+        if stream not in self.resources and found is not None:
+            self.resources[stream] = StreamResources(found.spec)
+        return self.resources[stream]
+
+    def identify(self, stream: int) -> None:
+        """The stream's fingerprint has become known."""
+        found, resources = self._engine.streams.get(stream), self.resources.get(stream)
+        if found is not None and resources is not None:
+            resources.identify(found.spec.fingerprint)
+
     def take_program(self, stream: StreamState, program: Program, fd: int) -> None:
-        """The stream's program is here; takes `fd` over. Raises ProtocolError."""
-        resources = StreamResources(stream.spec)
+        """The stream's program is here; takes `fd` over. The first one stays: a fork and another trainer may both have
+        been asked, and have the same. Raises ProtocolError."""
+        resources = self.resources.get(stream.number)
+        if resources is not None and resources.program_fd >= 0:
+            second = StreamResources(stream.spec)
+            second.take_program(program.name, fd, self._paths)
+            second.close()
+            return
+        if resources is None:
+            resources = StreamResources(stream.spec)
         resources.take_program(program.name, fd, self._paths)
         kill_point("daemon.program.taken")
-        former = self.resources.get(stream.number)
-        if former is not None and former.program_fd >= 0:
-            resources.close()
-            raise ProtocolError("a second program")
-        if former is not None:
-            # Its ring was adopted, and the program had gone.
-            resources.ring, former.ring = former.ring, None
         self.resources[stream.number] = resources
 
     def free_slot(self, stream: int, slot: int, generation: int) -> None:
@@ -102,7 +116,9 @@ class StreamRings:
         """A ring for batches that are files already. Raises PrefetchdError."""
         files = self.files[resources.spec.directory]
         name = self._names.next_ring()
-        ring = resources.create_ring(name, batch_bytes, slot_bytes, b"", self._generation, self._budget_bytes(), files)
+        ring = resources.create_ring(
+            name, batch_bytes, slot_bytes, b"", self._generation, self._budget_bytes(), files, self._memory_bytes
+        )
         assert isinstance(ring, FileRing)
         return ring
 
@@ -117,7 +133,7 @@ class StreamRings:
     def adopt(self, ram_disks: Iterable[str] = ()) -> None:
         """Goes on with the streams of a daemon that died on the same socket; their rings are in shared memory, or on
         `ram_disks`."""
-        for resources in find_streams(self._paths, self._generation, ram_disks):
+        for resources in find_streams(self._paths, self._generation, ram_disks, self._memory_bytes):
             stream = self._engine.adopt(resources.spec, resources.found(), time.monotonic())
             ring = resources.ring
             if stream is None or ring is None:
@@ -172,12 +188,15 @@ class StreamRings:
                 self._generation,
                 self._budget_bytes(),
                 self.files.get(resources.spec.directory) if resources.spec.store == FILES else None,
+                self._memory_bytes,
             )
         except PrefetchdError as error:
             self._engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
             return
         header = ring.header
-        self._engine.ring_created(stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns)
+        self._engine.ring_created(
+            stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns, resources.bounds
+        )
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _grow(self, stream: int, slots: int) -> None:
@@ -188,7 +207,7 @@ class StreamRings:
         try:
             resources.grow_ring(slots, self._budget_bytes())
         except NoSpaceError as error:
-            self._engine.ring_short(stream, str(error), error.short_bytes)
+            self._engine.ring_short(stream, slots, ring.wanted_slots, str(error), error.short_bytes)
             return
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
@@ -201,8 +220,9 @@ class StreamRings:
         try:
             slots = resources.reserve_step()
         except NoSpaceError as error:
+            asked = ring.wanted_slots
             ring.stay()
-            self._engine.ring_short(stream, str(error), error.short_bytes)
+            self._engine.ring_short(stream, asked, ring.wanted_slots, str(error), error.short_bytes)
             return False
         self._engine.ring_reserved(stream, slots)
         return False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
 
-from prefetchd.daemon.engine.blame import what_was_made
+from prefetchd.daemon.engine.blame import MAY_BE_A_LOCK, what_was_made
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
 from prefetchd.wire.messages import Message, WaitNamed
 from prefetchd.workers.backend import Backend, Look
 from prefetchd.workers.note import IDLE, SAMPLING, STARTING, Note
-from prefetchd.workers.stack_dumps import gist
+from prefetchd.workers.stack_dumps import gist, imported
 
+IMPORTS_TAKE_TIME = "what that module's import does takes the time; import it in the script, and each worker has it"
 TEXT_LIMIT_CHARACTERS = 4000
 STACKS_LOGGED_CHARACTERS = 32_000
 
@@ -46,6 +48,11 @@ class WaitNames:
         note = self._backend.note(worker)
         for wait in waits:
             cause = wait.cause
+            if module := imported(look.stacks):
+                cause = f"{cause}, at importing {module}" if cause else ""
+                wait = dataclasses.replace(wait, knob=IMPORTS_TAKE_TIME)
+            elif wait.forked and look.sleeps:
+                wait = dataclasses.replace(wait, knob=f"{wait.knob}; {MAY_BE_A_LOCK}")
             if worker != ZYGOTE:
                 who = "the planner" if note.phase == SAMPLING else f"worker {worker}"
                 at_it = f"{who} (pid {look.pid}) {_at(note, wait)}"

@@ -153,7 +153,7 @@ def ready_slots(stream: StreamState, ring: Ring) -> int:
 
 
 def _is_full(stream: StreamState, ring: Ring) -> bool:
-    return ring.count(SlotState.FREE) < ring.mean_span or stream.claims.need() is None
+    return ring.count(SlotState.FREE) < ring.mean_span or not stream.claims.has_work()
 
 
 def _busy_s(worker: Worker, now_s: float) -> float:

@@ -13,14 +13,13 @@ from __future__ import annotations
 import hashlib
 import pickle
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 HEAD = struct.Struct("<B7xQ")
 INTS, PICKLED, ONE, ONE_PICKLED = range(4)
-_I64 = np.dtype("<i8")
 
 
 def pack_batch(keys: Any, first: int) -> tuple[bytes, int]:
@@ -28,7 +27,7 @@ def pack_batch(keys: Any, first: int) -> tuple[bytes, int]:
     pickling raises."""
     if type(keys) is list and set(map(type, keys)) <= {int}:
         try:
-            return HEAD.pack(INTS, first) + np.array(keys, dtype=_I64).tobytes(), len(keys)
+            return HEAD.pack(INTS, first) + _little_endian(array("q", keys)).tobytes(), len(keys)
         except OverflowError:
             pass
     samples = len(keys) if hasattr(keys, "__len__") else len(keys := list(keys))
@@ -46,7 +45,9 @@ def unpack(blob: bytes) -> tuple[Any, Sequence[Any], int]:
     """(what the sampler gave, its keys one by one, samples that come before)."""
     kind, first = HEAD.unpack_from(blob)
     if kind in (INTS, ONE):
-        keys: list[Any] = np.frombuffer(blob, dtype=_I64, offset=HEAD.size).tolist()
+        words = array("q")
+        words.frombytes(memoryview(blob)[HEAD.size :])
+        keys: list[Any] = _little_endian(words).tolist()
         return keys, keys, first
     given = pickle.loads(memoryview(blob)[HEAD.size :])
     if kind == ONE_PICKLED:
@@ -58,6 +59,12 @@ def digest(blob: bytes) -> int:
     """What a slot's record has as `plan`: the first eight bytes of the blob's SHA-1, as a little-endian number; 1 if
     that is 0, which stands for an order that is arithmetic."""
     return int.from_bytes(hashlib.sha1(blob, usedforsecurity=False).digest()[:8], "little") or 1
+
+
+def _little_endian(words: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words
 
 
 def _pickled(keys: Any) -> bytes:

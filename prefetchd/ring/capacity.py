@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from prefetchd.wire.errors import BufferTooSmallError, NoSpaceError
+from prefetchd.wire.runtime_paths import SHARED_MEMORY
 from prefetchd.wire.segment_layout import PAGE_BYTES, SLOTS_LIMIT, SegmentHeader
 from prefetchd.wire.stream_spec import StreamSpec
 
@@ -15,17 +16,35 @@ DEFAULT_EPOCHS = 2
 UNKNOWN_EPOCH_STEPS = 1024
 LEAST_DEFAULT_SLOTS = 32
 GROWTH = 16
+ROOMY_SLOT_BYTES = 64 << 10
+ROOMY_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What a new ring may take, in bytes. `store` names the file system, `memory` what the cgroup has left (None
-    without a limit), `budget` what the daemon's own `memory` setting has left (None without one)."""
+    """What a ring may take, in bytes. `store` names the file system, `memory` is that of the cgroup (None without a
+    limit), `budget` the daemon's own `memory` setting (None without one), and `mapped` how long a file or mapping may
+    be (None without a limit). Of a new ring, or one that grows, it is what there is now; for Bounds what there is in
+    all, whoever has it now."""
 
     store_bytes: int
-    store: str = "/dev/shm"
+    store: str = SHARED_MEMORY
     memory_bytes: int | None = None
     budget_bytes: int | None = None
+    mapped_bytes: int | None = None
+
+    def bound(self) -> tuple[int, str]:
+        """The least of what there is in all, and what it is and how to raise it, for people."""
+        found = [
+            (self.store_bytes, f"{self.store} is {_mib(self.store_bytes)} large. Enlarge {_named(self.store)}"),
+            (
+                self.memory_bytes,
+                f"the daemon's cgroup has a memory limit of {_mib(self.memory_bytes or 0)}. Raise it",
+            ),
+            (self.budget_bytes, f"the daemon's memory setting is {_mib(self.budget_bytes or 0)}. Raise --memory"),
+            (self.mapped_bytes, f"the daemon's limits (ulimit -a) allow {_mib(self.mapped_bytes or 0)}. Raise them"),
+        ]
+        return min(((limit, why) for limit, why in found if limit is not None), key=lambda each: each[0])
 
 
 def default_buffer_bytes(room: Room) -> int:
@@ -43,10 +62,39 @@ def aligned_slot_bytes(slot_bytes: int) -> int:
     return -(-slot_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
-def most_slots(spec: StreamSpec, slots: int, *, varying: bool) -> int:
-    """Slots that a ring of `slots` may come to have. When the buffer was asked for in batches and these vary in size,
-    it grows with them: what it was measured by may have been a small one."""
-    return min(slots * GROWTH, SLOTS_LIMIT) if spec.buffer_batches and varying else slots
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Slots that a ring may come to have beyond what it is made with: `usual` as its batches turn out to be larger than
+    the one that it was measured by, `most` if a single batch cannot do with less. `why` says what `most` comes from and
+    what to turn, for people."""
+
+    usual: int
+    most: int
+    why: str = ""
+
+
+def bounds_for(spec: StreamSpec, slots: int, slot_bytes: int, room: Room, whole: Room) -> Bounds:
+    """Those of a ring of `slots`. It may grow, unless the buffer was asked for in bytes: what it was measured by may
+    have been a small one, be it a row of a layout that others do not fit. Usually it grows within what there is now
+    (`room`); for a single batch as far as there is anything to be had at all (`whole`): what is in use today may be
+    free when that comes."""
+    if spec.buffer_bytes:
+        return Bounds(slots, slots, f"buffer={_mib(spec.buffer_bytes)}. Raise buffer=")
+    whole_bytes, why = whole.bound()
+    most = max(slots, min(whole_bytes // slot_bytes, SLOTS_LIMIT))
+    if most == SLOTS_LIMIT:
+        why = f"a ring has {SLOTS_LIMIT} slots at most, and the first batch gave {_mib(slot_bytes)} to each"
+    if spec.buffer_batches:
+        usual = slots * GROWTH
+    else:
+        usual = max(slots, _slots_within(default_buffer_bytes(room), slot_bytes))
+    return Bounds(min(usual, most), most, why)
+
+
+def roomy_slot_bytes(slot_bytes: int, slots: int) -> int:
+    """Of a ring of `slots` that may grow: small slots become larger while all of them together stay small, so that a
+    much larger batch takes fewer."""
+    return max(slot_bytes, min(ROOMY_SLOT_BYTES, aligned_slot_bytes(ROOMY_BYTES // max(1, slots) - PAGE_BYTES + 1)))
 
 
 def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, epoch_steps: int | None = None) -> int:
@@ -78,7 +126,7 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
     slots = min(slots, SLOTS_LIMIT)
     needed = ring_bytes(slots, slot_bytes)
     for what, limit, remedy in (
-        (f"{room.store} has", room.store_bytes, f"enlarge {room.store} (docker: --shm-size)"),
+        (f"{room.store} has", room.store_bytes, f"enlarge {_named(room.store)}"),
         ("the cgroup has", room.memory_bytes, "raise the memory limit of the daemon's cgroup"),
         ("the daemon's memory setting leaves", room.budget_bytes, "raise --memory"),
     ):
@@ -93,6 +141,7 @@ def check_growth(ring_bytes: int, growth_bytes: int, room: Room) -> None:
     leave as much as it then has: larger batches take more in the workers too, and the kernel kills for what is beyond
     the limit."""
     for what, left, allowed, remedy in (
+        (f"{room.store} has", room.store_bytes, room.store_bytes, f"enlarge {_named(room.store)}"),
         ("the daemon's memory setting leaves", room.budget_bytes, room.budget_bytes, "raise --memory"),
         (
             "the cgroup has",
@@ -134,6 +183,11 @@ def _slots_within(buffer_bytes: int, slot_bytes: int) -> int:
 
 def _header(slots: int, slot_bytes: int) -> SegmentHeader:
     return SegmentHeader(slots, slot_bytes, 0, 0, "0" * 32, 0, 0, "")
+
+
+def _named(store: str) -> str:
+    """The store, and how to enlarge it where that is not plain."""
+    return f"{store} (docker: --shm-size)" if store == SHARED_MEMORY else store
 
 
 def _mib_that_hold(size: int) -> str:

@@ -113,6 +113,7 @@ class Cursor:
     told_end    its consumer knows where the epoch ends
     recalled    so often its consumer was asked to give offers back, and has not answered
     told        its consumer knows of all steps before this one: that they were offered, or are void
+    reach       so many batches it may have ahead at most
     means_it    its consumer has said how the epoch begins, or told of a batch that it was given: what the epoch is
                 planned from is what it means
     """
@@ -128,6 +129,7 @@ class Cursor:
     recalled: int = 0
     told: int = 0
     means_it: bool = False
+    reach: int = POSITION_LIMIT
 
     @property
     def epoch(self) -> int:

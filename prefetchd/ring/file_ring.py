@@ -42,8 +42,9 @@ class FileRing(RingSegment):
         return 0
 
     def reserve_step(self) -> int:
-        """All slots are usable at once: nothing is kept for them."""
-        self._reserved_bytes = self.wanted_bytes
+        """All slots are usable at once: nothing is kept for them. Raises NoSpaceError."""
+        self._reserve_tables(self.wanted_slots)
+        self._reserved_bytes = self._wanted_end
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, self.reserved_slots)
         return self.reserved_slots
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from prefetchd.ring.cgroups import MEMBERSHIP, ROOT, cgroup_levels
@@ -12,7 +14,7 @@ _UNLIMITED = 1 << 60
 # Beyond memory.high nothing fails, but every allocation is slowed down.
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
-_FREE_HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages"
+_HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-{}kB/{}_hugepages"
 
 
 def free_bytes(directory: str) -> int:
@@ -22,16 +24,43 @@ def free_bytes(directory: str) -> int:
         return found.f_bavail * found.f_frsize
     # Mounted without a bound of its own: what the machine has left.
     if found.f_bsize > mmap.PAGESIZE:
-        pages = _number(Path(_FREE_HUGE_PAGES.format(found.f_bsize >> 10)))
-        return (pages or 0) * found.f_bsize
-    return _available_bytes()
+        return _huge_bytes(found.f_bsize, "free")
+    return available_bytes()
 
 
-def _available_bytes() -> int:
-    """What the kernel would give to a new process without swapping, as proc_meminfo(5) has it."""
+def total_bytes(directory: str) -> int:
+    """Bytes that files in `directory` may take together."""
+    found = os.statvfs(directory)
+    if found.f_blocks:
+        return found.f_blocks * found.f_frsize
+    if found.f_bsize > mmap.PAGESIZE:
+        return _huge_bytes(found.f_bsize, "nr")
+    return _machine_bytes("MemTotal")
+
+
+def mapped_limit_bytes() -> int | None:
+    """How long a file that this process makes, and others of the user's map, may be; None without a limit."""
+    # Of an address space there must be enough for all else, and for the rings of other loaders.
+    shares = ((resource.RLIMIT_FSIZE, 4), (resource.RLIMIT_AS, 16))
+    limits = [(resource.getrlimit(which)[0], share) for which, share in shares]
+    return min((limit // share for limit, share in limits if limit != resource.RLIM_INFINITY), default=None)
+
+
+def available_bytes() -> int:
+    """What the kernel would give to a new process without swapping."""
+    return _machine_bytes("MemAvailable")
+
+
+def _huge_bytes(page_bytes: int, which: str) -> int:
+    """All pages of that size, or those that are free."""
+    return (_number(Path(_HUGE_PAGES.format(page_bytes >> 10, which))) or 0) * page_bytes
+
+
+def _machine_bytes(which: str) -> int:
+    """A line of proc_meminfo(5)."""
     with open("/proc/meminfo") as file:
         found = dict(line.split(":") for line in file)
-    return int(found["MemAvailable"].removesuffix(" kB\n")) << 10
+    return int(found[which].removesuffix(" kB\n")) << 10
 
 
 def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:
@@ -39,15 +68,26 @@ def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int
 
     File cache that the kernel gives up under pressure counts as left.
     """
-    least: int | None = None
-    for version, level in cgroup_levels("memory", root, membership):
+    left = []
+    for version, level, limit in _cgroup_limits(root, membership):
         used = _number(level / _USED[version])
+        if used is not None:
+            left.append(max(0, limit - used + _reclaimable(level / "memory.stat")))
+    return min(left, default=None)
+
+
+def cgroup_limit_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:
+    """The least memory limit of this process's cgroups, or None without one."""
+    return min((limit for _, _, limit in _cgroup_limits(root, membership)), default=None)
+
+
+def _cgroup_limits(root: str, membership: str) -> Iterator[tuple[int, Path, int]]:
+    """(version, directory, limit) of each that has one."""
+    for version, level in cgroup_levels("memory", root, membership):
         for name in _LIMITS[version]:
             limit = _number(level / name)
-            if limit is not None and used is not None and limit < _UNLIMITED:
-                headroom = max(0, limit - used + _reclaimable(level / "memory.stat"))
-                least = headroom if least is None else min(least, headroom)
-    return least
+            if limit is not None and limit < _UNLIMITED:
+                yield version, level, limit
 
 
 def _reclaimable(stat: Path) -> int:

@@ -32,7 +32,9 @@ from prefetchd.wire.segment_layout import (
     RESERVED_SLOTS_OFFSET,
     ROW_LAYOUT_OFFSET,
     SLOT_READY,
+    SLOT_RECORDS_OFFSET,
     SPEC_OFFSET,
+    WANTED_SLOTS_OFFSET,
     WRITERS_LOCK_OFFSET,
     ConsumerRecord,
     SegmentHeader,
@@ -68,7 +70,7 @@ class RingSegment:
         self.header = header
         self._fd = fd
         self._reserved_bytes = header.payload_offset
-        self._prefaulted_bytes = 0
+        self._prefaulted_bytes = header.payload_offset
         with contextlib.ExitStack() as undo:
             self.shared_fd = reopen(fd)
             undo.callback(os.close, self.shared_fd)
@@ -98,13 +100,16 @@ class RingSegment:
             page_bytes = os.fstatvfs(fd).f_bsize
             # Large pages are had whole or not at all.
             os.ftruncate(fd, -(-header.segment_bytes // page_bytes) * page_bytes)
-            _reserve(fd, header, 0, header.payload_offset, directory)
+            wanted_bytes = header.bytes_with(wanted_slots)
+            for begin, end in ((0, SLOT_RECORDS_OFFSET), (header.consumer_records_offset, header.marks_offset)):
+                _reserve(fd, begin, end, directory, 0, wanted_bytes)
             if not try_lock(fd, DAEMON_LOCK_OFFSET):
                 raise InvariantError(f"the new segment {name} is locked by somebody")
             # Mapped, as a hugetlbfs has no write(2).
             with map_shared(fd, os.fstat(fd).st_size) as memory:
                 memory[SPEC_OFFSET : SPEC_OFFSET + len(spec)] = spec
                 memory[ROW_LAYOUT_OFFSET : ROW_LAYOUT_OFFSET + len(row_layout)] = row_layout
+                RESERVED_SLOTS.pack_into(memory, WANTED_SLOTS_OFFSET, wanted_slots)
                 kill_point("daemon.ring.headless")
                 # The header last: without it nobody takes this for a ring.
                 encoded = encode_header(header)
@@ -127,19 +132,38 @@ class RingSegment:
         try:
             size = os.fstat(fd).st_size
             header = decode_header(os.pread(fd, HEADER_BYTES, 0), size)
-            (reserved,) = RESERVED_SLOTS.unpack(os.pread(fd, RESERVED_SLOTS.size, RESERVED_SLOTS_OFFSET))
-            if reserved > header.slots:
-                raise ProtocolError(f"a ring of {header.slots} slots tells of {reserved} reserved ones")
+            reserved, wanted = (
+                RESERVED_SLOTS.unpack(os.pread(fd, RESERVED_SLOTS.size, offset))[0]
+                for offset in (RESERVED_SLOTS_OFFSET, WANTED_SLOTS_OFFSET)
+            )
+            if max(reserved, wanted) > header.slots:
+                raise ProtocolError(f"a ring of {header.slots} slots tells of {reserved} reserved ones of {wanted}")
             header = dataclasses.replace(header, daemon_generation=daemon_generation)
-            ring = cls(name, fd, header, reserved, directory)
+            ring = cls(name, fd, header, max(reserved, wanted), directory)
         except BaseException:
             os.close(fd)
             raise
-        encoded = encode_header(header)
-        ring.memory.memory[: len(encoded)] = encoded
+        ring._write_header(header)
         kill_point("daemon.adopt.headed")
         ring._reserved_bytes = ring._prefaulted_bytes = header.slot_payload_offset(reserved)
         return ring
+
+    def name_program(self, name: str) -> None:
+        """The program that makes its batches has this name from now on."""
+        self._write_header(dataclasses.replace(self.header, program_name=name))
+
+    def identify(self, fingerprint: str, spec: bytes) -> None:
+        """What its batches are of has become known: `spec` is what it was made with, with this fingerprint, and as
+        long as it was. It counts when both places have it."""
+        assert len(spec) == self.header.spec_bytes
+        self.memory.memory[SPEC_OFFSET : SPEC_OFFSET + len(spec)] = spec
+        kill_point("daemon.ring.unidentified")
+        self._write_header(dataclasses.replace(self.header, fingerprint=fingerprint))
+
+    def _write_header(self, header: SegmentHeader) -> None:
+        encoded = encode_header(header)
+        self.memory.memory[: len(encoded)] = encoded
+        self.header = header
 
     @property
     def spec(self) -> bytes:
@@ -171,22 +195,37 @@ class RingSegment:
 
     def grow(self, slots: int) -> None:
         """From now on reserve_step() goes up to `slots`."""
-        self.wanted_slots = max(self.wanted_slots, min(slots, self.header.slots))
+        self._want(max(self.wanted_slots, min(slots, self.header.slots)))
+
+    def _want(self, slots: int) -> None:
+        self.wanted_slots = slots
+        RESERVED_SLOTS.pack_into(self.memory.memory, WANTED_SLOTS_OFFSET, slots)
 
     @property
     def next_step_bytes(self) -> int:
         """What the next reserve_step() takes."""
-        return max(0, min(RESERVE_STEP_BYTES, self.wanted_bytes - self._reserved_bytes))
+        return max(0, min(RESERVE_STEP_BYTES, self._wanted_end - self._reserved_bytes))
 
     def reserve_step(self) -> int:
         """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
         end = self._reserved_bytes + self.next_step_bytes
-        _reserve(self._fd, self.header, self._reserved_bytes, end, self.directory)
-        self._reserved_bytes = max(self._reserved_bytes, end)
+        if end > self._reserved_bytes:
+            self._reserve_tables((end - self.header.payload_offset) // self.header.slot_bytes)
+            self._reserve(self._reserved_bytes, end)
+            self._reserved_bytes = end
         slots = self.reserved_slots
         kill_point("daemon.ring.uncounted")
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         return slots
+
+    def _reserve_tables(self, slots: int) -> None:
+        """Puts memory behind the places that slots up to `slots` have in the tables. Raises NoSpaceError."""
+        for begin, end in self.header.tables_of(self.reserved_slots, slots):
+            self._reserve(begin, end)
+
+    def _reserve(self, begin: int, end: int) -> None:
+        had_bytes = self.header.bytes_with(self.reserved_slots)
+        _reserve(self._fd, begin, end, self.directory, had_bytes, self.wanted_bytes)
 
     @property
     def is_named(self) -> bool:
@@ -195,16 +234,20 @@ class RingSegment:
 
     def stay(self) -> None:
         """reserve_step() has nothing more to do."""
-        self.wanted_slots = self.reserved_slots
+        self._want(self.reserved_slots)
 
     @property
     def wanted_bytes(self) -> int:
-        """The segment's bytes once all wanted slots are reserved."""
+        """What the segment takes of memory once all wanted slots are reserved."""
+        return self.header.bytes_with(self.wanted_slots)
+
+    @property
+    def _wanted_end(self) -> int:
         return self.header.slot_payload_offset(self.wanted_slots)
 
     @property
     def is_reserved(self) -> bool:
-        return self._reserved_bytes >= self.wanted_bytes
+        return self._reserved_bytes >= self._wanted_end
 
     def prefault_step(self) -> bool:
         """Makes a few more MiB of what is reserved resident, first slots first; True when all is. Contents stay as
@@ -235,9 +278,9 @@ class RingSegment:
         memory[offset : offset + 4] = data[:4]
 
     def marks(self, consumer: int) -> tuple[int, ...]:
-        """What the consumer was handed without a copy: a generation a slot."""
+        """What the consumer was handed without a copy: a generation for each reserved slot."""
         begin = self.header.mark_offset(consumer, 0)
-        end = begin + self.header.slots * MARK.size
+        end = begin + self.reserved_slots * MARK.size
         return tuple(memoryview(self.memory.memory)[begin:end].cast("Q"))
 
     def close(self, *, unlink_name: bool = True) -> None:
@@ -267,8 +310,9 @@ def _make(name: str, directory: str) -> int:
     return fd
 
 
-def _reserve(fd: int, header: SegmentHeader, begin: int, end: int, directory: str) -> None:
-    """Puts memory behind the bytes from `begin` to `end`. Raises NoSpaceError."""
+def _reserve(fd: int, begin: int, end: int, directory: str, had_bytes: int, wanted_bytes: int) -> None:
+    """Puts memory behind the bytes from `begin` to `end`. Raises NoSpaceError, which tells that `had_bytes` of
+    `wanted_bytes` are there."""
     if end <= begin:
         return
     try:
@@ -277,7 +321,7 @@ def _reserve(fd: int, header: SegmentHeader, begin: int, end: int, directory: st
         what = "shared memory" if directory == SHARED_MEMORY else directory
         where = "/dev/shm (docker: --shm-size)" if directory == SHARED_MEMORY else "it"
         raise NoSpaceError(
-            f"{what} is full: {format_bytes(begin)} of {format_bytes(header.segment_bytes)} could be reserved "
+            f"{what} is full: {format_bytes(had_bytes)} of {format_bytes(wanted_bytes)} could be reserved "
             f"({error.strerror}). Lower buffer=, or enlarge {where}",
             end - begin,
         ) from None

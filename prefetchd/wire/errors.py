@@ -26,7 +26,7 @@ class BufferTooSmallError(CallerError):
 
 
 class BatchTooLargeError(CallerError):
-    """One batch needs more than half of the ring; names `buffer` and the sizes."""
+    """One batch needs more than its ring can have; names the sizes and what bounds it."""
 
     code = "batch_too_large"
 

@@ -17,6 +17,11 @@ POINTS: dict[str, str] = {
     # --- daemon: streams and rings ---
     "daemon.program.taken": "a trainer's program segment is its own, and no stream knows of it",
     "daemon.program.arrived": "the engine knows of the program; no zygote does",
+    "daemon.fork.heard": "a trainer has handed over a fork of itself",
+    "daemon.fork.taken": "the fork is the stream's, and has not been told",
+    "daemon.fork.identified": "what the fork's program is has become known, and is in no ring yet",
+    "daemon.program.kept": "a fork has written its program, and the engine knows of it",
+    "daemon.ring.unidentified": "a ring's spec tells its fingerprint, its header does not",
     "daemon.ring.headless": "a ring's segment exists and is locked, without a header",
     "daemon.ring.created": "the ring exists, and the engine does not know of it",
     "daemon.ring.uncounted": "there is memory behind more slots than the ring's count says",
@@ -54,6 +59,10 @@ POINTS: dict[str, str] = {
     # --- stream zygote ---
     "zygote.started": "forked; the program is not loaded",
     "zygote.loaded": "the program is loaded, and the daemon has not been told",
+    "zygote.forked": "forked from the trainer, and rid of what was that one's; nobody has been told",
+    "zygote.introduced": "it has found a daemon for its trainer",
+    "zygote.daemon.gone": "its daemon has died, and its workers with it; its trainer may have another one",
+    "zygote.handed.on": "its trainer has handed it to another daemon",
     "zygote.fork.before": "about to fork a worker",
     "zygote.fork.after": "it is forked, and the daemon has not been told",
     "zygote.fork.told": "the daemon has been told",
@@ -75,6 +84,10 @@ POINTS: dict[str, str] = {
     "planner.answer.untold": "the sampler was run, and the daemon has not been told",
     # --- trainer ---
     "client.hello.said": "a new loader has said Hello",
+    "client.fork.before": "about to fork itself",
+    "client.fork.after": "it is forked, and nobody has been told",
+    "client.fork.unsent": "Hello is said, and the fork not handed over",
+    "client.fork.sent": "the fork is handed over",
     "client.program.partial": "while it writes its program segment",
     "client.program.unsent": "the program is written, and the daemon has not been told",
     "client.program.sent": "the daemon has been told",

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from prefetchd.wire.errors import ProtocolError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Ints: TypeAlias = tuple[int, ...]
 Rows: TypeAlias = tuple[tuple[int, ...], ...]
@@ -64,9 +64,12 @@ class Hello(Message):
     run left are dropped.
 
     A trainer whose connection has ended, as when its daemon died, says where it stands: `cursors` are (cursor,
-    epoch, next step, waiting); what was offered to it and not yielded is given back. `ring` names the ring that it
-    has mapped (the header's created_ns), `consumer` its record there, and `held` are (cursor, slot, generation) of
-    that ring whose tensors live.
+    epoch, next step, waiting as below), a PROPOSED one being placed only if the stream is new; what was offered to it
+    and not yielded is given back. `ring` names the ring that it has mapped (the header's created_ns), `consumer` its
+    record there, and `held` are (cursor, slot, generation) of that ring whose tensors live.
+
+    `forks`: a fork of the trainer makes the batches, and comes next, in Forked. Its `fingerprint` may be empty: that
+    fork tells it (Identified), and until then the daemon may answer Deciding.
     """
 
     protocol: int
@@ -82,6 +85,10 @@ class Hello(Message):
     fresh: bool = False
     consumer: int = -1
     ring: int = 0
+    forks: bool = False
+
+
+LIVING, AWAITED, PROPOSED = 0, 1, 2
 
 
 # --- daemon -> any peer ---------------------------------------------------------------------------------------
@@ -97,6 +104,7 @@ class Welcome(Message):
     it, another one is told a second Welcome. `supervised`: somebody else than a client started the
     daemon, and may start it again. Who asked by name alone is told the `spec` of what it has got. `config` is the
     path of the configuration file that the daemon was started with, for who starts the next one; empty: none.
+    `is_new`: no batch of the stream was there before. `workers` is how many the stream may have busy at once.
     """
 
     protocol: int
@@ -109,6 +117,8 @@ class Welcome(Message):
     supervised: bool = False
     spec: bytes = b""
     config: bytes = b""
+    is_new: bool = False
+    workers: int = 0
 
 
 @_numbered(3)
@@ -219,6 +229,15 @@ class ShardStart(Message):
     state: bytes
 
 
+@_numbered(19)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forked(Message):
+    """A zygote that was forked from the trainer, with the program in its memory, for the stream that Hello or
+    ForkWanted was about. With it: its pidfd, its control socket, its output pipe. The daemon takes it over."""
+
+    pid: int
+
+
 # --- daemon -> trainer ----------------------------------------------------------------------------------------
 
 
@@ -236,7 +255,8 @@ class Published(Message):
     """Batches that are ready, and this message is what makes them so: nobody polls memory for readiness.
 
     batches      rows (cursor, epoch, first step, private, slot, generation, slot, generation, ...): consecutive
-                 steps. With private = 1 the slot is shared: the client hands out a copy and releases at once.
+                 steps. With private = 1 others have the slot too, or hold some of the ring's: the client hands
+                 out a copy and releases at once.
     ends         rows (cursor, epoch, steps): the epoch has that many steps
     voids        rows (cursor, epoch, first, end): the epoch has no batch at steps [first, end)
 
@@ -328,6 +348,18 @@ class BadSamplesNamed(Message):
     samples: Rows
     texts: Blobs
     before: bool = False
+
+
+@_numbered(4)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deciding(Message):
+    """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known."""
+
+
+@_numbered(38)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkWanted(Message):
+    """What made the stream's batches is gone, and the daemon has no program: another Forked is asked for."""
 
 
 @_numbered(25)
@@ -430,7 +462,7 @@ class SpawnStream(Message):
     """To an environment zygote: fork a stream zygote that loads a program. With it: the program's descriptor, and one
     of the zygote's note."""
 
-    stream: int
+    host: int
     program_bytes: int
     spec: bytes
 
@@ -449,7 +481,7 @@ class SpawnWorker(Message):
 @_numbered(42)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spawned(Message):
-    """A zygote forked child `child` (a stream or worker number). With it: pidfd, control socket, output pipe."""
+    """A zygote forked child `child` (the number of a host or worker). With it: pidfd, control socket, output pipe."""
 
     child: int
     pid: int
@@ -479,6 +511,97 @@ class ChildEnded(Message):
 
     child: int
     how: str
+
+
+@_numbered(58)
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotSpawned(Message):
+    """A zygote cannot fork the child `child` that it was asked for; `reason` says why: a limit on processes, or on
+    memory. It may be asked again."""
+
+    child: int
+    reason: str
+
+
+# --- fork -> daemon: the first message of a connection -------------------------------------------------------
+
+
+@_numbered(5)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Introduce(Message):
+    """The first and only message of a connection that a fork of a trainer opens. With it: one end of a socket pair,
+    whose other end the trainer has. That is a connection of the trainer's from now on, as if it were accepted."""
+
+
+# --- trainer -> fork -------------------------------------------------------------------------------------------
+
+
+@_numbered(56)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serve(Message):
+    """A trainer to the zygote that was forked from it, when the daemon has died: serve another one. With it: a control
+    socket and the output pipe's end to write to."""
+
+
+# --- fork -> daemon and trainer --------------------------------------------------------------------------------
+
+
+@_numbered(55)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identified(Message):
+    """A zygote that was forked from a trainer knows the `fingerprint` of its program, or that nobody ever will: then it
+    is empty. To the trainer also what it found its parts to be (changes), as opaque bytes."""
+
+    fingerprint: str
+    found: bytes = b""
+
+
+# --- daemon -> fork --------------------------------------------------------------------------------------------
+
+
+@_numbered(47)
+@dataclasses.dataclass(frozen=True, slots=True)
+class UseNote(Message):
+    """To a zygote that was forked from a trainer: what it is at belongs into this note, whose descriptor comes with the
+    message."""
+
+
+@_numbered(48)
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteProgram(Message):
+    """To a zygote that was forked from a trainer: answer with Program, and its descriptor, or with Unpicklable. A
+    program of more than `limit_bytes` is not written now: TooLarge is the answer. With 0 as much may be written as
+    there is comfortable room for."""
+
+    limit_bytes: int = 0
+
+
+# --- fork -> daemon --------------------------------------------------------------------------------------------
+
+
+@_numbered(49)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unpicklable(Message):
+    """The program can be had by fork alone; `reason` says what of it cannot be pickled."""
+
+    reason: str
+
+
+@_numbered(54)
+@dataclasses.dataclass(frozen=True, slots=True)
+class TooLarge(Message):
+    """The program is not written for its size, of `buffer_bytes` or more; whether it can be pickled nobody may know."""
+
+    buffer_bytes: int
+
+
+@_numbered(57)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spare(Message):
+    """A zygote that was forked from a trainer has forked another like itself, which serves when it is told UseNote.
+    With it: pidfd, control socket, output pipe."""
+
+    pid: int
 
 
 # --- daemon -> worker -----------------------------------------------------------------------------------------
@@ -656,6 +779,15 @@ class StoreFailed(Message):
     reason: str
 
 
+@_numbered(75)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spent(Message):
+    """The task needs the program as it was handed over, and this worker's cannot be had anew: it ends after this, and
+    the task is to be given to another one."""
+
+    task: int
+
+
 @_numbered(72)
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardEnded(Message):
@@ -684,7 +816,8 @@ class ShardCame(Message):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings(Message):
     """Where a declared stream's code is about to be looked at, encoded as in a program; comes before Declared. The
-    program may come to be of another environment."""
+    program may come to be of another environment. On a control connection: where a loader is about to be made. It has
+    no answer."""
 
     environment: bytes
 

@@ -36,7 +36,8 @@ BUFFER_ENTRY = struct.Struct("<QQ")
 class Environment:
     """Where the user's code runs: the trainer's own interpreter, path, directory and variables. Never logged.
 
-    `preload` names modules that the trainer has loaded and that a zygote imports before it forks.
+    `preload` names modules that the trainer has loaded and that a zygote imports before it forks. `authkey` is what
+    processes of its show one another, to reach the trainer's multiprocessing.Manager; empty if it has none.
     """
 
     executable: bytes
@@ -44,30 +45,32 @@ class Environment:
     directory: bytes
     variables: dict[bytes, bytes] = dataclasses.field(repr=False)
     preload: tuple[str, ...] = ()
+    authkey: bytes = dataclasses.field(default=b"", repr=False)
 
 
 def encode_environment(environment: Environment) -> bytes:
-    return bytes(
-        msgpack.packb(
-            [
-                environment.executable,
-                list(environment.sys_path),
-                environment.directory,
-                dict(sorted(environment.variables.items())),
-                list(environment.preload),
-            ],
-            unicode_errors="surrogateescape",
-        )
-    )
+    parts: list[object] = [
+        environment.executable,
+        list(environment.sys_path),
+        environment.directory,
+        dict(sorted(environment.variables.items())),
+        list(environment.preload),
+    ]
+    if environment.authkey:
+        parts.append(environment.authkey)
+    return bytes(msgpack.packb(parts, unicode_errors="surrogateescape"))
 
 
 def decode_environment(data: bytes | memoryview) -> Environment:
     """Raises ProtocolError."""
     try:
-        executable, sys_path, directory, variables, preload = msgpack.unpackb(
+        executable, sys_path, directory, variables, preload, *rest = msgpack.unpackb(
             data, unicode_errors="surrogateescape", strict_map_key=False
         )
-        return Environment(executable, tuple(sys_path), directory, variables, tuple(preload))
+        (authkey,) = rest or [b""]
+        if not isinstance(authkey, bytes):
+            raise TypeError(f"an authkey of type {type(authkey).__name__}")
+        return Environment(executable, tuple(sys_path), directory, variables, tuple(preload), authkey)
     except Exception as error:
         raise ProtocolError(f"a program's environment is damaged: {error}") from None
 

@@ -14,7 +14,14 @@ import weakref
 from typing import Any
 
 from prefetchd.wire.errors import ProtocolError, RemoteError
-from prefetchd.wire.segment_layout import HEADER_BYTES, SegmentHeader, decode_header, slots_of_batch
+from prefetchd.wire.segment_layout import (
+    HEADER_BYTES,
+    RESERVED_SLOTS,
+    RESERVED_SLOTS_OFFSET,
+    SegmentHeader,
+    decode_header,
+    slots_of_batch,
+)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -56,6 +63,11 @@ class RingMemory:
     @property
     def fd(self) -> int:
         return self._fd
+
+    @property
+    def reserved_slots(self) -> int:
+        """Slots of the ring that have memory by now."""
+        return int(RESERVED_SLOTS.unpack_from(self.memory, RESERVED_SLOTS_OFFSET)[0])
 
     def batch(self, slot: int, span: int = 1) -> Buffer:
         """The memory of the batch that begins in `slot` and takes `span` slots, as one ctypes array.

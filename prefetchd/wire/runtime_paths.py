@@ -18,7 +18,10 @@ from pathlib import Path
 from prefetchd.wire.errors import CallerError
 
 PROTOCOL_DIRECTORY = "v1"
+SOCKET_NAME = "daemon.sock"
 SOCKET_VARIABLE = "PREFETCHD_SOCKET"
+CONFIG_VARIABLE = "PREFETCHD_CONFIG"
+METRICS_VARIABLE = "PREFETCHD_METRICS"
 SHARED_MEMORY = "/dev/shm"
 SEGMENT_PREFIX = "prefetchd-"
 SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes; some are kept for the lock beside it
@@ -46,6 +49,12 @@ class RuntimePaths:
         return hashlib.blake2s(os.fsencode(self.socket), digest_size=4).hexdigest()
 
     @property
+    def process_mark(self) -> str:
+        """The name of a file in memory that all processes hold which were forked from a trainer, for this daemon: their
+        command line is the trainer's."""
+        return f"{SEGMENT_PREFIX}{self.instance}"
+
+    @property
     def status_segment(self) -> str:
         return f"/{SEGMENT_PREFIX}{self.instance}-status"
 
@@ -61,7 +70,7 @@ def runtime_paths(socket: str | os.PathLike[str] | None = None, env: Mapping[str
     """
     chosen = os.fspath(socket) if socket is not None else env.get(SOCKET_VARIABLE, "")
     state = Path(env.get("XDG_STATE_HOME") or Path(env.get("HOME") or "/tmp") / ".local" / "state") / "prefetchd"
-    own = _runtime_directory(env) / PROTOCOL_DIRECTORY / "daemon.sock"
+    own = _runtime_directory(env) / PROTOCOL_DIRECTORY / SOCKET_NAME
     path = Path(os.path.abspath(chosen)) if chosen else own
     if path == own:
         log = state / "daemon.log"
@@ -111,4 +120,9 @@ def _runtime_directory(env: Mapping[str, str]) -> Path:
     given = env.get("XDG_RUNTIME_DIR")
     if given and os.path.isdir(given):
         return Path(given) / "prefetchd"
-    return Path(tempfile.gettempdir()) / f"prefetchd-{os.geteuid()}"
+    own = f"prefetchd-{os.geteuid()}"
+    beneath = Path(tempfile.gettempdir()) / own
+    # TMPDIR may be anything, and DataLoader works with it.
+    if len(os.fsencode(beneath / PROTOCOL_DIRECTORY / SOCKET_NAME)) > SOCKET_PATH_LIMIT:
+        return Path("/tmp") / own
+    return beneath

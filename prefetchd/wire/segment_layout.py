@@ -22,6 +22,9 @@ One writer a record. Records serve recovery and status, never signalling: readin
 A slot record is written state first and state last: SLOT_EMPTY, the fields, then the state that they describe,
 so that whoever reads it after a kill trusts only what was finished.
 
+Slots are reserved one after another, with their places in the tables: a ring may have room in its tables for many
+more than will ever have memory.
+
 A batch that is larger than a slot takes several, not necessarily adjacent ones, chained by their records; whoever
 writes or reads it maps their pages one after another. Slots of whole huge pages begin at such, so that this is
 possible wherever the segment lies.
@@ -60,6 +63,8 @@ SPEC_LIMIT_BYTES = PAGE_BYTES
 PROGRAM_NAME_LIMIT_BYTES = 64
 RESERVED_SLOTS = struct.Struct("<Q")
 RESERVED_SLOTS_OFFSET = 512
+# And how many are to have.
+WANTED_SLOTS_OFFSET = RESERVED_SLOTS_OFFSET + RESERVED_SLOTS.size
 ROW_LAYOUT_OFFSET = SPEC_OFFSET + SPEC_LIMIT_BYTES
 ROW_LAYOUT_LIMIT_BYTES = 3 * PAGE_BYTES
 SLOT_RECORDS_OFFSET = ROW_LAYOUT_OFFSET + ROW_LAYOUT_LIMIT_BYTES
@@ -145,6 +150,18 @@ class SegmentHeader:
     @property
     def segment_bytes(self) -> int:
         return self.payload_offset + self.slots * self.slot_bytes
+
+    def bytes_with(self, slots: int) -> int:
+        """What the segment takes of memory when `slots` of its slots are reserved, to within a few pages."""
+        tables = SLOT_RECORD_BYTES + OFFER.size + self.consumers * MARK.size
+        consumers = self.marks_offset - self.consumer_records_offset
+        return SLOT_RECORDS_OFFSET + consumers + slots * (tables + self.slot_bytes)
+
+    def tables_of(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(begin, end), in bytes, of the records, offers and marks of the slots from `first` to `end`."""
+        parts = [(SLOT_RECORDS_OFFSET, SLOT_RECORD_BYTES), (self.offers_offset, OFFER.size)]
+        parts += [(self.mark_offset(consumer, 0), MARK.size) for consumer in range(self.consumers)]
+        return [(offset + first * size, offset + end * size) for offset, size in parts]
 
     def slot_record_offset(self, slot: int) -> int:
         return SLOT_RECORDS_OFFSET + slot * SLOT_RECORD_BYTES

@@ -28,6 +28,9 @@ POSITION_LIMIT = 1 << 60
 
 SEED_LIMIT = 1 << 63
 LENGTH_LIMIT = 1 << 62
+UNIDENTIFIED = "f" * 32
+"""In the place of a fingerprint that nobody has told yet. No stream is that of another because of it."""
+
 MINIMUM_SLOTS = 4
 MINIMUM_SLOTS_DEVICE = 6
 
@@ -61,6 +64,7 @@ class StreamSpec:
       low_watermark, high_watermark   ready batches at which filling resumes and stops; 0 means the ring's size
       lookback        batches kept behind the consumer
       workers         most workers at once on this stream; 0 means that the daemon decides
+      dealt           whole batches go to the workers in turn, as DataLoader deals them: what a worker is may matter
       timeout_s       a fill task that runs longer is killed; 0 means never
       store           where batches live: "shm"; "ram_disk", the ring as a file in `directory`; "files", a file for each
                       batch there
@@ -95,6 +99,12 @@ class StreamSpec:
     store: str = "shm"
     directory: str = ""
     epochs: int = 0
+    dealt: bool = False
+
+    @property
+    def is_identified(self) -> bool:
+        """False as long as nobody has told the fingerprint of what makes the stream's batches."""
+        return self.fingerprint != UNIDENTIFIED
 
     @property
     def is_arithmetic(self) -> bool:

@@ -26,25 +26,13 @@ from prefetchd.wire.slot_layout import (
     encode_meta,
     place,
 )
+from prefetchd.workers.class_names import ClassNamingPickler
 
 SMALLEST_BUFFER_BYTES = 512
 
 DTYPE_CODES: dict[torch.dtype, int] = {
     getattr(torch, name): code for code, name in enumerate(DTYPES) if hasattr(torch, name)
 }
-
-
-class MainAwarePickler(pickle.Pickler):
-    """Pickles what the trainer's __main__ defines by name: workers know it only by value (cloudpickle), but the
-    trainer, who unpickles, has the original."""
-
-    def persistent_id(self, obj: Any) -> Any:
-        if isinstance(obj, _NAMED) and getattr(obj, "__module__", None) == "__main__":
-            return ("main", obj.__qualname__)
-        return None
-
-
-_NAMED = (type, type(lambda: None))
 
 
 @dataclasses.dataclass
@@ -84,7 +72,7 @@ def encode_batch(batch: Any) -> EncodedBatch:
     return BatchPickler().encode(batch)
 
 
-class BatchPickler(MainAwarePickler):
+class BatchPickler(ClassNamingPickler):
     """One use: pickles one batch and collects what is to be copied."""
 
     def __init__(self) -> None:

@@ -44,6 +44,7 @@ class ChildProcess:
         self._partial = b""
         self._open = True
         self._reading = True
+        self._awaits_reason = False
         sock.setblocking(False)
         os.set_blocking(output, False)
         watcher.watch(sock.fileno(), self._readable)
@@ -77,9 +78,20 @@ class ChildProcess:
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0.0, wait_s) * 1000))
 
+    def tell(
+        self,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+    ) -> None:
+        """From now on others are told."""
+        self._on_message, self._on_end, self._on_output = on_message, on_end, on_output
+
     def ended_as(self, how: str) -> None:
         """Its zygote has reaped it."""
         self.how = how
+        if self._awaits_reason:
+            self._reason_is_due()
 
     def forsake(self, then: Callable[[], None]) -> None:
         """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
@@ -135,10 +147,12 @@ class ChildProcess:
             self._on_end(self.how)
         else:
             # Its zygote is about to tell how; if that is dead too, nobody will.
+            self._awaits_reason = True
             self._watcher.call_later(REASON_DEADLINE_S, self._reason_is_due)
 
     def _reason_is_due(self) -> None:
-        if self._open:
+        if self._open and self._awaits_reason:
+            self._awaits_reason = False
             self._on_end(self.how or UNEXPLAINED)
 
     def _printed(self) -> None:

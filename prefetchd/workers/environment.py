@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import os
 import sys
+from collections.abc import MutableMapping
 
 from prefetchd.wire.program_layout import Environment, encode_environment
 
@@ -44,14 +45,21 @@ READ_AT_START = (
 THREADS = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"NUMEXPR_NUM_THREADS")
 
 
+def restrict(variables: MutableMapping[bytes, bytes]) -> None:
+    """Makes the trainer's variables those that the user's code sees in a worker: no GPU, one thread a library, and the
+    same string hashes in every run of an interpreter that is started with them."""
+    for name in DENIED:
+        variables.pop(name, None)
+    variables[b"CUDA_VISIBLE_DEVICES"] = b""
+    variables.update(dict.fromkeys(THREADS, b"1"))
+    if variables.get(b"PYTHONHASHSEED", b"random") in (b"", b"random"):
+        variables[b"PYTHONHASHSEED"] = b"0"
+
+
 def variables_for_workers(environment: Environment) -> dict[bytes, bytes]:
-    """All variables that the user's code sees in a worker: the trainer's, no GPU, one thread a library, and the same
-    string hashes in every run."""
-    kept = {name: value for name, value in environment.variables.items() if name not in DENIED}
-    kept[b"CUDA_VISIBLE_DEVICES"] = b""
-    kept.update(dict.fromkeys(THREADS, b"1"))
-    if kept.get(b"PYTHONHASHSEED", b"random") in (b"", b"random"):
-        kept[b"PYTHONHASHSEED"] = b"0"
+    """All variables that the user's code sees in a worker."""
+    kept = dict(environment.variables)
+    restrict(kept)
     return kept
 
 
@@ -62,13 +70,21 @@ def variables_at_start(environment: Environment) -> dict[bytes, bytes]:
 
 def digest_at_start(environment: Environment) -> bytes:
     """Equal for trainers that one environment zygote can serve; what they have imported it can import as well."""
-    shared = dataclasses.replace(environment, directory=b"", variables=variables_at_start(environment), preload=())
+    shared = dataclasses.replace(
+        environment, directory=b"", variables=variables_at_start(environment), preload=(), authkey=b""
+    )
     return hashlib.blake2b(encode_environment(shared), digest_size=16).digest()
 
 
 def enter(environment: Environment) -> None:
-    """Makes this process the place that the trainer's code expects: module path, directory, variables."""
+    """Makes this process the place that the trainer's code expects: module path, directory, variables, and a process of
+    the trainer's to multiprocessing's managers."""
     sys.path[:] = list(environment.sys_path)
     os.environb.clear()
     os.environb.update(variables_for_workers(environment))
     os.chdir(environment.directory)
+    if environment.authkey:
+        # Here: the daemon imports this module.
+        import multiprocessing
+
+        multiprocessing.current_process().authkey = environment.authkey

@@ -21,7 +21,7 @@ REAP_DEADLINE_S = 5.0
 
 
 class EnvironmentZygote:
-    """One process in a trainer's environment, and the streams whose zygotes it has forked or will fork."""
+    """One process in a trainer's environment, and the hosts that it has forked or will fork."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class EnvironmentZygote:
         nice: int,
     ) -> None:
         """Executes it. Raises OSError."""
-        self.streams: set[int] = set()
+        self.hosts: set[int] = set()
         self.unused_since_s: float | None = None
         self.note = NoteFile()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

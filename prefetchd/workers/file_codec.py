@@ -23,7 +23,7 @@ from prefetchd.wire.batch_file import CODES, encode_header, file_name
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.batch_codec import MainAwarePickler
+from prefetchd.workers.class_names import ClassNamingPickler
 
 WHOLE = "batch"
 """The place of a batch that is a single leaf."""
@@ -136,7 +136,7 @@ def encode_file(batch: Any, spec: StreamSpec, position: Position) -> EncodedFile
     return EncodedFile(leaves, metadata)
 
 
-class _FilePickler(MainAwarePickler):
+class _FilePickler(ClassNamingPickler):
     """Leaves a name where a tensor was. What has no place that can be named, inside of objects, gets a number."""
 
     def __init__(self, target: io.BytesIO, names: dict[int, str], leaves: list[_Leaf]) -> None:

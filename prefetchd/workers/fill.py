@@ -27,6 +27,7 @@ from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
 from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.gathering import gather_of, rows_of, runs
 from prefetchd.workers.note import COLLATING, LOADING, WRITING, NoteWriter
+from prefetchd.workers.own_generators import OwnGenerators
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
 from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
@@ -84,6 +85,7 @@ class Filler:
             self._by_rows = self._gathers = False
         else:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
+            self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))
         self._taken: int | None = None
         self._state: bytes | None = None
         self._layout: RowLayout | None = None

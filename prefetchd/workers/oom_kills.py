@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from prefetchd.ring.cgroups import MEMBERSHIP, ROOT, cgroup_levels
 
@@ -12,27 +13,39 @@ _FILES = {1: "memory.oom_control", 2: "memory.events"}
 
 
 class OomKills:
-    """The kills in this process's own group, where its workers are too. Without a group that can be read there are
-    none."""
+    """The kills in this process's own group, where its workers are too, and in those of trainers, where the workers are
+    that are forked from them. Without a group that can be read there are none."""
 
     def __init__(self, now_s: float, root: str = ROOT, membership: str = MEMBERSHIP) -> None:
-        files = [level / _FILES[version] for version, level in cgroup_levels("memory", root, membership)]
-        # A container may not see its own group under its own name: then the first that it sees is its own.
-        self._file = next((file for file in files if file.exists()), None)
-        self._count = self._read()
+        self._root = root
+        self._files: list[Path] = []
+        self._count = 0
         self._unexplained = 0
         self._grew_at_s = now_s
+        self.watch(membership)
 
-    def look(self, now_s: float) -> None:
-        """Notices new kills; to be called every now and then."""
+    def watch(self, membership: str) -> None:
+        """From now on kills in the group of another process count too, which /proc tells in the file `membership`."""
+        files = [level / _FILES[version] for version, level in cgroup_levels("memory", self._root, membership)]
+        # A container may not see its own group under its own name: then the first that it sees is its own.
+        file = next((file for file in files if file.exists()), None)
+        if file is not None and file not in self._files:
+            self._files.append(file)
+            self._count += _kills(file)
+
+    def look(self, now_s: float) -> bool:
+        """Notices new kills, and tells whether there are any; to be called every now and then."""
+        self._files = [file for file in self._files if file.exists()]
         count = self._read()
         if now_s - self._grew_at_s > RECENT_S:
             # They were others': a trainer is in the same group often enough.
             self._unexplained = 0
-        if count > self._count:
+        grows = count > self._count
+        if grows:
             self._unexplained += count - self._count
             self._grew_at_s = now_s
         self._count = count
+        return grows
 
     def claim(self, now_s: float) -> int:
         """A worker was killed just now: the count of all kills so far if that was one of them, else 0."""
@@ -43,8 +56,11 @@ class OomKills:
         return self._count
 
     def _read(self) -> int:
-        if self._file is not None:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                lines = (line.split() for line in self._file.read_text().splitlines())
-                return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)
-        return 0
+        return sum(map(_kills, self._files))
+
+
+def _kills(file: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = (line.split() for line in file.read_text().splitlines())
+        return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)
+    return 0

@@ -7,12 +7,20 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
 OOM_SCORE = 500
+
+FORKABLE_THREADS = frozenset(["jemalloc_bg_thd"])
+"""Threads of libraries that have fork handlers. jemalloc's, which pyarrow starts as it is imported, stops for a fork
+and holds no lock then (jemalloc/src/background_thread.c, background_thread_prefork0)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,6 +68,37 @@ def send_output_to(fd: int) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def thread_count() -> int:
-    """Threads of this process, those that no Python object knows of included."""
-    return len(os.listdir("/proc/self/task"))
+def unforkable_threads() -> list[str]:
+    """The names of this process's other threads, those that no Python object knows of included, but for those whose
+    library is known to be forked well: with any of these a forked child may find a lock that nobody will open."""
+    own = threading.get_native_id()
+    names = []
+    for task in map(int, os.listdir("/proc/self/task")):
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            if task != own and name not in FORKABLE_THREADS:
+                names.append(name)
+    return sorted(names)
+
+
+def end_after(work: Callable[[], None]) -> NoReturn:
+    """In a forked child: does `work` and ends the process, with exit code 0, or 1 and a traceback. No exit hook of the
+    parent's runs, nor does what the parent had in its buffers come out a second time. Never returns."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def limit_threads() -> None:
+    """One thread for each library of numbers that is loaded: workers are one a CPU. In an interpreter that is started
+    for us variables say so already."""
+    import threadpoolctl
+    import torch
+
+    torch.set_num_threads(1)
+    threadpoolctl.threadpool_limits(1)

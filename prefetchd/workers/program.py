@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import mmap
 import os
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from prefetchd.wire.program_layout import Environment, decode_environment, decode_program
+
+MOST_COPIED_BYTES = 16 << 20
+"""A dataset that takes more is not copied: another fork has it, and shares its memory."""
+
+
+class ProgramSpentError(Exception):
+    """The program as it was handed over can only be had in another fork."""
 
 
 @dataclasses.dataclass
@@ -25,7 +35,8 @@ class Program:
     persist.
 
     `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's, or that nobody
-    wants anew."""
+    wants anew. `once`: this process is a fork, whose objects are nobody else's; they may be used once, without a
+    copy."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any] | None = None
@@ -36,13 +47,32 @@ class Program:
     generators: Sequence[Any] = ()
     seeds_once: bool = False
     segment_fd: int = -1
+    once: bool = False
+    is_spent: bool = False
 
     def anew(self) -> Program:
-        """The program as it was handed over, whatever its objects have become since. Takes as long as loading it."""
+        """The program as it was handed over, whatever its objects have become since. Takes as long as loading it.
+        Raises ProgramSpentError when it was used `once`."""
         if self.segment_fd >= 0:
             return _unpickle(self.segment_fd)
-        dataset, worker_init_fn = copy.deepcopy((self.dataset, self.worker_init_fn))
-        return dataclasses.replace(self, dataset=dataset, worker_init_fn=worker_init_fn)
+        if self._is_copied:
+            with contextlib.suppress(Exception):
+                dataset, worker_init_fn = copy.deepcopy((self.dataset, self.worker_init_fn))
+                return dataclasses.replace(self, dataset=dataset, worker_init_fn=worker_init_fn)
+            self._is_copied = False
+        if self.is_spent:
+            raise ProgramSpentError
+        self.is_spent = self.once
+        return self
+
+    @functools.cached_property
+    def _is_copied(self) -> bool:
+        """False when its objects are used themselves: they cannot be copied, or in a fork that takes much memory."""
+        # Here: the daemon imports this module, and no torch.
+        from prefetchd.workers.held_objects import copy_bytes
+
+        parts = {"dataset": self.dataset, "worker_init_fn": self.worker_init_fn}
+        return not self.once or copy_bytes(parts, MOST_COPIED_BYTES) < MOST_COPIED_BYTES
 
 
 def read_environment(fd: int) -> Environment:
@@ -55,12 +85,15 @@ def read_environment(fd: int) -> Environment:
 
 def load_program(fd: int, *, again: bool = False) -> Program:
     """Unpickles the program behind `fd`; imports the user's modules and extends default_collate as the trainer has.
-    Raises whatever that raises. With `again` it can be had anew.
+    Raises whatever that raises. What modules warn of as they are imported the trainer has shown already. With `again`
+    it can be had anew.
 
     Buffers are mapped privately: all processes that fork from this one share them until they write. The mapping
     lives as long as what was built on it.
     """
-    program = _unpickle(fd)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = _unpickle(fd)
     if again:
         program.segment_fd = os.dup(fd)
         weakref.finalize(program, os.close, program.segment_fd)

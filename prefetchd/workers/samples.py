@@ -89,10 +89,9 @@ class Samples:
         if (ALL_AT_ONCE, 0) not in deadly:
             keys = self._plan.given(epoch, step)
             self._note.phase(LOADING)
-            self._seeder.seed(self._plan.batch_seed(epoch, step))
             began_ns = time.monotonic_ns()
             try:
-                samples = gather(keys)
+                samples = self._seeder.run(self._plan.batch_seed(epoch, step), gather, keys)
             except Exception as error:
                 if self._on_error == "raise":
                     raise UserCodeError(f"dataset.__getitems__, epoch {epoch}, step {step}") from error

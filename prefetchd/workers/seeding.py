@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Callable
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+
+from prefetchd.workers.own_generators import OwnGenerators
 
 TRIAL = 32
 
@@ -38,11 +41,21 @@ class SampleSeeder:
         self._lazy = [lazy and watch.trustworthy for watch in self._watched]
         self._samples = 0
         self._seed: int | None = None
+        self._own: OwnGenerators | None = None
+        self._sought: OwnGenerators | None = None
         if lazy:
             _readers.seeder = self
 
+    def seek(self, own: OwnGenerators) -> None:
+        """What `own` finds is seeded, too, from the first sample on."""
+        self._sought = own
+
     def run(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         """make(argument) with all generators seeded by `seed`. Raises what `make` raises."""
+        if self._sought is not None:
+            return self._seeking(self._sought, seed, make, argument)
+        if self._own is not None:
+            self._own.seed(seed)
         trial = self._samples < TRIAL
         self._samples += trial
         _seed_torch(seed)
@@ -73,6 +86,8 @@ class SampleSeeder:
         _seed_torch(seed)
         for watch in self._watched:
             watch.seed(seed)
+        if self._own is not None:
+            self._own.seed(seed)
 
     def before_reading(self, place: int) -> None:
         """The user's code is about to read the state of generator `place`: if seeding it was put off, now is the
@@ -89,6 +104,24 @@ class SampleSeeder:
                 self._lazy[place] = False
                 drew = True
         return drew
+
+    def _seeking(self, own: OwnGenerators, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
+        """The first sample of all. Where the program has generators of its own it is made twice: what an object makes
+        once, when it is first asked, is to be made with its generators as every worker was given them; and some of
+        them may only come to be then."""
+        self._sought = None
+        try:
+            result = self.run(seed, make, argument)
+        except Exception:
+            own.look()
+            if not own:
+                raise
+        else:
+            own.look()
+            if not own:
+                return result
+        self._own = own
+        return self.run(seed, make, argument)
 
     def _again(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         self.seed(seed)
@@ -113,10 +146,27 @@ class _Readers:
 _readers = _Readers()
 
 
-def hook_state_readers() -> None:
+StateReaders: TypeAlias = Sequence[tuple[dict[str, Any], str]]
+"""(a module's names, the name) where modules keep the functions that read a global generator's state."""
+
+
+def kept_state_readers() -> StateReaders:
+    """Those that modules keep under their own names by now. To be asked before a fork: a look at all modules copies
+    the memory that they are in."""
+    readers = {"getstate": random.getstate, "get_state": np.random.get_state}
+    return [
+        (names, name)
+        for module in list(sys.modules.values())
+        for name, function in readers.items()
+        if type(names := getattr(module, "__dict__", None)) is dict and names.get(name) is function
+    ]
+
+
+def hook_state_readers(kept: StateReaders = ()) -> None:
     """From now on random.getstate and numpy.random.get_state tell a lazy seeder before they read. Idempotent.
 
-    Only for workers' processes, and before the user's modules are imported: they may keep these functions.
+    Only for workers' processes, and before the user's modules are imported: they may keep these functions. Those that
+    are `kept` by then are replaced.
     """
     if _readers.hooked:
         return
@@ -137,6 +187,9 @@ def hook_state_readers() -> None:
     random.Random.getstate = getstate  # type: ignore[method-assign]
     random.getstate = instance.getstate
     np.random.get_state = np.random.mtrand.get_state = get_state
+    hooked: dict[str, Any] = {"getstate": random.getstate, "get_state": get_state}
+    for names, name in kept:
+        names[name] = hooked[name]
 
 
 class _NumpyWatch:

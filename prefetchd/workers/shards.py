@@ -22,7 +22,7 @@ from prefetchd.wire.durations import Durations
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.note import ITERATING, NoteWriter
-from prefetchd.workers.program import Program
+from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.user_code import UserCodeError, user_code
 
@@ -105,7 +105,8 @@ class Shards:
 
     def samples(self, position: Position) -> list[Any]:
         """The samples of one batch, at least one. What is before it in its shard, and was not taken by this process
-        just now, is gone through first. Raises NoSuchBatch and UserCodeError."""
+        just now, is gone through first. Raises NoSuchBatch, UserCodeError, and ProgramSpentError when only another fork
+        can."""
         epoch, step = position
         shard, number = self._plan.shard_of(step)
         walk = self._walk(epoch, shard, number)
@@ -161,10 +162,9 @@ class Shards:
         return samples
 
     def _begin(self, walk: _Walk, where: str) -> None:
+        program = self._anew(where)
         walk.has_begun = True
         seed = self._plan.begin_seed(walk.epoch, walk.shard)
-        with user_code(f"a copy of the dataset, {where}"):
-            program = self._program.anew()
         walk.info = torch_worker.WorkerInfo(
             id=walk.shard, num_workers=self._plan.shards, seed=seed, dataset=program.dataset
         )
@@ -187,6 +187,12 @@ class Shards:
             with user_code(f"load_state_dict() of the dataset's iterator, {where}"):
                 iterator: Any = walk.iterator
                 iterator.load_state_dict(of_iterator)
+
+    def _anew(self, where: str) -> Program:
+        if self._program.is_spent:
+            raise ProgramSpentError
+        with user_code(f"a copy of the dataset, {where}"):
+            return self._program.anew()
 
     def _share_out(self, pipe: IterDataPipe[Any], walk: _Walk) -> None:
         """As DataLoader does: all shards shuffle alike, and each sharding_filter() passes this one's share."""

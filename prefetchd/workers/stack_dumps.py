@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ STACK_LIMIT_BYTES = 256 * 1024
 GIST_FRAMES = 5
 
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
+_IMPORTING = "<frozen importlib"
 _OURS = re.compile(r"/prefetchd/workers/\w+\.py$")
 
 
@@ -63,16 +65,26 @@ def process_state(pid: int) -> str:
 def gist(stacks: str) -> list[str]:
     """The innermost frames of the user's code, the innermost first, of the thread that does our tasks; of whatever
     thread there is when none does."""
+    frames = [each for each in _frames(stacks) if not each["path"].startswith(_IMPORTING)]
+    return [f"{each['path']}:{each['line']} in {each['name']}" for each in frames[:GIST_FRAMES]]
+
+
+def imported(stacks: str) -> str:
+    """The file of the module that this thread is at importing, the innermost one; empty when it is at none."""
+    frames = _frames(stacks)
+    for place, each in enumerate(frames):
+        if each["name"] == "<module>" and any(outer["path"].startswith(_IMPORTING) for outer in frames[place:]):
+            return each["path"]
+    return ""
+
+
+def _frames(stacks: str) -> list[re.Match[str]]:
+    """Those of the user's code in that thread, the innermost first."""
     threads = [block for block in re.split(r"\n\s*\n", stacks) if _FRAME.search(block)]
     working = [block for block in threads if any(_OURS.search(each["path"]) for each in _FRAME.finditer(block))]
     for block in [*working, *threads][:1]:
-        frames = []
-        for each in _FRAME.finditer(block):
-            if _OURS.search(each["path"]):
-                break
-            if not each["path"].startswith("<frozen importlib"):
-                frames.append(f"{each['path']}:{each['line']} in {each['name']}")
-        return frames[:GIST_FRAMES]
+        found = _FRAME.finditer(block)
+        return list(itertools.takewhile(lambda each: not _OURS.search(each["path"]), found))
     return []
 
 

@@ -20,6 +20,7 @@ from prefetchd.wire.messages import (
     Message,
     ShardCame,
     ShardEnded,
+    Spent,
     StoreFailed,
     Unfit,
 )
@@ -31,6 +32,7 @@ from prefetchd.wire.stream_spec import Position
 from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.note import DIGESTING, IDLE
+from prefetchd.workers.program import ProgramSpentError
 from prefetchd.workers.row_collate import Deviation
 from prefetchd.workers.samples import NOT_DEADLY
 from prefetchd.workers.shards import NoSuchBatch
@@ -135,6 +137,8 @@ class TaskRunner:
             # Or the same task would go to and fro as fast as it can.
             time.sleep(STORE_AGAIN_S)
             return StoreFailed(task, str(error)[:500])
+        except ProgramSpentError:
+            return Spent(task)
         except NoSuchBatch as none:
             return ShardEnded(task, none.batches)
         except UserCodeError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from prefetchd.wire.messages import LoadFailed
 from prefetchd.wire.remote_exception import PICKLE_LIMIT_BYTES, RemoteException, encode_exception
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.batch_codec import MainAwarePickler
+from prefetchd.workers.class_names import ClassNamingPickler
 from prefetchd.workers.program import Program, load_program
 
 MESSAGE_LIMIT_CHARACTERS = 2000
@@ -114,7 +114,7 @@ def _pickled_exception(error: BaseException) -> bytes:
         # OSError keeps file names outside of `args`. A __reduce__ of the class's own is not asked: what it gives is for
         # the constructor, which the trainer does not call.
         arguments = OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args
-        MainAwarePickler(target, 5).dump((type(error), arguments, _attributes_of(error)))
+        ClassNamingPickler(target, 5).dump((type(error), arguments, _attributes_of(error)))
     except Exception:
         return b""
     pickled = target.getvalue()

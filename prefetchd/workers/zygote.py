@@ -4,9 +4,9 @@
                        |--fork--> stream zygote    imports the user's modules, unpickles the dataset, freezes the gc
                                     |--fork--> worker, worker, ...
 
-A zygote forks only while it is single-threaded. When imports have started threads, its children are executed anew
-instead and load for themselves, with a warning. Each zygote reaps its children and tells the daemon how they ended;
-that they have ended, the daemon knows from their pidfds.
+A zygote forks only while it is single-threaded, but for threads that are known to be forked well. When imports have
+started others, its children are executed anew instead and load for themselves, with a warning. Each zygote reaps its
+children and tells the daemon how they ended; that they have ended, the daemon knows from their pidfds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import importlib
 import os
 import socket
 import traceback
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from prefetchd.wire.framing import close_all, send
 from prefetchd.wire.kill_points import kill_point
@@ -32,11 +34,13 @@ from prefetchd.workers.process_setup import (
     die_with_parent,
     leave_signals_to_daemon,
     name_process,
-    thread_count,
+    unforkable_threads,
 )
 from prefetchd.workers.program import Program, load_program, read_environment
 from prefetchd.workers.stack_dumps import answer_with_stacks
 from prefetchd.workers.zygote_children import ENVIRONMENT, STREAM, WORKER, Children
+
+_multiprocessing: Any = importlib.import_module("multiprocessing.util")
 
 
 def main(role: str, parent: str, *arguments: str) -> None:
@@ -62,7 +66,7 @@ def main(role: str, parent: str, *arguments: str) -> None:
     else:
         program = load_program(program_fd, again=spec.order == "iterable")
         os.close(program_fd)
-        _serve_worker(sock, note_fd, program, spec, *place_and_workers)
+        serve_worker(sock, note_fd, program, spec, *place_and_workers)
 
 
 # --- the three roles ------------------------------------------------------------------------------------------
@@ -93,7 +97,7 @@ def _serve_environment(sock: socket.socket, note_fd: int) -> None:
             enter(environment)
             _serve_stream(child, note_fd, program_fd, decode_spec(spec))
 
-        children.start(message.stream, serve, STREAM, note_fd, program_fd, spec)
+        children.start(message.host, serve, STREAM, note_fd, program_fd, spec)
         close_all(fds)
 
 
@@ -109,10 +113,13 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
     # Frozen objects are never moved between generations, so that forked workers leave their pages shared.
     gc.collect()
     gc.freeze()
-    threads = thread_count()
+    threads = unforkable_threads()
     note = ""
-    if threads > 1:
-        note = f"imports started {threads - 1} threads: workers are executed anew instead of forked"
+    if threads:
+        note = (
+            f"its imports have started threads ({', '.join(dict.fromkeys(threads))}), which no fork survives: each "
+            "worker is an interpreter of its own, which imports everything again and shares no memory with the others"
+        )
     kill_point("zygote.loaded")
     send(sock, Ready(note))
     children = Children(sock, note_fd)
@@ -124,16 +131,24 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
                 child: socket.socket, note_fd: int = note_of_child, place: int = place, workers: int = workers
             ) -> None:
                 os.close(program_fd)
-                _serve_worker(child, note_fd, program, spec, place, workers)
+                connect_anew()
+                serve_worker(child, note_fd, program, spec, place, workers)
 
             numbers = (place, workers)
             children.start(message.worker, serve, WORKER, note_of_child, program_fd, encode_spec(spec), numbers)
         close_all(fds)
 
 
-def _serve_worker(
+def connect_anew() -> None:
+    """In a forked child: proxies of multiprocessing's managers, and who else has asked for it, have connections of
+    their own from now on."""
+    _multiprocessing._run_after_forkers()
+
+
+def serve_worker(
     sock: socket.socket, note_fd: int, program: Program, spec: StreamSpec, place: int, workers: int
 ) -> None:
+    """In a process of its own: the worker at `place` of so many, or the stream's planner. Until the socket's end."""
     from prefetchd.workers.planner import run_planner
     from prefetchd.workers.worker import run_worker
 
@@ -170,7 +185,8 @@ def _prepare_for_programs() -> None:
 
 
 def _preload(modules: tuple[str, ...]) -> None:
-    with _kept_for_good():
+    with _kept_for_good(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         for module in modules:
             try:
                 importlib.import_module(module)

@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import collate_str_fn, default_collate_fn_m
 from tests.compatibility import material as m
 from tests.compatibility.case import Loading, case, loading
 
-IN_THE_PROCESS = "what was changed in a library while the program ran: workers import it anew, as those of 'spawn' do"
+IN_THE_PROCESS = "workers are forked when the loader is made: what is changed afterwards in a library they do not see"
 
 ATTRIBUTES = ("batch_size", "num_workers", "pin_memory", "drop_last", "timeout", "prefetch_factor")
 ATTRIBUTES += ("persistent_workers", "pin_memory_device", "in_order", "collate_fn", "worker_init_fn", "generator")

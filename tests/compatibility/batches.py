@@ -58,6 +58,17 @@ def namedtuples() -> Loading:
 
 
 @case("batches", workers=0)
+def namedtuples_of_a_class_s_body() -> Loading:
+    return each(lambda index: m.Holder.Batch(m.tensor(index), m.Holder.Elsewhere(index)))
+
+
+@case("batches", workers=0)
+def classes_that_a_function_has_made() -> Loading:
+    kinds = m.made_within("one"), m.made_within("other")
+    return objects(lambda index: [kind(m.tensor(index)) for kind in kinds])
+
+
+@case("batches", workers=0)
 def dict_keys_keep_their_order() -> Loading:
     return each(lambda index: {"z": index, "a": m.tensor(index), 3: index, (1, "b"): index})
 

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Daemon, running_daemon
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def compatibility_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Its rings go with their loaders, and its workers are not nicer than DataLoader's."""
     with running_daemon(tmp_path_factory.mktemp("daemon")) as daemon:

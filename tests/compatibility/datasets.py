@@ -18,7 +18,6 @@ from tests.compatibility.case import Loading, case, loading
 
 EARLY = "PrefetchLoader asks for the length when it is made, so that it can begin to fill: its error comes at once"
 EARLY_ERROR = r": .*Separate'> and CallerError\("
-FORKED = "what was changed in a module while the program ran: workers import it anew, as those of 'spawn' do"
 
 
 class Bare:
@@ -333,7 +332,7 @@ def a_script_s_dataset_inside_others() -> Loading:
     return few(ConcatDataset([Subset(m.main().MainDataset(), [3, 4]), m.main().MainDataset()]))
 
 
-@case("datasets", reason=FORKED, difference=r"\[\d\]\.bytes: b'(\\x01)+' and b'(\\x00)+'")
+@case("datasets")
 def a_module_s_variable_that_was_changed() -> Loading:
     m.Bag.changed_by_the_program = True  # type: ignore[attr-defined]
     return few(m.Made(_changed_by_the_program))

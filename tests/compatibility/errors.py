@@ -26,8 +26,9 @@ UNPICKLABLE = "an exception that cannot be pickled arrives as its name and text,
 CHAIN = "the exceptions that it was raised from are in the text of the traceback, not in __cause__"
 UNPICKLED = r"\[2\]: .Unpicklable\('holds a file'\). and .RemoteError\('Unpicklable: holds a file'\)."
 CAUSES = r"\[2\](: '1 items' and '2 items'|\[0\]: .*'seven'\" and 'dataset\[4\], epoch 0, step 2')"
+# How it is told depends on who sees the death first: its iterator, or a signal's handler.
 DIED = (
-    r": .RuntimeError\('DataLoader worker .* exited unexpectedly'\). and .WorkerDiedError\(.dataset\[4\], epoch 0, .*"
+    r": .RuntimeError\('DataLoader worker .* exited unexpectedly.*'\). and .WorkerDiedError\(.dataset\[4\], epoch 0, .*"
 )
 
 
@@ -434,6 +435,16 @@ def default_collate_refuses_a_missing_key() -> Loading:
 @case("errors", workers=0)
 def integers_that_are_too_large() -> Loading:
     return loading(m.Made(lambda index: 1 << 70 if index == 4 else index), batch_size=2)
+
+
+@case("errors", workers=0)
+def an_exception_whose_class_a_function_has_made() -> Loading:
+    kind = m.error_made_within()
+
+    def fail() -> None:
+        raise kind("of a class that no name leads to", 4)
+
+    return at_four(fail)
 
 
 @case("errors", workers=0)

@@ -20,8 +20,6 @@ from tests.compatibility import material as m
 from tests.compatibility.case import Loading, case, loading
 from tests.compatibility.datasets import Bare, Holding, few, new_directory, picture
 
-INHERITED = "what only a child of the trainer can inherit cannot be handed to workers that outlive it; 'spawn' can"
-
 
 class Wrapper:
     """Has all that it does not have itself from another dataset."""
@@ -144,7 +142,7 @@ def an_archive_that_each_process_opens() -> Loading:
     return few(Zipped(path))
 
 
-@case("datasets", reason=INHERITED, difference=r": .*Separate'> and UnpicklableError\('dataset\.value\..*")
+@case("datasets")
 def a_value_that_processes_share() -> Loading:
     return few(WithValue())
 

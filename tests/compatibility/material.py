@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,6 +45,32 @@ class Pair(NamedTuple):
 
 
 PlainPair = collections.namedtuple("PlainPair", ["left", "right"])
+
+
+class Holder:
+    """Its classes are found under its name only, and not under those that they give themselves."""
+
+    Batch = collections.namedtuple("Batch", ["data", "label"])
+    Elsewhere = collections.namedtuple("Nowhere", ["data"])
+
+
+@functools.cache
+def made_within(function: str) -> Any:
+    """A class that nobody finds by its name, another one for each `function`, and all of them of one name."""
+
+    class Within:
+        def __init__(self, value: Any) -> None:
+            self.value = (function, value)
+
+    return Within
+
+
+@functools.cache
+def error_made_within() -> Any:
+    class OwnError(Exception):
+        pass
+
+    return OwnError
 
 
 @dataclasses.dataclass

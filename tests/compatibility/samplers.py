@@ -6,11 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.compatibility import material as m
-from tests.compatibility.case import Loading, case, loading
+from tests.compatibility.case import Loading, Separate, case, every_batch, loading
 from tests.compatibility.orders import Remembering, sampled, seeded, several_epochs
 
 ASKED_TWICE = (
@@ -120,6 +127,52 @@ def sampler_random_of_fewer_than_there_are() -> Loading:
     return sampled(RandomSampler(TWENTY, num_samples=7, generator=seeded()), use=several_epochs)
 
 
+FIVE: Any = range(5)
+
+
+def in_order(loader: Any) -> Any:
+    """What one epoch has, whatever its order."""
+    return sorted(int(each) for batch in loader for each in batch)
+
+
+@case("arguments", workers=0)
+def sampler_sequential_over_fewer_than_there_are() -> Loading:
+    return sampled(SequentialSampler(FIVE), use=several_epochs)
+
+
+@case("arguments", workers=0)
+def sampler_sequential_over_a_list_that_grows() -> Loading:
+    source = list(range(20))
+
+    def use(loader: Any) -> Separate:
+        found = every_batch(loader)
+        del source[7:]
+        return Separate(found + every_batch(loader))
+
+    return sampled(SequentialSampler(source), use=use)  # type: ignore[arg-type]
+
+
+@case("arguments", workers=0)
+def sampler_random_over_fewer_than_there_are() -> Loading:
+    return loading(list(range(20)), batch_size=3, sampler=RandomSampler(FIVE), use=in_order)
+
+
+@case("arguments", workers=0)
+def sampler_random_over_fewer_several_times() -> Loading:
+    return loading(list(range(20)), batch_size=3, sampler=RandomSampler(FIVE, num_samples=20), use=in_order)
+
+
+@case("arguments", workers=0)
+def sampler_sequential_over_more_than_there_are() -> Loading:
+    more: Any = range(23)
+    return loading(list(range(20)), batch_size=3, sampler=SequentialSampler(more))
+
+
+@case("arguments", workers=0)
+def batch_sampler_of_a_sequential_one_over_fewer() -> Loading:
+    return batched(BatchSampler(SequentialSampler(FIVE), 2, False), use=several_epochs)
+
+
 @case("arguments", workers=0)
 def sampler_weighted_without_replacement() -> Loading:
     return sampled(WeightedRandomSampler([0.1, 0.9] * 10, 12, replacement=False, generator=seeded()))
@@ -207,6 +260,66 @@ def batch_sampler_that_counts_when_it_is_asked() -> Loading:
 def batches_of_indices_without_batching() -> Loading:
     rows = torch.arange(40).reshape(20, 2)
     return loading(rows, sampler=BatchSampler(SequentialSampler(TWENTY), 3, False), batch_size=None)
+
+
+# --- what is drawn beside the loop ---
+
+
+def drawn_after(loader: Any) -> Any:
+    """What the script itself draws while it iterates, and afterwards."""
+    torch.manual_seed(7)
+    drawn = [float(torch.rand(())) for _ in loader]
+    return [*drawn, float(torch.rand(()))]
+
+
+@case("iteration")
+def draws_beside_a_shuffle() -> Loading:
+    return loading(m.Made(int, 20), batch_size=3, shuffle=True, use=drawn_after)
+
+
+@case("iteration")
+def draws_beside_a_batch_sampler_of_a_random_sampler() -> Loading:
+    return batched(BatchSampler(RandomSampler(TWENTY), 3, False), use=drawn_after)
+
+
+@case("iteration")
+def draws_beside_a_random_sampler_without_batching() -> Loading:
+    return loading(m.Made(int, 20), batch_size=None, sampler=RandomSampler(TWENTY), use=drawn_after)
+
+
+@case("iteration")
+def draws_beside_a_random_sampler_over_fewer() -> Loading:
+    return sampled(RandomSampler(FIVE), use=drawn_after)
+
+
+@case("iteration")
+def draws_beside_a_sampler_of_a_subset() -> Loading:
+    return sampled(SubsetRandomSampler(range(7)), use=drawn_after)
+
+
+@case("iteration")
+def draws_beside_a_weighted_sampler() -> Loading:
+    return sampled(WeightedRandomSampler([0.1, 0.9] * 10, 12), use=drawn_after)
+
+
+@case("iteration")
+def draws_beside_a_batch_sampler_with_a_generator() -> Loading:
+    return batched(BatchSampler(RandomSampler(TWENTY, generator=seeded()), 3, False), use=drawn_after)
+
+
+@case("iteration")
+def breaking_off_a_batch_sampler_with_a_generator() -> Loading:
+    """Workers of DataLoader's have run the sampler to its end by then."""
+
+    def use(loader: Any) -> Separate:
+        found = Separate()
+        for _ in range(2):
+            iterator = iter(loader)
+            found += [next(iterator) for _ in range(4)]
+            del iterator
+        return found
+
+    return batched(BatchSampler(RandomSampler(TWENTY, generator=seeded()), 3, False), use=use)
 
 
 # --- keys ---

@@ -21,6 +21,9 @@ from tests.conftest import running_daemon
 
 FILE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
+PROGRAMS = Path(__file__).parent / "programs.md"
+"""The last section. These are run by hand."""
+
 HEAD = """\
 # Compatibility with DataLoader
 
@@ -70,6 +73,7 @@ def text() -> str:
             "",
             *summary(),
             *(line for name in GROUPS for line in group(name)),
+            PROGRAMS.read_text("utf-8"),
         ]
     )
 

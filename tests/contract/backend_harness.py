@@ -11,22 +11,24 @@ from typing import Any
 
 from prefetchd_client.program_pickle import pickle_program, write_program
 from prefetchd_client.tensors import BatchReader, private_copy
+from prefetchd_client.trainer_fork import ForkRequest, TrainerFork
 
 from prefetchd.daemon.loop import Loop
 from prefetchd.ring.capacity import aligned_slot_bytes
 from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, MEASURE, Fill, Filled, Measured, Message
+from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.wire.surroundings import current_environment
-from prefetchd.workers.backend import Backend
-from prefetchd.workers.inline_backend import InlineBackend
 from prefetchd.workers.note import Note
 from prefetchd.workers.process_backend import ProcessBackend
 
-BACKENDS: dict[str, Callable[..., Backend]] = {"process": ProcessBackend, "inline": InlineBackend}
+STARTS = ("executed", "forked")
+"""How a stream's zygote comes to be: from an interpreter of its own that loads the program, or from the trainer."""
+
 DEADLINE_S = 40.0
+FINGERPRINT = "c0" * 16
 
 _numbers = itertools.count(1)
 
@@ -49,12 +51,14 @@ class Told:
 class Stage:
     """One backend and its loop."""
 
-    def __init__(self, make_backend: Callable[[Loop, Told], Backend], paths: RuntimePaths) -> None:
+    def __init__(self, start: str, paths: RuntimePaths) -> None:
+        self.start = start
         self.loop = Loop()
         self.told = Told()
         self.paths = paths
-        self._backend = make_backend(self.loop, self.told)
+        self._backend = ProcessBackend(self.loop, self.told)
         self._until: Callable[[], Any] = lambda: True
+        self._streams: list[HarnessedStream] = []
         self.loop.after_each(self._look)
 
     def call(self, name: str, *arguments: Any, **options: Any) -> None:
@@ -83,6 +87,16 @@ class Stage:
     def pid(self, worker: int) -> int:
         return self._backend.pid(worker)
 
+    def zygote_pid(self, host: int) -> int:
+        """The process that the host is."""
+        child = self._backend._hosts[host].child
+        assert child is not None
+        return child.pid
+
+    def environment_pid(self, host: int) -> int:
+        """The process that has forked the host."""
+        return self._backend._zygotes[self._backend._hosts[host].environment].child.pid
+
     def event(self, *expected: Any) -> tuple[Any, ...]:
         """Waits for the first event that begins like this."""
         return self.until(lambda: next((each for each in self.told.events if each[: len(expected)] == expected), None))
@@ -92,10 +106,14 @@ class Stage:
 
     def stream(self, dataset: Any, **options: Any) -> HarnessedStream:
         """A new stream, whose program is on its way to the backend."""
-        return HarnessedStream(self, dataset, **options)
+        stream = HarnessedStream(self, dataset, **options)
+        self._streams.append(stream)
+        return stream
 
     def close(self) -> None:
         self.call("close")
+        for stream in self._streams:
+            stream.let_go()
         self.loop.close()
 
     def _look(self) -> None:
@@ -110,15 +128,23 @@ class HarnessedStream:
         self, stage: Stage, dataset: Any, *, batch_size: int = 4, collate_fn=None, worker_init_fn=None, **spec: Any
     ) -> None:
         self.stage = stage
-        self.number = next(_numbers)
+        self.number, self.host = next(_numbers), next(_numbers)
         self.spec = StreamSpec("0" * 32, seed=7, order="sequential", length=len(dataset), batch_size=batch_size, **spec)
         parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
-        name, fd, _ = write_program(stage.paths, current_environment(), *pickle_program(parts))
-        unlink(name)
         self.ring: RingSegment | None = None
         self.measure_told: Measured | None = None
+        self._fork: TrainerFork | None = None
+        if stage.start == "forked":
+            request = ForkRequest(stage.paths, self.spec, parts, lambda: FINGERPRINT, lambda: b"", lambda: None)
+            self._fork, _ = request.begin()
+            message, fds = self._fork.hand_over()
+            stage.call("take_fork", self.host, message.pid, fds)
+            stage.call("bind", self.host, self.number)
+            return
+        name, fd, _ = write_program(stage.paths, current_environment(), *pickle_program(parts))
+        unlink(name)
         try:
-            stage.call("start_stream", self.number, fd, self.spec)
+            stage.call("start_stream", self.number, self.host, fd, self.spec)
         finally:
             # The backend keeps no hold of it.
             os.close(fd)
@@ -128,11 +154,17 @@ class HarnessedStream:
 
     def __exit__(self, *_: object) -> None:
         self.stage.call("drop_stream", self.number)
+        self.let_go()
         if self.ring is not None:
             self.ring.close()
 
+    def let_go(self) -> None:
+        """The trainer has nothing to do with its fork any more."""
+        if self._fork is not None:
+            self._fork.close()
+
     def loaded(self) -> HarnessedStream:
-        self.stage.event("stream_loaded", self.number)
+        self.stage.event("host_ready", self.host)
         return self
 
     def start_workers(self, count: int) -> list[int]:
@@ -140,10 +172,13 @@ class HarnessedStream:
         self.loaded()
         workers = [next(_numbers) for _ in range(count)]
         for place, worker in enumerate(workers):
-            self.stage.call("start_worker", self.number, worker, place, count)
+            self.start_worker(worker, place, count)
         for worker in workers:
             self.stage.event("worker_ready", worker)
         return workers
+
+    def start_worker(self, worker: int, place: int = 0, count: int = 1) -> None:
+        self.stage.call("start_worker", self.number, self.host, worker, place, count)
 
     def assign(self, worker: int, *tasks: tuple[int, ...]) -> list[int]:
         """Gives the worker (kind, epoch, step, first, end, slot) tasks in one message; their numbers."""

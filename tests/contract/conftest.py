@@ -7,18 +7,25 @@ from collections.abc import Iterator
 import pytest
 
 from prefetchd.wire.runtime_paths import runtime_paths
-from tests.contract.backend_harness import BACKENDS, Stage
+from tests.contract.backend_harness import STARTS, Stage
 
 
-@pytest.fixture(scope="package", params=BACKENDS)
+@pytest.fixture(scope="package", params=STARTS)
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = Stage(BACKENDS[request.param], runtime_paths(tmp_path_factory.mktemp("backend") / "d.sock"))
+    made = Stage(request.param, runtime_paths(tmp_path_factory.mktemp("backend") / "d.sock"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def process_stage(stage: Stage, request: pytest.FixtureRequest) -> Stage:
-    if "inline" in request.node.callspec.id:
-        pytest.skip("there is no process to be killed")
+def executing_stage(stage: Stage) -> Stage:
+    if stage.start != "executed":
+        pytest.skip("nothing is loaded in a fork of the trainer")
+    return stage
+
+
+@pytest.fixture
+def forking_stage(stage: Stage) -> Stage:
+    if stage.start != "forked":
+        pytest.skip("it is about forks of the trainer")
     return stage

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from prefetchd_client.remote_errors import rebuild_exception
+from prefetchd_client.trainer_fork import reap
 
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, Fill
 from prefetchd.wire.remote_exception import decode_exception
@@ -17,19 +18,21 @@ from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.workers.note import IDLE, LOADING, NO_NOTE
 from prefetchd.workers.stack_dumps import gist
 from tests.contract import programs
-from tests.contract.backend_harness import BACKENDS, Stage, wait_for_end
+from tests.contract.backend_harness import STARTS, Stage, wait_for_end
 from tests.scenario.datasets import Made, Numbers, equal
+from tests.scenario.scarcity import few_descriptors_left
 
 # --- beginning ---
 
 
 def test_a_stream_is_loaded_and_its_workers_are_ready(stage):
     with stage.stream(Numbers()) as stream:
-        assert stage.event("stream_loaded", stream.number)[2] == ""
+        assert stage.event("host_ready", stream.host)[2] == ""
         assert len(stream.start_workers(3)) == 3
 
 
-def test_a_program_that_does_not_load_is_told_with_the_users_exception(stage):
+def test_a_program_that_does_not_load_is_told_with_the_users_exception(executing_stage):
+    stage = executing_stage
     with stage.stream(programs.Unloadable("index.json")) as stream:
         _, _, message, error = stage.event("load_failed", stream.number)
         assert "LookupError: the index is not there: index.json" in message
@@ -39,10 +42,11 @@ def test_a_program_that_does_not_load_is_told_with_the_users_exception(stage):
         rebuilt = rebuild_exception(error)
         assert type(rebuilt) is LookupError
         assert str(rebuilt) == "the index is not there: index.json"
-        assert not stage.has_told("stream_loaded", stream.number)
+        assert not stage.has_told("host_ready", stream.host)
 
 
-def test_a_program_that_exits_when_it_is_loaded_is_told_too(stage):
+def test_a_program_that_exits_when_it_is_loaded_is_told_too(executing_stage):
+    stage = executing_stage
     with stage.stream(programs.Unloadable("exit")) as stream:
         assert "SystemExit: nothing to train on" in stage.event("load_failed", stream.number)[2]
 
@@ -66,7 +70,7 @@ def test_worker_init_fn_runs_once_in_each_worker_before_it_is_ready(stage):
 def test_a_worker_init_fn_that_raises_is_told_and_ends_the_worker(stage):
     with stage.stream(Numbers(), worker_init_fn=programs.init_fails) as stream:
         stream.loaded()
-        stage.call("start_worker", stream.number, worker := 1_000_001, 0, 1)
+        stream.start_worker(worker := 1_000_001)
         _, _, message, error = stage.event("load_failed", stream.number)
         assert message == "worker_init_fn(0): ConnectionError: no database for worker 0"
         assert type(rebuild_exception(error)) is ConnectionError
@@ -75,9 +79,33 @@ def test_a_worker_init_fn_that_raises_is_told_and_ends_the_worker(stage):
 
 
 def test_a_worker_of_a_stream_that_is_not_there_dies(stage):
-    stage.call("start_worker", 1_000_002, 1_000_003, 0, 1)
+    stage.call("start_worker", 1_000_002, 1_000_004, 1_000_003, 0, 1)
     stage.event("worker_died", 1_000_003)
     stage.call("drop_stream", 1_000_002)
+
+
+def test_a_worker_for_which_no_process_can_be_had_is_told_and_the_next_one_comes(stage):
+    """Found as a zygote that ended with it."""
+    with stage.stream(Numbers(64)) as stream:
+        first, *_ = stream.start_workers(1)
+        with few_descriptors_left(stage.zygote_pid(stream.host), 1):
+            stream.start_worker(1_000_021, place=1)
+            assert stage.event("worker_not_started", 1_000_021)[2] == "Too many open files"
+            stage.call("stop_worker", 1_000_021, kill=True)
+        stream.start_worker(1_000_022, place=1)
+        stage.event("worker_ready", 1_000_022)
+        stream.measure(first)
+        assert not stage.has_told("host_died", stream.host)
+
+
+def test_a_zygote_for_which_no_process_can_be_had_is_told_and_the_next_one_comes(executing_stage):
+    stage = executing_stage
+    with stage.stream(Numbers(64)) as stream:
+        stage.event("host_ready", stream.host)
+        with few_descriptors_left(stage.environment_pid(stream.host), 3), stage.stream(Numbers(64)) as following:
+            assert stage.event("host_not_started", following.host)[2] == "Too many open files"
+        with stage.stream(Numbers(64)) as following:
+            stage.event("host_ready", following.host)
 
 
 def test_get_worker_info_tells_place_number_and_dataset(stage):
@@ -101,8 +129,8 @@ def test_a_worker_has_its_dataset_to_itself(stage):
         assert stream.batch(1).tolist() == [0, 1, 2, 3]
 
 
-def test_the_gc_goes_through_the_program_and_not_through_all_that_was_imported(process_stage):
-    with process_stage.stream(programs.Collected()) as stream:
+def test_the_gc_goes_through_the_program_and_not_through_all_that_was_imported(executing_stage):
+    with executing_stage.stream(programs.Collected()) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
         stream.make_ring([worker])
@@ -164,13 +192,12 @@ def test_a_worker_that_is_killed_dies_and_the_others_go_on(stage):
 def test_a_worker_that_is_stopped_before_it_is_ready_dies(stage, kill):
     with stage.stream(Numbers()) as stream:
         stream.loaded()
-        stage.call("start_worker", stream.number, worker := 1_000_010 + kill, 0, 1)
+        stream.start_worker(worker := 1_000_010 + kill)
         stage.call("stop_worker", worker, kill=kill)
         stage.event("worker_died", worker)
 
 
-def test_a_worker_that_is_at_an_endless_task_can_be_killed(process_stage):
-    stage = process_stage
+def test_a_worker_that_is_at_an_endless_task_can_be_killed(stage):
     with stage.stream(Made(programs.endless)) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
@@ -180,8 +207,8 @@ def test_a_worker_that_is_at_an_endless_task_can_be_killed(process_stage):
         stage.event("worker_died", worker, "killed by SIGKILL")
 
 
-def test_what_is_done_is_told_before_the_next_task_which_may_be_endless(process_stage):
-    with process_stage.stream(Made(programs.endless)) as stream:
+def test_what_is_done_is_told_before_the_next_task_which_may_be_endless(stage):
+    with stage.stream(Made(programs.endless)) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
         stream.make_ring([worker])
@@ -189,9 +216,8 @@ def test_what_is_done_is_told_before_the_next_task_which_may_be_endless(process_
         assert stream.answer(worker, first)[0] == first
 
 
-def test_what_a_worker_has_done_is_told_before_its_death_and_nothing_else(process_stage):
+def test_what_a_worker_has_done_is_told_before_its_death_and_nothing_else(stage):
     """Though it has not read all that it was told."""
-    stage = process_stage
     with stage.stream(Made(programs.leaves_at_four)) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
@@ -207,8 +233,7 @@ def test_what_a_worker_has_done_is_told_before_its_death_and_nothing_else(proces
         assert told == done
 
 
-def test_a_worker_that_something_else_kills_is_told_to_have_died(process_stage):
-    stage = process_stage
+def test_a_worker_that_something_else_kills_is_told_to_have_died(stage):
     with stage.stream(Made(programs.process_number)) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
@@ -221,8 +246,7 @@ def test_a_worker_that_something_else_kills_is_told_to_have_died(process_stage):
         assert not psutil.pid_exists(pid), "its death is certain, and it was reaped"
 
 
-def test_a_zygote_that_dies_takes_its_workers_along_and_is_told(process_stage):
-    stage = process_stage
+def test_a_zygote_that_dies_takes_its_workers_along_and_is_told(stage):
     with stage.stream(Made(programs.process_number)) as stream:
         workers = stream.start_workers(2)
         stream.measure(workers[0])
@@ -232,7 +256,7 @@ def test_a_zygote_that_dies_takes_its_workers_along_and_is_told(process_stage):
         zygote.kill()
         for worker in workers:
             stage.event("worker_died", worker)
-        stage.event("host_died", stream.number)
+        stage.event("host_died", stream.host)
 
 
 def test_after_a_stream_was_dropped_nothing_is_told_of_it(stage):
@@ -240,7 +264,7 @@ def test_after_a_stream_was_dropped_nothing_is_told_of_it(stage):
     before = stage.stream(Numbers())
     stage.call("drop_stream", before.number)
     loading = stage.stream(Numbers()).loaded()
-    stage.call("start_worker", loading.number, 1_000_020, 0, 1)
+    loading.start_worker(1_000_020)
     stage.call("drop_stream", loading.number)
     filling = stage.stream(Made(programs.talkative))
     worker = filling.start_workers(1)[0]
@@ -248,7 +272,7 @@ def test_after_a_stream_was_dropped_nothing_is_told_of_it(stage):
     stage.call("stop_worker", worker, kill=False)
     stage.call("drop_stream", filling.number)
     unknown = 1_000_021
-    stage.call("start_worker", unknown, 1_000_022, 0, 1)
+    stage.call("start_worker", unknown, 1_000_023, 1_000_022, 0, 1)
     stage.call("drop_stream", unknown)
     told = len(stage.told.events)
 
@@ -258,7 +282,7 @@ def test_after_a_stream_was_dropped_nothing_is_told_of_it(stage):
         stage.call("stop_worker", alive, kill=False)
         stage.event("worker_died", alive)
     for event, number, *rest in stage.told.events[told:]:
-        assert number in (other.number, alive), (event, number, rest)
+        assert number in (other.number, other.host, alive), (event, number, rest)
 
 
 def test_all_calls_about_what_is_gone_are_harmless(stage):
@@ -296,21 +320,20 @@ def test_a_workers_last_note_comes_with_its_death(stage):
         assert stage.pid(worker) == 0
 
 
-def test_a_worker_that_dies_at_a_sample_has_noted_it(process_stage):
-    with process_stage.stream(Made(programs.leaves_at_four), batch_size=3) as stream:
+def test_a_worker_that_dies_at_a_sample_has_noted_it(stage):
+    with stage.stream(Made(programs.leaves_at_four), batch_size=3) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
         stream.make_ring([worker])
         (task,) = stream.assign(worker, (FILL_ROWS, 0, 1, 0, 3, 0))
-        note = process_stage.event("worker_died", worker, "exited with 3")[3]
+        note = stage.event("worker_died", worker, "exited with 3")[3]
         assert (note.task, note.phase, note.row, note.index) == (task, LOADING, 1, 4)
 
 
 @pytest.mark.parametrize(
     "dataset", [Made(programs.endless), programs.StartsThread(programs.endless)], ids=["forked", "executed"]
 )
-def test_a_worker_that_is_stuck_can_be_looked_at(process_stage, dataset):
-    stage = process_stage
+def test_a_worker_that_is_stuck_can_be_looked_at(stage, dataset):
     with stage.stream(dataset) as stream:
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
@@ -328,8 +351,8 @@ def test_a_worker_that_is_stuck_can_be_looked_at(process_stage, dataset):
         assert not stage.has_told("worker_died"), "it lives"
 
 
-def test_a_zygote_that_loads_for_ever_can_be_looked_at(process_stage):
-    stage = process_stage
+def test_a_zygote_that_loads_for_ever_can_be_looked_at(executing_stage):
+    stage = executing_stage
     with stage.stream(programs.Unloadable("wait")) as stream:
 
         def stack():
@@ -357,10 +380,10 @@ def test_who_is_gone_is_looked_at_in_vain(stage):
 # --- processes ---
 
 
-def test_workers_of_a_program_that_starts_threads_are_executed_anew(process_stage):
-    stage = process_stage
+def test_workers_of_a_program_that_starts_threads_are_executed_anew(executing_stage):
+    stage = executing_stage
     with stage.stream(programs.StartsThread(int)) as stream:
-        assert "imports started 1 threads" in stage.event("stream_loaded", stream.number)[2]
+        assert "have started threads (" in stage.event("host_ready", stream.host)[2]
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
         stream.make_ring([worker])
@@ -373,9 +396,9 @@ def test_workers_of_a_program_that_starts_threads_are_executed_anew(process_stag
     [Made(programs.process_number), programs.StartsThread(programs.process_number)],
     ids=["forked", "executed"],
 )
-def test_a_worker_has_no_descriptors_but_its_own(process_stage, dataset):
+def test_a_worker_has_no_descriptors_but_its_own(stage, dataset):
     """One that holds the end of another's socket or pipe keeps that one's death from being seen there."""
-    with process_stage.stream(dataset) as stream:
+    with stage.stream(dataset) as stream:
         workers = stream.start_workers(3)
         stream.measure(workers[0])
         stream.make_ring(workers)
@@ -384,10 +407,12 @@ def test_a_worker_has_no_descriptors_but_its_own(process_stage, dataset):
             stream.fill_rows(worker, step=1, slot=0)
             pids.append(int(stream.batch(0)[0]))
         zygote = psutil.Process(pids[0]).ppid()
+        # The trainer's end of a forked one.
+        of_zygote = 3 if stage.start == "forked" else 2
         held = {pid: descriptors(pid) for pid in (zygote, *pids)}
     channels = [{link for link in links if link.startswith(("socket:", "pipe:"))} for links in held.values()]
-    assert [len(each) for each in channels] == [2] * 4, "a socket to talk, a pipe for output"
-    assert len(set.union(*channels)) == 8
+    assert [len(each) for each in channels] == [of_zygote, 2, 2, 2], "a socket to talk, a pipe for output"
+    assert len(set.union(*channels)) == of_zygote + 6
     for pid, links in held.items():
         assert not any("spec" in link for link in links), "it was read"
         assert pid == zygote or not any("-program-" in link for link in links), "it was loaded"
@@ -395,25 +420,28 @@ def test_a_worker_has_no_descriptors_but_its_own(process_stage, dataset):
         assert for_others <= {"/dev/null", *(link for link in links if link.startswith("pipe:"))}
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
-def test_close_leaves_no_process_and_tells_nothing(kind, tmp_path):
+@pytest.mark.parametrize("start", STARTS)
+def test_close_leaves_no_process_and_tells_nothing(start, tmp_path):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    stage = Stage(BACKENDS[kind], runtime_paths(tmp_path / "d.sock"))
+    stage = Stage(start, runtime_paths(tmp_path / "d.sock"))
     try:
         stream = stage.stream(Made(programs.endless))
         (worker,) = stream.start_workers(1)
-        stream.assign(worker, (0, 0, 1, 0, 4, 0)) if kind == "process" else None
+        stream.assign(worker, (0, 0, 1, 0, 4, 0))
         # One that is only being started, and one that is only being loaded.
-        stage.call("start_worker", stream.number, 1_000_030, 0, 1)
-        stage.stream(Numbers())
+        stream.start_worker(1_000_030)
+        streams = [stream, stage.stream(Numbers())]
         made = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
-        assert len(made) >= (3 if kind == "process" else 0)
+        assert len(made) >= 3
         pidfds = [os.pidfd_open(process.pid) for process in made]
         told = len(stage.told.events)
     finally:
         stage.close()
     wait_for_end(pidfds)
+    for stream in streams:
+        stream.let_go()
     assert len(stage.told.events) == told
+    reap()
     left = {process.pid for process in psutil.Process().children(recursive=True)}
     assert left <= before, "not even a zombie"
 

@@ -7,10 +7,11 @@ import itertools
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prefetchd.wire.stream_spec import StreamSpec
+from tests.budgets import tries
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "shuffle", 13, 3)  # 5 steps an epoch, the last of one row
@@ -35,8 +36,13 @@ class EngineMachine(RuleBasedStateMachine):
         planned=st.booleans(),
         shards=st.none() | st.lists(st.integers(0, 4), min_size=1, max_size=4),
         equal=st.booleans(),
+        forks=st.sampled_from([None, None, "small", "large", "unpicklable"]),
     )
-    def begin(self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False, shards=None, equal=False):
+    def begin(
+        self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False, shards=None, equal=False, forks=None
+    ):
+        """`forks`: what the program is like that trainers have, if they hand over forks of themselves."""
+        self.forks = forks
         memory = None if spare is None else slots + spare
         planned, by_rows = planned and shards is None, by_rows and shards is None
         self.equal = equal and not planned and shards is None
@@ -66,10 +72,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.zygote_kills = 0
         self.crashes = 0
         self.planner_kills = 0
+        self.has_changed = False
         self.join()
 
     def join(self):
-        trainer = self.world.join(self.spec, shared=True)
+        trainer = self.world.join(
+            self.spec,
+            shared=True,
+            forks=self.forks is not None,
+            pickles=self.forks != "unpicklable",
+            large=self.forks == "large",
+        )
         self.trainers.append(trainer)
         self.next_cursor += 1
         trainer.place(self.next_cursor, 0, 0, True)
@@ -103,6 +116,19 @@ class EngineMachine(RuleBasedStateMachine):
         if all(before.count(death) < 2 for death in before):
             self.zygote_kills += 1
             self.world.kill_zygote(index)
+
+    @precondition(lambda self: self.forks is not None and any(each.is_identified for each in self.trainers))
+    @rule(which=st.integers(0, 1))
+    def change_the_dataset(self, which):
+        """Forks that the trainer makes from now on are of another program."""
+        trainer = self.trainers[which % len(self.trainers)]
+        if trainer.is_identified:
+            trainer.fingerprint = OTHER.fingerprint
+            self.has_changed = True
+
+    @rule(scarce=st.booleans())
+    def processes_are_scarce(self, scarce):
+        self.world.scarce = scarce
 
     # --- where a sampler decides the order ---
 
@@ -314,6 +340,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.now += seconds
         self.world.tick()
 
+    def processes_can_be_had(self):
+        self.world.scarce = False
+        if any(each[0] in ("not started", "not loaded") for each in self.world.pending):
+            self.world.settle()
+        if any(each.starts_again_s is not None for each in self.world.engine.streams.values()):
+            self.time_passes(61.0)
+
     def teardown(self):
         """Nobody waits for ever: with the kept batches kept and the other iterators at rest, every living one comes to
         its epoch's end."""
@@ -321,28 +354,31 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.world.former_workers_die()
         self.resume()
+        self.processes_can_be_had()
         for trainer in self.trainers:
             if not trainer.connected:
                 self.world.reconnect(trainer)
             self.hear(trainer)
         for trainer in self.trainers:
-            assert trainer.failed is None, trainer.failed
+            assert trainer.failed is None or (self.has_changed and "been changed" in trainer.failed), trainer.failed
             trainer.flush()
             for cursor in [each for each in trainer.cursors.values() if not each.waiting]:
                 while not trainer.is_at_end(cursor.number):
                     if not trainer.can_next(cursor.number):
                         trainer.wait(cursor.number)
                         self.world.settle()
+                    if self.has_changed and (trainer.failed is not None or trainer.refused is not None):
+                        # It came back with another dataset, perhaps when somebody else had the name.
+                        break
                     assert trainer.can_next(cursor.number) or trainer.is_at_end(cursor.number), f"stuck: {cursor}"
                     if trainer.can_next(cursor.number):
                         trainer.next(cursor.number, hold=True)
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(
-    max_examples=300,
+TestEngine.settings = tries(
+    300,
     stateful_step_count=60,
-    deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import hypothesis.strategies as st
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from prefetchd.wire.messages import Hello
 from prefetchd.wire.segment_layout import SLOT_READY
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from tests.budgets import tries
 from tests.property.world import SLOT_BYTES, World
 
 KEEPER = -2
@@ -76,7 +77,7 @@ class Followed:
 )
 # A batch gave way to an earlier one, and a later one that waited for room kept it from being made again.
 @example(workers=2, slots=24, spans=list(range(1, 11)), watermarks=(6, 100), jumps={}, seed=4)
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_the_next_batch_always_comes(workers, slots, spans, watermarks, jumps, seed):
     dice = random.Random(seed)
     followed = Followed(workers, slots, spans, *watermarks)

@@ -18,7 +18,7 @@ from collections import Counter
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from torch.utils.data import DataLoader, DistributedSampler
 
 from prefetchd.plan import order
@@ -37,6 +37,7 @@ from prefetchd.plan.seeds import (
 )
 from prefetchd.wire.seed_words import DEVICE, derive, finalise
 from prefetchd.wire.stream_spec import LENGTH_LIMIT, StreamSpec
+from tests.budgets import tries
 
 WORDS = st.integers(0, (1 << 64) - 1)
 SEEDS = st.integers(0, (1 << 63) - 1)
@@ -97,7 +98,7 @@ def permuted(key: int, n: int, position: int) -> int:
 
 
 @given(WORDS)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_finalise_is_the_output_function_of_splitmix64(word):
     assert finalise(word) == mixed(word)
     assert finalise_array(u64([word])).tolist() == [mixed(word)]
@@ -111,13 +112,13 @@ def test_the_first_outputs_of_splitmix64_are_the_published_ones():
 
 
 @given(SEEDS, st.integers(0, 9), EPOCHS, WORDS)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_derive_is_its_formula(seed, purpose, first, second):
     assert derive(seed, purpose, first, second) == derived(seed, purpose, first, second)
 
 
 @given(SEEDS, EPOCHS, st.lists(st.integers(0, LENGTH_LIMIT + (1 << 31)), max_size=30))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_sample_s_seed_is_its_formula_one_by_one_and_many_at_once(seed, epoch, ordinals):
     expected = [seed_of(seed, epoch, ordinal) for ordinal in ordinals]
     assert [sample_seed(seed, epoch, ordinal) for ordinal in ordinals] == expected
@@ -126,7 +127,7 @@ def test_a_sample_s_seed_is_its_formula_one_by_one_and_many_at_once(seed, epoch,
 
 
 @given(SEEDS, EPOCHS, EPOCHS, st.integers(0, (1 << 31) - 1))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_batch_s_seed_and_an_epoch_s_key_are_their_formulas(seed, epoch, step, rank):
     assert batch_seed(seed, epoch, step, rank) == batch_seed_of(seed, epoch, step, rank)
     assert order_key(seed, epoch) == derived(seed, 3, epoch, 0)
@@ -191,7 +192,7 @@ def test_one_by_one_is_the_same_as_many_at_once(n):
 
 
 @given(WORDS, st.integers(1, LENGTH_LIMIT), st.data())
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_any_size_is_permuted_within_itself_without_repeats(key, n, data):
     positions = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20, unique=True))
     permutation = Permutation(key, n)
@@ -202,7 +203,7 @@ def test_any_size_is_permuted_within_itself_without_repeats(key, n, data):
 
 
 @given(WORDS, st.integers(1, SMALL // 8) | st.integers(SMALL + 1, LENGTH_LIMIT), st.data())
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_the_permutation_is_its_formula(key, n, data):
     position = data.draw(st.integers(0, n - 1))
     assert Permutation(key, n).at(position) == permuted(key, n, position)
@@ -482,7 +483,7 @@ shapes = st.fixed_dictionaries(
 
 
 @given(shapes)
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_ranks_share_the_padded_epoch_exactly(shape):
     shape["drop_last"] = False
     found = sorted(ordinal for schedule in schedules_of(**shape) for ordinal in ordinals_of(schedule))
@@ -492,7 +493,7 @@ def test_ranks_share_the_padded_epoch_exactly(shape):
 
 
 @given(shapes)
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_dropping_the_last_batch_leaves_full_ones_only_and_the_same_for_every_rank(shape):
     shape["drop_last"] = True
     ranks = schedules_of(**shape)
@@ -505,7 +506,7 @@ def test_dropping_the_last_batch_leaves_full_ones_only_and_the_same_for_every_ra
 
 
 @given(shapes)
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_no_batch_is_empty_and_only_the_last_is_smaller(shape):
     for schedule in schedules_of(**shape):
         rows = [schedule.rows(step) for step in range(schedule.steps)]
@@ -539,7 +540,7 @@ def test_without_batching_an_epoch_has_as_many_steps_as_the_dataloader():
 
 
 @given(shapes)
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_batches_are_those_of_a_dataloader_with_a_distributed_sampler(shape):
     shape["batch_size"] = shape["batch_size"] or 1
     for rank in range(shape["world_size"]):
@@ -584,7 +585,7 @@ def assert_equal(here: PlannedRows, there: PlannedRows) -> None:
 
 
 @given(shapes, st.sampled_from(["sequential", "shuffle"]), SEEDS, st.integers(0, 1000))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_batch_is_its_formulas(shape, kind, seed, epoch):
     for rank in range(shape["world_size"]):
         spec = spec_of(**shape, order=kind, seed=seed, rank=rank)
@@ -639,7 +640,7 @@ def test_shuffled_ranks_have_every_sample_once_but_for_the_padding(length, drop_
     st.integers(1, 100),
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), min_size=2, max_size=4),
 )
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_another_batch_size_or_world_size_changes_no_sample_s_index_or_seed(kind, length, ways):
     """A sample is known by its ordinal."""
     found: dict[int, tuple[int, int]] = {}
@@ -657,7 +658,7 @@ LONG = spec_of(5 * BLOCK + 100, BLOCK - 1000, "shuffle", 11, rank=1, world_size=
 
 
 @given(st.integers(0, 3), st.data())
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_pieces_make_the_whole_batch_across_blocks_too(step, data):
     plan, other = BatchPlan(LONG), BatchPlan(LONG)
     rows = plan.schedule.rows(step)
@@ -691,7 +692,7 @@ def test_the_end_of_a_very_long_epoch_is_exact():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=40)
+@tries(40)
 def test_a_batch_does_not_depend_on_what_was_planned_before(walk):
     """Resuming at a position equals never having stopped."""
     used = BatchPlan(LONG)

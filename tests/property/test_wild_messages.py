@@ -6,11 +6,12 @@ import dataclasses
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Filled, Hello
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from tests.budgets import tries
 from tests.property.copying import identity
 from tests.property.world import World
 
@@ -28,7 +29,7 @@ def rows_but(width):
 
 
 @given(st.sampled_from(["cursors", "held"]), st.data())
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_hello_with_odd_rows(field, data):
     world = World()
     before = identity(world)
@@ -40,7 +41,7 @@ def test_a_hello_with_odd_rows(field, data):
 
 
 @given(rows_but(4))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_an_answer_with_odd_rows(rows):
     world = World()
     world.join(SPEC).place(1, 0, 0, True)

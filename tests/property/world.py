@@ -14,7 +14,6 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
 from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
-from prefetchd.daemon.engine.stream import Stage
 from prefetchd.ring.offers import Offers, takers
 from prefetchd.wire.messages import (
     AFTER_FIRST,
@@ -28,11 +27,13 @@ from prefetchd.wire.messages import (
     Begun,
     CloseCursor,
     Consumed,
+    Deciding,
     Digested,
     EpochStates,
     Farewell,
     Filled,
     FillFailed,
+    ForkWanted,
     GiveBack,
     Goodbye,
     Hello,
@@ -44,9 +45,11 @@ from prefetchd.wire.messages import (
     Recall,
     Refused,
     ShardEnded,
+    Spent,
     StreamFailed,
     Unfit,
     Waiting,
+    WaitNamed,
     Welcome,
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
@@ -64,9 +67,11 @@ PLANNED_ROWS = (3, 3, 3, 3, 1)
 class SimWorker:
     number: int
     stream: int
+    host: int = 0
     ready: bool = False
     tasks: list = dataclasses.field(default_factory=list)
     kept: tuple | None = None  # the batch that it retains
+    walk: tuple | None = None  # (epoch, shard, number of the next batch) of the iterator that it began
 
 
 @dataclasses.dataclass
@@ -75,6 +80,7 @@ class SimPlanner:
 
     number: int
     stream: int
+    host: int = 0
     messages: list = dataclasses.field(default_factory=list)
     bases: list = dataclasses.field(default_factory=lambda: [(0, 0)])
 
@@ -118,6 +124,9 @@ class SimTrainer:
         self.held: list[Held] = []
         self.to_release: list[int] = []
         self.marks: dict[int, int] = {}  # its own place in the segment
+        self.fingerprint = ""
+        self.is_identified = False
+        self.program = (True, False)  # whether it can be pickled, and is large
         self.number = session
         self.record = -1
         self.ring = 0
@@ -125,10 +134,14 @@ class SimTrainer:
         self.connected = True
         self.departed = False
         self.hello: Hello | None = None
+        self.planned = False  # its stream has a sampler
+        self.sharded = False  # its stream has shards
         self.stream_name = ""
         self.failed: str | None = None
+        self.refused: str | None = None
         self.deaf = False  # it is at something else than next()
         self.unanswered: list[Recall] = []
+        self.told_to_wait: list = []  # before it has a stream
         self.unsaid: Assume | None = None  # on its way to the daemon
 
     def place(self, number: int, epoch: int, step: int, waiting: bool) -> None:
@@ -156,7 +169,7 @@ class SimTrainer:
             if cursor is None:
                 continue
             assert epoch == cursor.epoch, "a cursor is offered its own epoch only"
-            assert cursor.told is not None or not self.world.planned, "offered before it was told of the plan"
+            assert cursor.told is not None or not self.planned, "offered before it was told of the plan"
             for i in range(0, len(pairs), 2):
                 step = first + i // 2
                 if step < cursor.step:
@@ -171,8 +184,8 @@ class SimTrainer:
         for number, epoch, steps in message.ends:
             cursor = self.cursors.get(number)
             if cursor is not None and epoch == cursor.epoch:
-                assert self.world.shards is None or steps == self.world.shard_steps
-                assert cursor.stage == AT_END or not self.world.planned, "how the epoch ends is told before its end"
+                assert not self.sharded or steps == self.world.shard_steps
+                assert cursor.stage == AT_END or not self.planned, "how the epoch ends is told before its end"
                 cursor.ended_at = steps
 
     def can_next(self, number: int) -> bool:
@@ -204,7 +217,7 @@ class SimTrainer:
 
     def next(self, number: int, hold: bool) -> None:
         cursor = self.cursors[number]
-        if self.world.planned:
+        if self.planned:
             wanted = self.world.wanted(cursor)
             if cursor.told != wanted:
                 self.assume(cursor, wanted)
@@ -271,9 +284,11 @@ class World:
         shards: list[int] | None = None,
     ) -> None:
         """`shards` has how many batches each shard of an iterable dataset has in an epoch."""
-        self.engine = Engine(Limits(workers=workers))
+        self.engine = Engine(Limits(workers, workers))
+        self.task_us = lambda stream: 1000
+        self.is_by_rows = lambda stream: self.by_rows
         self.slots = slots
-        self.most_slots = slots * (1 if by_rows else 4)
+        self.most_slots = slots * 4
         self.by_rows = by_rows
         self.memory_slots = memory_slots
         self.lookback = lookback
@@ -290,8 +305,14 @@ class World:
         self.records: dict[int, dict[int, SlotRecord]] = {}
         self.marks: dict[int, dict[int, dict[int, int]]] = {}  # stream -> consumer record -> slot -> generation
         self.offers: dict[int, Offers] = {}
-        self.former_workers: list[tuple[SimWorker, dict]] = []
-        self.without_zygote: set[int] = set()
+        self.former_workers: list[tuple[SimWorker, dict, dict]] = []
+        self.programs_of: dict[int, str] = {}  # of those that were forked: what their fingerprint is, or will be
+        self.hosts: dict[int, int] = {}  # of living zygotes: whose they are; 0 as long as nobody knows
+        self.fork_of: dict[int, int] = {}  # of those that were forked: the session of their trainer
+        self.spares: set[int] = set()
+        self.scarce = False  # no process can be started
+        self.crowded = False  # there is no room for a large program
+        self.programs: dict[int, tuple] = {}  # by session, whether its trainer's program pickles, and is large
         self.kept: dict[int, set] = {}  # stream -> positions that were ready at a crash, and are to be handed out
         self._next_ring = 1
         self.stream_of: dict[str, int] = {}
@@ -311,17 +332,43 @@ class World:
 
     # --- trainers ---
 
-    def join(self, spec: StreamSpec, name: str = "s", shared: bool = False) -> SimTrainer:
+    def join(
+        self,
+        spec: StreamSpec,
+        name: str = "s",
+        shared: bool = False,
+        *,
+        forks: bool = False,
+        pickles: bool = True,
+        large: bool = False,
+    ) -> SimTrainer:
+        """A trainer. One that `forks` hands over a fork of itself, whose fingerprint is told later, and whose program
+        may be `large`, or not be pickled at all."""
         session = self._next_session
         self._next_session += 1
         self.kept.clear()
         trainer = SimTrainer(self, session)
+        trainer.planned, trainer.sharded = spec.order == "sampler", spec.order == "iterable"
         self.trainers[session] = trainer
-        trainer.hello = Hello(1, "trainer", "test", 1, name, spec.fingerprint, encode_spec(spec), shared)
+        self.programs[session] = trainer.program = (pickles, large)
+        fingerprint = "" if forks else spec.fingerprint
+        trainer.hello = Hello(1, "trainer", "test", 1, name, fingerprint, encode_spec(spec), shared, forks=forks)
+        trainer.fingerprint = spec.fingerprint
         self.engine.hello(session, trainer.hello, self.now)
+        if forks:
+            self._fork(trainer)
         self._settle_offers(trainer)
         self.run()
         return trainer
+
+    def _fork(self, trainer: SimTrainer) -> None:
+        """The trainer hands over a fork of itself."""
+        host = self.engine.fork_arrived(trainer.session)
+        self.hosts[host] = 0
+        self.fork_of[host] = trainer.session
+        self.programs_of[host] = trainer.fingerprint
+        self.pending += [("loaded", host), ("identified", host, trainer.fingerprint)]
+        self.engine.fork_taken(trainer.session, host)
 
     def new_cursor(self) -> int:
         self._next_cursor += 1
@@ -396,9 +443,9 @@ class World:
     def cut_off(self, trainer: SimTrainer) -> None:
         """The connection of a trainer that lives has ended."""
         trainer.connected = False
-        ring = self.engine.stream_of(trainer.session).window.ring
-        alive = ring is not None and trainer.ring != 0
-        self.engine.session_closed(trainer.session, self.told_marks(trainer), self.now, alive=alive)
+        stream = self.engine.stream_of(trainer.session)
+        alive = stream is not None and stream.window.ring is not None and trainer.ring != 0
+        self.engine.session_closed(trainer.session, self.told_marks(trainer), self.now, alive=alive, locked=alive)
         self.run()
 
     def reconnect(self, trainer: SimTrainer) -> None:
@@ -414,13 +461,17 @@ class World:
             cursor.told, cursor.stage = None, -1
         hello = dataclasses.replace(
             trainer.hello,
-            stream=trainer.stream_name,
+            stream=trainer.stream_name or trainer.hello.stream,
             cursors=tuple((each.number, each.epoch, each.step, each.waiting) for each in trainer.cursors.values()),
             held=tuple((each.cursor, each.slot, each.generation) for each in trainer.held),
             consumer=trainer.record,
             ring=trainer.ring,
+            fingerprint=trainer.hello.fingerprint or (trainer.fingerprint if trainer.is_identified else ""),
         )
+        self.programs[trainer.session] = trainer.program
         self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
+        if hello.forks:
+            self._fork(trainer)
         self._settle_offers(trainer)
         for cursor in sorted(trainer.cursors.values(), key=lambda each: each.epoch):
             if self.planned and cursor.variant is not None and trainer.session in self.trainers:
@@ -439,12 +490,15 @@ class World:
         workers nobody knows yet whether they do."""
         old, memory, records, marks, offers = self.engine, self.memory, self.records, self.marks, self.offers
         kept = {number: self._to_be_kept(number) for number in memory}
-        self.engine = Engine(Limits(workers=old.limits.workers))
+        self.engine = Engine(Limits(old.limits.workers, old.limits.stream_workers))
         self.former_workers += [
-            (each, memory[each.stream]) for each in self.workers.values() if each.tasks and each.stream in memory
+            (each, memory[each.stream], self.keys)
+            for each in self.workers.values()
+            if each.tasks and each.stream in memory
         ]
+        self.keys = {}  # the next daemon counts tasks anew
         self.workers, self.pending, self.answers, self.planners = {}, [], [], {}
-        self.without_zygote = set()
+        self.hosts, self.fork_of, self.spares, self.programs_of = {}, {}, set(), {}
         self.memory, self.records, self.marks, self.offers, self.stream_of = {}, {}, {}, {}, {}
         for trainer in self.trainers.values():
             trainer.connected = False
@@ -473,12 +527,16 @@ class World:
                 stream.wanted_slots,
                 SLOT_BYTES,
                 stream.layout,
-                True,
+                stream.has_program,
                 tuple(records[number].get(slot, empty) for slot in range(ring.reserved)),
                 offers[number].words(ring.reserved),
                 tuple(consumers),
             )
-            new = self.engine.adopt(stream.spec, found, self.now).number
+            adopted = self.engine.adopt(stream.spec, found, self.now)
+            if adopted is None:
+                assert not stream.spec.is_identified
+                continue
+            new = adopted.number
             self.memory[new], self.records[new], self.marks[new] = memory[number], records[number], marks[number]
             self.offers[new] = offers[number]
             self.stream_of[stream.name] = new
@@ -493,7 +551,7 @@ class World:
         back. Nothing is promised to several trainers of an iterable dataset: where its shards end is found out anew, in
         slots that may be needed for it."""
         ring = self.engine.streams[stream].window.ring
-        trainers = [each for each in self.trainers.values() if each.stream_name and each.stream == stream]
+        trainers = [each for each in self.trainers.values() if self.stream_of.get(each.stream_name) == stream]
         if self.shards is not None and len(trainers) > 1:
             return set()
         cursors = [each for trainer in trainers for each in trainer.cursors.values()]
@@ -513,13 +571,13 @@ class World:
 
     def former_work(self, index: int) -> None:
         """A worker of a dead daemon, which lives still, does its task."""
-        worker, memory = self.former_workers[index % len(self.former_workers)]
+        worker, memory, keys = self.former_workers[index % len(self.former_workers)]
         if not worker.tasks:
             return
         task, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
         if kind not in (MEASURE, DIGEST):
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
-            memory[slot]["rows"].update(dict.fromkeys(range(first, end), self.content(task, (epoch, step))))
+            memory[slot]["rows"].update(dict.fromkeys(range(first, end), self.content(task, (epoch, step), keys)))
 
     def former_workers_die(self) -> None:
         self.former_workers = []
@@ -592,13 +650,13 @@ class World:
             return self.engine.streams[stream].spec.batch_size
         return self.engine.streams[stream].schedule.rows(position[1])
 
-    def content(self, task: int, position):
-        """What a worker makes of a task's rows."""
+    def content(self, task: int, position, keys: dict[int, bytes]):
+        """What a worker makes of a task's rows, whose `keys` its daemon has sent."""
         if not self.planned:
             return position
-        if task not in self.keys:
+        if task not in keys:
             return position  # another stream, whose order is arithmetic
-        epoch, step, variant = struct.unpack("<3Q", self.keys[task])
+        epoch, step, variant = struct.unpack("<3Q", keys[task])
         assert (epoch, step) == position, "the keys of another batch"
         return position, variant
 
@@ -628,19 +686,42 @@ class World:
                     if isinstance(message, Published) and message.batches:
                         self.offers[stream.number].told(stream.consumers[session].record, message)
                     self._told(session, message)
-            case c.StartStream(stream):
-                self.without_zygote.discard(stream)
-                self.pending.append(("loaded", stream))
-            case c.StartWorker(stream) if stream in self.without_zygote:
-                raise AssertionError("a worker is started from a dead zygote")
-            case c.StartWorker(stream, worker, place, _) if place == PLANNER:
-                self.planners[worker] = SimPlanner(worker, stream)
-                self.pending.append(("started", worker))
+            case c.StartStream(stream, host):
+                assert self.engine.streams[stream].has_program, "there is nothing to load"
+                self.hosts[host] = stream
+                self.pending.append(("loaded" if not self.scarce else "not loaded", host))
+            case c.StartSpare(stream, host, former):
+                self.spares.remove(former)
+                self.hosts[host] = stream
+                self.fork_of[host] = self.fork_of[former]
+                self.programs_of[host] = self.programs_of[former]
+                self.pending.append(("loaded", host))
+            case c.BindHost(host, stream):
+                assert self.hosts[host] == 0
+                self.hosts[host] = stream
+            case c.DropHost(host):
+                self.spares.discard(host)
+                if self.hosts.pop(host, None) is not None:
+                    self._forget_children(lambda each: each.host == host)
+            case c.AskProgram(host, limit_bytes):
+                self.pending.append(("program", host, limit_bytes))
+            case c.Identify(stream):
+                assert self.engine.streams[stream].spec.is_identified
+            case c.StartWorker(stream, host) if self.hosts.get(host) != stream:
+                raise AssertionError("a worker is started from a zygote that is dead, or another stream's")
+            case c.StartWorker(stream, host, worker, place, _) if place == PLANNER:
+                self.planners[worker] = SimPlanner(worker, stream, host)
+                self.pending.append(("started" if not self.scarce else "not started", worker))
             case c.Assign(worker, message) if worker in self.planners:
                 self.planners[worker].messages.append(message)
-            case c.StartWorker(stream, worker, _, _):
-                self.workers[worker] = SimWorker(worker, stream)
-                self.pending.append(("started", worker))
+            case c.StartWorker(stream, host, worker, _, _):
+                self.workers[worker] = SimWorker(worker, stream, host)
+                self.pending.append(("started" if not self.scarce else "not started", worker))
+            case c.LookAt(stream, worker):
+                assert self.workers[worker].stream == stream
+                self.pending.append(("looked at", worker))
+            case c.StopWorker(worker) if worker in self.planners:
+                del self.planners[worker]
             case c.StopWorker(worker, _):
                 self.pending.append(("stopped", worker))
             case c.Assign(worker, message):
@@ -664,13 +745,14 @@ class World:
                     }
             case c.ParkStream(stream):
                 assert not any(w.tasks for w in self.workers.values() if w.stream == stream)
-                kept = [batch.retainer for batch in self.engine.streams[stream].window.batches.values()]
+                # Or it was dropped at once.
+                parked = self.engine.streams.get(stream)
+                batches = parked.window.batches.values() if parked is not None else ()
+                kept = [piece.keeper for batch in batches for piece in batch.pending]
                 assert not any(kept), "a worker that keeps a batch for which there is room soon is not idle"
-                self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
-                self.planners = {n: p for n, p in self.planners.items() if p.stream != stream}
+                self._end_processes(stream)
             case c.DropStream(stream):
-                self.workers = {n: w for n, w in self.workers.items() if w.stream != stream}
-                self.planners = {n: p for n, p in self.planners.items() if p.stream != stream}
+                self._end_processes(stream)
                 self.memory.pop(stream, None)
                 self.records.pop(stream, None)
                 self.marks.pop(stream, None)
@@ -692,6 +774,14 @@ class World:
                 pass
             case _:
                 raise AssertionError(command)
+
+    def _end_processes(self, stream: int) -> None:
+        self.hosts = {host: its for host, its in self.hosts.items() if its != stream}
+        self._forget_children(lambda each: each.stream == stream)
+
+    def _forget_children(self, is_meant) -> None:
+        self.workers = {number: each for number, each in self.workers.items() if not is_meant(each)}
+        self.planners = {number: each for number, each in self.planners.items() if not is_meant(each)}
 
     def _told(self, session: int, message) -> None:
         trainer = self.trainers.get(session)
@@ -724,10 +814,15 @@ class World:
                 trainer.failed = f"{code}: {text}"
             case Refused(code, text):
                 self.refused.append(f"{code}: {text}")
+                trainer.refused = text
             case Recall():
                 trainer.unanswered.append(message)
                 if not trainer.deaf:
                     self._answer(trainer)
+            case ForkWanted():
+                self.pending.append(("fork", session))
+            case Deciding() | WaitNamed():
+                trainer.told_to_wait.append(message)
             case Farewell():
                 pass
             case _:
@@ -753,7 +848,28 @@ class World:
         """One of the pending events happens."""
         kind, subject, *more = self.pending.pop(index % len(self.pending))
         if kind == "loaded":
-            self.engine.stream_loaded(subject)
+            if subject in self.hosts:
+                self.engine.host_ready(subject)
+        elif kind == "looked at":
+            self.engine.worker_looked_at(subject, ("data.py:7 in wait", "data.py:3 in __getitem__"), sleeps=True)
+        elif kind == "not loaded":
+            if self.hosts.pop(subject, None) is not None:
+                self.engine.host_not_started(subject, "Resource temporarily unavailable", self.now)
+        elif kind == "not started":
+            if subject in self.workers or subject in self.planners:
+                self.workers.pop(subject, None)
+                self.planners.pop(subject, None)
+                self.engine.worker_not_started(subject, "Resource temporarily unavailable", self.now)
+        elif kind == "identified":
+            if subject in self.hosts:
+                for trainer in self.trainers.values():
+                    trainer.is_identified = trainer.is_identified or trainer.session == self.fork_of[subject]
+                self.engine.host_identified(subject, more[0])
+        elif kind == "program":
+            self._write_program(subject, more[0])
+        elif kind == "fork":
+            if subject in self.trainers and self.trainers[subject].connected:
+                self._fork(self.trainers[subject])
         elif kind == "started" and subject in self.planners:
             self.engine.worker_ready(subject, self.now)
         elif kind == "started" and subject in self.workers:
@@ -779,7 +895,8 @@ class World:
         elif kind == "grown":
             stream = self.engine.streams.get(subject)
             if stream is not None and (short := self._short(subject, more[0])) > 0:
-                self.engine.ring_short(subject, "no room", short * SLOT_BYTES)
+                had = stream.window.ring.reserved
+                self.engine.ring_short(subject, more[0], had, "no room", short * SLOT_BYTES)
             elif stream is not None and stream.window.ring.reserved < more[0]:
                 self.engine.ring_reserved(subject, more[0])
         elif kind == "reserved":
@@ -788,6 +905,27 @@ class World:
                 reserved = stream.window.ring.reserved
                 self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2))
         self.run()
+
+    def settle_first(self, *kinds: str) -> None:
+        """The first pending event of each kind happens, in this order."""
+        for kind in kinds:
+            self.deliver(next(at for at, each in enumerate(self.pending) if each[0] == kind))
+
+    def _write_program(self, host: int, limit_bytes: int) -> None:
+        if host not in self.hosts:
+            return
+        pickles, large = self.programs.get(self.fork_of[host], (True, False))
+        if not pickles:
+            self.engine.program_refused(host, "a lock cannot be pickled")
+            self.spares.add(host)
+            self.engine.spare_ready(host)
+        elif large and (limit_bytes or self.crowded):
+            self.engine.program_refused(host, "")
+            if host in self.hosts and self.fork_of[host] in self.trainers:
+                self.spares.add(host)
+                self.engine.spare_ready(host)
+        elif self.hosts[host]:
+            self.engine.program_kept(self.hosts[host])
 
     def _short(self, stream: int, slots: int) -> int:
         """Slots that are missing so that `stream` may have `slots`."""
@@ -816,6 +954,9 @@ class World:
             return
         worker.tasks.pop(0)
         shards = self.engine.streams[worker.stream].shards
+        if shards and kind != DIGEST and self._is_spent(worker, position, shards):
+            self.engine.worker_message(worker.number, Spent(task), self.now)
+            return
         if shards and kind != DIGEST and step // shards >= self.shards[step % shards]:
             self.engine.worker_message(worker.number, ShardEnded(task, self.shards[step % shards]), self.now)
             return
@@ -827,8 +968,9 @@ class World:
         if position in self.failing:
             answer = FillFailed(task, b"bad sample")
         elif kind == MEASURE:
-            worker.kept = None if self.by_rows else position
-            answer = Measured(task, SLOT_BYTES, b"layout" if self.by_rows else b"")
+            by_rows = self.is_by_rows(worker.stream)
+            worker.kept = None if by_rows else position
+            answer = Measured(task, SLOT_BYTES, b"layout" if by_rows else b"")
         elif kind == FILL_ROWS and (position in self.deviating or self._leaves_out(worker, deadly_rows)):
             self._fill(worker.stream, slot, position, range(first, end), task)
             answer = Unfit(task, 0, "dtype")
@@ -842,8 +984,26 @@ class World:
             whole = kind != FILL_ROWS
             worker.kept = None
             self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end), task)
-            answer = Filled(((task, size, 1000, end - first),))
+            self._made_by(worker)
+            answer = Filled(((task, size, self.task_us(worker.stream), end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
+
+    def _made_by(self, worker: SimWorker) -> None:
+        """No stream has batches of two programs, once it is known what it is of."""
+        stream = self.engine.streams[worker.stream]
+        if worker.host in self.programs_of:
+            own = self.programs_of[worker.host]
+            assert not stream.spec.is_identified or own == stream.spec.fingerprint, "made by another program"
+
+    def _is_spent(self, worker: SimWorker, position, shards: int) -> bool:
+        """A fork's worker begins one iterator, and goes forward with it."""
+        if worker.host not in self.fork_of or worker.kept == position:
+            return False
+        number, shard = divmod(position[1], shards)
+        if worker.walk is not None and (worker.walk[:2] != (position[0], shard) or worker.walk[2] > number):
+            return True
+        worker.walk = (position[0], shard, number + 1)
+        return False
 
     def _digest(self, worker: SimWorker, task: int, slot: int, position) -> Digested:
         assert not self.is_held(worker.stream, slot), "the digest of what its holder may still write to"
@@ -893,17 +1053,18 @@ class World:
         return first + int(where * (end - first))
 
     def zygotes(self) -> list[int]:
-        """Streams whose zygotes live."""
-        return [number for number, each in self.engine.streams.items() if each.stage in (Stage.LOADING, Stage.RUNNING)]
+        """Those that live."""
+        return sorted(self.hosts)
 
     def kill_zygote(self, index: int = 0) -> None:
         """Its workers die with it, or soon: what they have in hand may still come."""
-        numbers = self.zygotes()
-        stream = numbers[index % len(numbers)]
-        children = [each for each in [*self.workers.values(), *self.planners.values()] if each.stream == stream]
-        starting = {event[1] for event in self.pending if event[0] == "started"}
+        host = self.zygotes()[index % len(self.hosts)]
+        del self.hosts[host]
+        children = [each for each in [*self.workers.values(), *self.planners.values()] if each.host == host]
+        starting = {event[1] for event in self.pending if event[0] in ("started", "not started")}
         orphans = {each.number for each in children}
-        gone = [("loaded", stream), *((kind, number) for kind in ("started", "stopped") for number in orphans)]
+        gone = [("loaded", host), ("not loaded", host)]
+        gone += [(kind, number) for kind in ("started", "not started", "stopped") for number in orphans]
         self.pending = [event for event in self.pending if event not in gone]
         for each in children:
             if each.number in starting:
@@ -912,8 +1073,7 @@ class World:
                 self.engine.worker_died(each.number, ORPHANED, self.now, NO_NOTE)
             else:
                 self.pending.append(("orphaned", each.number))
-        self.without_zygote.add(stream)
-        self.engine.host_died(stream, KILLED)
+        self.engine.host_died(host, KILLED)
         self.run()
 
     def _dies_of(self, position, kind: int, first: int, end: int, deadly_rows: list) -> bool:
@@ -947,7 +1107,7 @@ class World:
         found = self.memory[stream][slot]
         assert found["position"] == position, f"a worker writes {position} into a slot of {found['position']}"
         assert position not in self.kept.get(stream, ()), f"{position} is made again, though it was ready at the crash"
-        found["rows"].update(dict.fromkeys(rows, self.content(task, position)))
+        found["rows"].update(dict.fromkeys(rows, self.content(task, position, self.keys)))
 
     def settle(self, limit: int = 1000) -> None:
         """Lets everything happen that can happen without the trainers."""

@@ -33,7 +33,7 @@ def is_full(daemon, loader):
     name = loader.stats()["stream"]
 
     def holds(stream):
-        return stream["ring"] and stream["ring"]["free"] == stream["ring"]["filling"] == 0
+        return stream["ring"] and stream["ring"]["slots"] and stream["ring"]["free"] == stream["ring"]["filling"] == 0
 
     found = stream_when(daemon, name, holds, "its ring is full")
     # A ring of its own, of the size that it was given.

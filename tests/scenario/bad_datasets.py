@@ -41,6 +41,13 @@ class Strings(Dataset):
         return "x" * self.lengths[index]
 
 
+class Zeros(Strings):
+    """Sample i is a tensor of lengths[i] bytes."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(self.lengths[index], dtype=torch.uint8)
+
+
 class Rows(Dataset):
     """Sample i is `width` times i, in float64."""
 

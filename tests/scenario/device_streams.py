@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import stream_when
+from tests.scenario.watching import report_when
 
 
 def loader_of(dataset, **arguments) -> PrefetchLoader:
@@ -31,8 +33,14 @@ def copied_by_the_holder(bench, loader) -> list[list]:
 def wait_until_full(daemon, loader) -> None:
     """What is copied keeps its slot until a later next()."""
 
-    def is_full(stream) -> bool:
-        ring = stream["ring"]
-        return ring is not None and ring["ready"] >= 3 and ring["ready"] + ring["leased"] == ring["slots"]
+    # Of before now a snapshot may tell of a ring that was full with the last batches of the epoch that has ended.
+    began_unix_s = time.time()
 
-    stream_when(daemon, loader.spec.name, is_full, "its ring is full")
+    def is_full(report) -> bool:
+        streams = [each for each in report.snapshot["streams"] if each["name"] == loader.spec.name]
+        if report.snapshot["taken_unix_s"] <= began_unix_s or not streams or streams[0]["ring"] is None:
+            return False
+        ring = streams[0]["ring"]
+        return ring["ready"] >= 3 and ring["ready"] + ring["leased"] == ring["slots"]
+
+    report_when(daemon, is_full, "its ring is full")

@@ -4,6 +4,7 @@ damaged, and well-formed ones that say what cannot be, with descriptors that do 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import socket
@@ -106,14 +107,16 @@ class Fuzz:
         """False when the daemon has ended the connection; every fifth peer does not want to know."""
         if peer.fileno() % 5 == 0:
             return True
-        with contextlib.suppress(BlockingIOError):
-            try:
-                while peer.recv(MAX_PACKET_BYTES + 1):
-                    pass
-            except ConnectionResetError:
+        try:
+            while peer.recv(MAX_PACKET_BYTES + 1):
                 pass
-            return False
-        return True
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            # The latter of a connect() that was interrupted while the daemon's backlog was full.
+            if error.errno not in (errno.ECONNRESET, errno.ENOTCONN):
+                raise
+        return False
 
     def _say(self, peer: socket.socket) -> bool:
         """False when the peer is done with."""

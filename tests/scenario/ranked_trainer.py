@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch.distributed
 from prefetchd_client import PrefetchLoader
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.scenario.datasets import Numbers
@@ -17,7 +18,11 @@ def main(directory: str) -> None:
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     found = {}
-    with PrefetchLoader(Numbers(50), batch_size=4, shuffle=True, seed=3) as loader:
+    found["all"] = {
+        kind.__name__: sorted(int(index) for _, indices in kind(Numbers(50), batch_size=4) for index in indices)
+        for kind in (DataLoader, PrefetchLoader)
+    }
+    with PrefetchLoader(Numbers(50), batch_size=4, shuffle=True, seed=3, rank="auto") as loader:
         found["own"] = [[index.tolist() for _, index in loader] for _ in range(2)]
         found["len"] = len(loader)
         found["stream"] = loader.stats()["stream"]

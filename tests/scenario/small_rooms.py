@@ -27,7 +27,7 @@ def occupy(size=None):
         os.posix_fallocate(file.fileno(), 0, left if size is None else size)
 
 # Batches of 4 of them, the eleventh far longer than the others.
-LENGTHS = [1000] * 40 + [60_000] * 4 + [1000] * 36
+LENGTHS = [1000] * 40 + [200_000] * 4 + [1000] * 36
 
 def take_while_full(iterator, fill):
     '''Two batches of Strings(LENGTHS), then fill(), then the others: whether they are right, and the errors.'''

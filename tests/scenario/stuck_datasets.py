@@ -5,9 +5,12 @@ python -m tests.scenario.stuck_datasets KIND STREAM
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 from torch.utils.data import Dataset
 
@@ -40,15 +43,40 @@ def asleep() -> None:
         time.sleep(60)
 
 
+HELD = threading.Lock()
+
+
 def in_a_lock() -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire()
+    """Another thread of the trainer has it, when the loader is made."""
+    HELD.acquire()
+    HELD.release()
+
+
+@contextlib.contextmanager
+def lock_of_another_thread() -> Iterator[None]:
+    """That one lets it go afterwards: here it is free then, and in a fork it never is."""
+    has_it, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with HELD:
+            has_it.set()
+            may_go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    has_it.wait()
+    yield
+    may_go.set()
+    thread.join()
 
 
 def in_c_code() -> None:
     """Keeps the interpreter to itself."""
     sum(iter(int, 1))
+
+
+def imports_for_long(place: int) -> None:
+    importlib.import_module("slow_to_import")
 
 
 def never_initialised(place: int) -> None:
@@ -65,21 +93,24 @@ def collate_for_ever(samples):
     return samples
 
 
+INITS = {"never_initialised": never_initialised, "imports_for_long": imports_for_long}
 WAITS = {"asleep": asleep, "in_a_lock": in_a_lock, "in_c_code": in_c_code}
 
 
 def main(kind: str, stream: str) -> None:
     from prefetchd_client import PrefetchLoader
 
-    options: dict = {"worker_init_fn": never_initialised} if kind == "never_initialised" else {}
+    options: dict = {"worker_init_fn": INITS[kind]} if kind in INITS else {}
     if kind == "collate":
         options["collate_fn"] = collate_for_ever
     dataset = NeverLoaded(nothing) if kind == "never_loaded" else Stuck(WAITS.get(kind, nothing))
-    loader = PrefetchLoader(dataset, 4, buffer=6, num_workers=1, stream=stream, **options)
+    with lock_of_another_thread():
+        loader = PrefetchLoader(dataset, 4, buffer=6, num_workers=1, stream=stream, **options)
     print("made", file=sys.stderr)
     for batch in loader:
         print(f"batch of {int(batch[0])}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # So that nothing of this file is pickled by value.
+    importlib.import_module("tests.scenario.stuck_datasets").main(*sys.argv[1:])

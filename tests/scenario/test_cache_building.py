@@ -15,7 +15,9 @@ from prefetchd_client import SampleCache
 from prefetchd.wire.cache_directory import MARKS, ROW_LOCK_OFFSET
 from prefetchd.wire.errors import RemoteError
 from prefetchd.wire.file_locks import try_lock
+from prefetchd.wire.framing import close_all
 from tests.scenario.cached_datasets import LENGTH, Plain, Signed
+from tests.scenario.forked import forked, told_by
 from tests.scenario.test_status import on_a_terminal, shown_until
 
 pytest.importorskip("tensordict")
@@ -80,15 +82,23 @@ def test_two_that_build_the_same_cache_at_the_same_time_both_end_well(daemon, tm
 def test_what_another_process_is_storing_is_left_to_it_and_told(daemon, tmp_path):
     cache = SampleCache(Plain(tmp_path / "calls"), tmp_path / "cache")
     cache.store(0)
-    fd = os.open(cache.directory / MARKS, os.O_RDWR)
-    try:
-        assert try_lock(fd, ROW_LOCK_OFFSET + 7)
-        with pytest.raises(RemoteError, match="1 samples are still being stored by other processes"):
-            cache.build(progress=False)
-        assert cache.missing() == [7]
-        assert cache[7][1] == 7
-    finally:
-        os.close(fd)
+    has_lock, locked = os.pipe()
+    let_go, go = os.pipe()
+
+    def stores() -> None:
+        assert try_lock(os.open(cache.directory / MARKS, os.O_RDWR), ROW_LOCK_OFFSET + 7)
+        os.write(locked, b"x")
+        os.read(let_go, 1)
+
+    child = forked(stores)
+    os.read(has_lock, 1)
+    with pytest.raises(RemoteError, match="1 samples are still being stored by other processes"):
+        cache.build(progress=False)
+    assert cache.missing() == [7]
+    assert cache[7][1] == 7
+    os.write(go, b"x")
+    told_by(child)
+    close_all([has_lock, locked, let_go, go])
     # Unless a worker that was ahead has stored it by now.
     assert cache.build(progress=False) <= 1
     assert cache.missing() == []

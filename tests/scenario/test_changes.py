@@ -70,19 +70,37 @@ def test_an_iterator_that_lives_goes_on_with_what_it_began_with(shared_daemon):
         assert torch.cat([*found, *(batch.clone() for batch in first)]).tolist() == [float(i) for i in range(24)]
 
 
+@pytest.mark.parametrize("rows", [24, 40_000], ids=["small", "large"])
+def test_a_write_into_an_array_is_seen_as_data_loader_sees_it(shared_daemon, rows):
+    """Also one right after the loader was made, and another loader's fork in between hides none."""
+    dataset = Scaled(rows)
+    with PrefetchLoader(dataset, 4, sampler=range(24)) as loader:
+        dataset.table[:] = 2
+        assert values(loader) == [2.0 * index for index in range(24)]
+        dataset.table[3] = 5
+        with PrefetchLoader(Scaled(), 4) as other:
+            next(iter(other))
+            assert values(loader) == [(5.0 if index == 3 else 2.0) * index for index in range(24)]
+            replaced = loader.stats()["stream"], loader.fingerprint
+            assert values(loader) == [(5.0 if index == 3 else 2.0) * index for index in range(24)]
+            assert (loader.stats()["stream"], loader.fingerprint) == replaced, "nothing was written"
+
+
+@pytest.mark.usefixtures("executed")
 def test_a_write_into_an_array_is_seen_with_refresh(shared_daemon):
-    dataset = Scaled()
+    dataset = Scaled(40_000)
     with PrefetchLoader(dataset, 4) as loader:
         values(loader)
-        fingerprint = loader.spec.fingerprint
+        fingerprint = loader.fingerprint
         loader.refresh()
-        assert loader.spec.fingerprint == fingerprint, "nothing has changed"
+        assert loader.fingerprint == fingerprint, "nothing has changed"
         dataset.table[:] = 4
-        assert values(loader) == [float(index) for index in range(24)], "numpy does not tell of it"
+        assert values(loader) == [float(index) for index in range(40_000)], "numpy does not tell of it"
         loader.refresh()
-        assert values(loader) == [4.0 * index for index in range(24)]
+        assert values(loader) == [4.0 * index for index in range(40_000)]
 
 
+@pytest.mark.usefixtures("executed")
 def test_what_cannot_be_handed_over_any_more_is_told_and_changes_nothing(shared_daemon):
     dataset = Scaled()
     with PrefetchLoader(dataset, 4) as loader:
@@ -91,6 +109,15 @@ def test_what_cannot_be_handed_over_any_more_is_told_and_changes_nothing(shared_
         with pytest.warns(UserWarning, match="handle.*batches are of what it was before"):
             assert values(loader) == [float(index) for index in range(24)]
         assert values(loader) == [float(index) for index in range(24)]
+
+
+def test_what_no_pickle_takes_along_a_fork_does(shared_daemon):
+    dataset = Scaled()
+    with PrefetchLoader(dataset, 4) as loader:
+        assert values(loader) == [float(index) for index in range(24)]
+        dataset.handle, dataset.scale = threading.Lock(), 3
+        assert values(loader) == [3.0 * index for index in range(24)]
+        assert values(loader) == [3.0 * index for index in range(24)]
 
 
 def test_a_sampler_that_is_changed_is_another_order(shared_daemon):

@@ -21,6 +21,8 @@ from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello
 from tests.scenario.watching import report_when, until
 
+pytestmark = pytest.mark.executed
+
 # --- starting ---
 
 
@@ -39,6 +41,21 @@ def test_of_daemons_started_at_once_exactly_one_wins_and_the_others_say_so(daemo
     assert processes[winner][0].wait(ENDS_WITHIN_S) == 0
     for process, _ in started:
         process.stdout.close()
+
+
+def test_one_that_a_loader_starts_reads_its_variables_as_the_command_does(daemon, monkeypatch):
+    config = daemon.socket.with_name("streams.toml")
+    declared = '[streams.declared]\ndataset = "tests.scenario.declared_datasets:numbers"\n'
+    config.write_text(declared + "[daemon]\nworkers = 1\n")
+    metrics = daemon.socket.with_name("metrics")
+    monkeypatch.setenv("PREFETCHD_CONFIG", str(config))
+    monkeypatch.setenv("PREFETCHD_METRICS", f"unix:{metrics}")
+    with PrefetchLoader(Numbers(8), batch_size=4, buffer=6) as loader:
+        assert len(list(loader)) == 2
+        report = report_when(daemon, lambda report: len(report.snapshot["streams"]) == 2, "both are there")
+        assert report.snapshot["workers"]["limit"] == 1
+        with socket.socket(socket.AF_UNIX) as scrape:
+            scrape.connect(str(metrics))
 
 
 def test_a_second_detached_daemon_says_that_there_is_one(daemon):
@@ -140,7 +157,7 @@ def test_what_is_not_a_dead_daemon_s_socket_is_left_alone(daemon, occupy, detach
         assert "Traceback" not in done.stderr
         assert daemon.socket.stat().st_ino == before.st_ino
         with pytest.raises(DaemonUnavailableError, match=r"socket.*PREFETCHD_SOCKET"):
-            PrefetchLoader(Numbers(8), batch_size=4)
+            next(iter(PrefetchLoader(Numbers(8), batch_size=4)))
     if occupy is _directory:
         daemon.socket.rmdir()
     else:

@@ -225,6 +225,7 @@ class Here(Numbers):
 """
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_module_that_the_workers_cannot_import(tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -238,6 +239,7 @@ def test_a_module_that_the_workers_cannot_import(tmp_path, monkeypatch):
             assert "only_here.py" in shown(caught.value)
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_dataset_that_does_not_unpickle():
     with (
         PrefetchLoader(bad.Unloadable(8), batch_size=4, buffer=6) as loader,

@@ -82,7 +82,7 @@ class Unloadable:
         return index
 
 
-def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
+def test_a_snapshot_has_the_documented_keys_and_no_others(daemon, monkeypatch):
     documented = documented_keys()
     config = daemon.socket.with_name("streams.toml")
     config.write_text('[streams.declared]\ndataset = "tests.scenario.declared_datasets:failing"\n')
@@ -91,6 +91,7 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon):
     assert absent == {"state": "absent", "health": "absent", "heartbeat_age_s": None, "problems": []}
     with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="good") as good:
         kept = next(iter(good))
+        monkeypatch.setenv("PREFETCHD_START", "exec")
         with PrefetchLoader(Unloadable(), batch_size=2, buffer=6, stream="bad"):
             stream_when(daemon, "good", lambda stream: stream["consumers"][0].get("held"), "its batch is held")
             stream_when(daemon, "bad", lambda stream: stream["stage"] == "failed", "it has failed")

@@ -33,7 +33,8 @@ def killed_with_a_ring(daemon):
 
 
 def kill(daemon):
-    processes = [each.pid for each in daemon.processes()]
+    # Forks of living trainers wait for the next daemon.
+    processes = [each.pid for each in daemon.processes() if each.name() != "prefetchd-zyg"]
     os.kill(daemon.pid, signal.SIGKILL)
     until(lambda: all(map(is_gone, processes)), "the daemon and its workers are gone")
 

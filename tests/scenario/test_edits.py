@@ -54,7 +54,7 @@ FILES = {
 
         data = Data(Scale(factor=1))
         with PrefetchLoader(data, 4, collate_fn=collate, buffer=6, stream="project") as loader:
-            print(json.dumps([loader.spec.fingerprint, next(iter(loader)).tolist()]))
+            print(json.dumps([loader.fingerprint, next(iter(loader)).tolist()]))
     """,
     "site-packages/installed.py": """
         __version__ = "1.0"

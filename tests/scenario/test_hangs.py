@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,12 +33,14 @@ def impatient(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def trainer(daemon, kind: str, stream: str):
+def trainer(daemon, kind: str, stream: str, **variables: str):
     """A trainer that gets stuck; said() is what it has said on its stderr by now."""
     path = daemon.socket.with_name(f"{stream}.err")
     with path.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.scenario.stuck_datasets", kind, stream], env=daemon.environment, stderr=stderr
+            [sys.executable, "-m", "tests.scenario.stuck_datasets", kind, stream],
+            env=daemon.environment | variables,
+            stderr=stderr,
         )
     try:
         yield lambda: path.read_text()
@@ -85,15 +88,22 @@ def test_a_worker_that_is_stuck_in_a_sample(impatient, kind):
         assert not any("prefetchd/workers" in frame for frame in frames)
         assert "timeout=" in said()
         assert "num_workers=" in said()
+        assert ("PREFETCHD_START=exec" in said()) == (kind != "in_c_code"), "what sleeps may wait for a lock"
         last = logged(impatient, stream)[-1]
         assert f"in {kind}\n" in last["stacks"]
         assert "prefetchd/workers" in last["stacks"], "the log has all of it"
 
 
+def test_a_lock_that_another_thread_held_is_free_in_an_interpreter_of_their_own(impatient):
+    """As the word on it says."""
+    with trainer(impatient, "in_a_lock", "free lock", PREFETCHD_START="exec") as said:
+        until(lambda: "batch of 20" in said(), "all batches come")
+
+
 def line_of(kind: str) -> int:
     """Where in stuck_datasets that one waits."""
     text = Path(__file__).with_name("stuck_datasets.py").read_text().splitlines()
-    what = {"asleep": "time.sleep(60)", "in_a_lock": "lock.acquire()", "in_c_code": "sum(iter(int, 1))"}[kind]
+    what = {"asleep": "time.sleep(60)", "in_a_lock": "HELD.acquire()", "in_c_code": "sum(iter(int, 1))"}[kind]
     return max(number for number, line in enumerate(text, 1) if line.strip() == what)
 
 
@@ -110,8 +120,25 @@ def test_a_worker_that_is_stuck_in_worker_init_fn(impatient):
         assert "worker_init_fn" in said()
 
 
+def test_a_worker_that_imports_for_long(impatient, tmp_path, monkeypatch):
+    """Found as a message that blamed worker_init_fn while matplotlib was being imported."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(60)\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with trainer(impatient, "imports_for_long", "stuck import", PYTHONPATH=path) as said:
+        named(said, "its worker is starting, for ")
+        module = f"at importing {tmp_path}/slow_to_import.py"
+        # The next one has begun: all of the one before is there.
+        until(lambda: "waiting for epoch" in said().partition(module)[2], "what it imports")
+        first, *messages = said().split("waiting for epoch")
+        assert "worker_init_fn" not in first
+        (told, *_) = [message for message in messages if module in message]
+        assert "import it in the script" in told
+        assert "worker_init_fn" not in told, "it is not blamed for what the module does"
+        assert "what worker_init_fn does" not in said(), "nor before anybody has looked"
+
+
 def test_a_dataset_that_loads_for_ever(impatient):
-    with trainer(impatient, "never_loaded", "stuck load") as said:
+    with trainer(impatient, "never_loaded", "stuck load", PREFETCHD_START="exec") as said:
         named(said, "its zygote imports modules and loads the dataset, for ")
         until(lambda: "in __setstate__" in said(), "where it is")
 
@@ -156,7 +183,12 @@ def test_with_a_timeout_the_task_is_killed_and_its_batch_is_an_error_that_says_s
             errors.append(caught.value)
         assert all(str(error) == "DataLoader timed out after 1.5 seconds" for error in errors[:-1])
         assert "dataset[5], epoch 0, step 1: not done within timeout=1.5 seconds" in str(errors[-1])
+        name = wait.__name__
+        assert re.search(
+            rf"its worker was killed, at:\n    .*stuck_datasets.py:{line_of(name)} in {name}\n", str(errors[-1])
+        )
         assert "Raise timeout=" in str(errors[-1])
+        assert ("PREFETCHD_START=exec" in str(errors[-1])) == (wait is asleep), "what sleeps may wait for a lock"
         assert [batch.tolist() for batch in iterator] == [list(range(at, at + 4)) for at in range(8, 24, 4)]
         told = stream_when(impatient, stream)
         assert told["worker_deaths"] == told["failed_batches"]

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import signal
-import warnings
 
 import psutil
 import pytest
@@ -47,22 +46,6 @@ def test_shards_take_turns_and_the_longer_ones_go_on(shared_daemon, expected):
     assert indices == [by_turns] * 3
     assert equal(epochs(iterables.Draws(), 3), expected)
     assert not equal(expected[0], expected[1]), "what it draws is another in each epoch"
-
-
-def test_more_than_its_length_is_told_once_an_epoch(shared_daemon):
-    def warned(found) -> list[str]:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            assert sum(1 for _ in found) == 4
-        return [str(each.message) for each in told if each.filename == __file__]
-
-    with loader(iterables.Overlapping(), 2) as found:
-        assert warned(found) == [], "as DataLoader: nobody was told a length"
-        assert len(found) == 2
-        for _ in range(2):
-            (text,) = warned(found)
-            for part in ("2 batches", "Overlapping", "get_worker_info"):
-                assert part in text
 
 
 @pytest.mark.parametrize("most", ["1", "2"])

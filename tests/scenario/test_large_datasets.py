@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader
+from prefetchd_client import PrefetchLoader, link
+from prefetchd_client.fork_work import ForkWork
+from prefetchd_client.link import Link
 from prefetchd_client.program_pickle import pickle_program
 from torch.utils.data import Dataset
+
+from prefetchd.wire.messages import Deciding, Welcome
+from tests.scenario.watching import stream_when, until
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 
@@ -51,6 +56,7 @@ def as_they_are(samples: Any) -> Any:
     return samples
 
 
+@pytest.mark.usefixtures("executed")
 def test_all_workers_look_at_one_copy():
     held = Held()
     expected = [(int(held.tensor[index].sum()), int(held.array[index].sum())) for index in range(64)]
@@ -68,6 +74,35 @@ def test_all_workers_look_at_one_copy():
     assert not inodes.pop().endswith(" 0"), "memory without a name: a copy"
 
 
+class Weighed(Held):
+    """Item i is row i's sum, and how many KiB of the tensor's mapping are the worker's alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        return int(self.tensor[index].sum()), int(self.array[index].sum()), private_kib(self.tensor.data_ptr())
+
+
+def private_kib(address: int) -> int:
+    """Of the mapping around `address`: what no other process has."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and not first.endswith(":"):
+            low, high = (int(each, 16) for each in first.split("-"))
+            inside = low <= address < high
+        elif inside and first.startswith("Private_"):
+            found += int(rest[0])
+    return found
+
+
+def test_forked_workers_look_at_the_trainer_s_copy():
+    held = Weighed()
+    expected = [(int(held.tensor[index].sum()), int(held.array[index].sum())) for index in range(64)]
+    with PrefetchLoader(held, batch_size=4, num_workers=2, collate_fn=as_they_are, buffer=6) as loader:
+        samples = [sample for batch in loader for sample in batch]
+    assert [found for *found, _ in samples] == [list(each) for each in expected]
+    assert max(own for *_, own in samples) < MIB // 1024, "a page or two around it at most"
+
+
 def test_the_pickle_is_small_whatever_the_dataset_holds():
     pickled, buffers = pickle_program({"dataset": Held()})
     assert len(pickled) < 4096
@@ -80,3 +115,31 @@ def test_a_list_of_very_many_paths_arrives():
         iterator = iter(loader)
         assert next(iterator) == paths[:1000]
         assert next(iterator) == paths[1000:2000]
+
+
+def test_a_fingerprint_may_take_longer_than_a_daemon_may_be_silent(shared_daemon, tmp_path, monkeypatch):
+    """Found as a constructor that raised "the daemon has not answered for 60 s": it waited for its own fork."""
+    numbers = torch.arange(40)
+    with PrefetchLoader(numbers, batch_size=4, buffer=6, stream="told late") as loader:
+        assert loader.fingerprint
+        next(iter(loader))
+    stream_when(shared_daemon, "told late", lambda stream: stream["lingering"])
+    may_tell, answers, identify, answer = tmp_path / "may tell", [], ForkWork.identify, Link._answer
+
+    def identify_late(work):
+        until(may_tell.exists, "the trainer has waited for long enough")
+        return identify(work)
+
+    def count(link):
+        answers.append(answer(link))
+        if len(answers) == 3:
+            may_tell.touch()
+        return answers[-1]
+
+    monkeypatch.setattr(ForkWork, "identify", identify_late)
+    monkeypatch.setattr(Link, "_answer", count)
+    # Less than it waits: two seconds for each Deciding after the first.
+    monkeypatch.setattr(link, "ANSWER_TIMEOUT_S", 3.5)
+    with PrefetchLoader(numbers, batch_size=4, buffer=6, stream="told late") as loader:
+        assert [type(each) for each in answers] == [Deciding, Deciding, Deciding, Welcome]
+        assert len(list(loader)) == 10

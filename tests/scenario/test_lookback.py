@@ -13,7 +13,7 @@ import pytest
 from tests.scenario.datasets import equal
 from tests.scenario.lookback_trainer import BATCH, HELD, TAKEN, Told, loader
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.watching import fills_no_more, is_gone, stream_when, until
 
 
 def train(daemon, calls, written):
@@ -26,6 +26,11 @@ def train(daemon, calls, written):
 
 def fill_of(stream):
     return (stream["ring"]["ready"], stream["ring"]["behind"]) if stream["ring"] else (0, 0)
+
+
+def is_left(stream):
+    """True when nothing more comes of a trainer that is dead, and all of it outlives the daemon."""
+    return fill_of(stream) == (16, 8) and stream["program_kept"] and fills_no_more(stream)
 
 
 def resume(calls, step):
@@ -53,7 +58,7 @@ def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_a
     daemon.start()
     train(daemon, calls, written)
     # Behind them comes what the dead trainer held, once its death is known.
-    stream_when(daemon, "behind", lambda stream: fill_of(stream) == (16, 8), "all is ready that lies ahead")
+    stream_when(daemon, "behind", is_left, "all is ready that lies ahead")
     if "next trainer" in others:
         die_before_the_first_batch(daemon, calls)
     if "daemon" in others:
@@ -67,8 +72,9 @@ def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_a
     expected = epoch_batches(Told(tmp_path / "oracle"), 0, batch_size=BATCH, seed=5)
     assert equal(found, expected[first : TAKEN + 1])
     made_again = Told(calls).steps()[made_before:]
-    # All that was ready and comes before the ring is used up, ahead as well as behind.
-    assert Counter(step for step in made_again if step < first + 16) == dict.fromkeys(written, BATCH)
+    # All that was ready, behind as well as ahead, where half has made room for the run's beginning.
+    kept = range(first, TAKEN + 8)
+    assert Counter(step for step in made_again if step in kept) == dict.fromkeys(written, BATCH)
 
 
 def test_a_batch_behind_is_what_its_digest_says_even_for_a_loader_that_lives(daemon, tmp_path):

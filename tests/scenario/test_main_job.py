@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from torch.utils.data import DataLoader, default_convert, get_worker_info
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_convert, get_worker_info
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX
@@ -22,7 +22,7 @@ from tests.scenario.datasets import Dice, Made, Numbers, equal
 from tests.scenario.oracle import epoch_batches
 from tests.scenario.watching import open_fds
 
-pytestmark = pytest.mark.usefixtures("shared_daemon")
+pytestmark = [pytest.mark.usefixtures("shared_daemon"), pytest.mark.executed]
 
 
 def test_every_batch_is_what_the_formulas_say():
@@ -122,6 +122,22 @@ def test_wrap_takes_everything_over():
         assert equal([*map(_clone, loader)], epoch_batches(dataset, 0, batch_size=4, seed=5, shuffle=True))
 
 
+def test_wrap_keeps_a_sampler_over_something_else_and_its_generator():
+    dataset = Numbers(30)
+    with PrefetchLoader.wrap(DataLoader(dataset, 4, sampler=SequentialSampler(range(5))), buffer=6) as loader:
+        assert [index.tolist() for _, index in loader] == [[0, 1, 2, 3], [4]]
+    with PrefetchLoader.wrap(DataLoader(dataset, 4, sampler=RandomSampler(range(5))), buffer=6) as loader:
+        assert sorted(int(each) for _, index in loader for each in index) == list(range(5))
+    batches = []
+    for kind in (DataLoader, lambda *given, **named: PrefetchLoader.wrap(DataLoader(*given, **named), buffer=6)):
+        generator = torch.Generator().manual_seed(11)
+        loader = kind(dataset, 4, sampler=RandomSampler(dataset, generator=generator))
+        batches.append([index.tolist() for _ in range(2) for _, index in loader])
+        batches.append(generator.get_state().tolist())
+    assert batches[:2] == batches[2:]
+    loader.close()
+
+
 def test_wrap_keeps_a_collate_fn_that_is_the_other_default():
     plain = DataLoader(Numbers(8), batch_size=4, collate_fn=default_convert)
     with PrefetchLoader.wrap(plain, buffer=6) as loader:
@@ -139,9 +155,15 @@ def test_the_seed_is_the_one_that_the_user_set():
         assert (loader.spec.seed, loader.spec.seed_source) == (0, "default")
 
 
-def test_the_trainers_own_randomness_is_left_alone():
-    torch.manual_seed(99)
-    expected = torch.rand(5)
+def drawn_after_dataloader(seed, count, **arguments):
+    """What a script draws next that has seeded torch before an epoch of such a loader."""
+    torch.manual_seed(seed)
+    list(DataLoader(Numbers(8), **arguments))
+    return torch.rand(count)
+
+
+def test_the_trainers_own_randomness_goes_on_as_after_dataloader():
+    expected = drawn_after_dataloader(99, 5)
     torch.manual_seed(99)
     with PrefetchLoader(Dice(20), batch_size=5, buffer=6) as loader:
         list(loader)
@@ -211,9 +233,7 @@ def test_worker_init_fn_is_called_once_in_each_worker_over_epochs(tmp_path):
 
 def test_inline_makes_the_same_batches_in_this_process(monkeypatch):
     monkeypatch.setenv("PREFETCHD_INLINE", "1")
-    torch.manual_seed(4)
-    expected = torch.rand(2)
-    torch.manual_seed(4)
+    expected = drawn_after_dataloader(4, 2, shuffle=True)
     with PrefetchLoader(Dice(30), batch_size=8, shuffle=True, seed=7) as loader:
         for epoch in range(2):
             assert equal(list(loader), epoch_batches(Dice(30), epoch, batch_size=8, seed=7, shuffle=True))
@@ -226,8 +246,7 @@ def test_inline_makes_the_same_batches_in_this_process(monkeypatch):
 def test_inline_calls_worker_init_fn_as_a_worker_does(monkeypatch):
     told = []
     monkeypatch.setenv("PREFETCHD_INLINE", "1")
-    torch.manual_seed(4)
-    expected = torch.rand(2)
+    expected = drawn_after_dataloader(4, 2)
     torch.manual_seed(4)
     dataset = Numbers(8)
     with PrefetchLoader(
@@ -390,4 +409,4 @@ def test_a_new_trainer_that_names_its_epoch_late_finds_the_ring_warm(daemon):
         iterator = iter(loader)
         assert torch.equal(next(iterator)[1], torch.arange(4))
         found = _stream_when(daemon, "kept", lambda stream: stream["ring"]["ready"] >= 5)
-        assert found["produced_batches"] == 20 + 6, "none was made twice"
+        assert found["produced_batches"] <= 20 + 6 + 3, "none of the epoch was made twice; some are of the beginning"

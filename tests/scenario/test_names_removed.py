@@ -145,6 +145,7 @@ def test_a_program_s_name_is_removed_and_it_is_handed_over_again_when_needed(dae
     with PrefetchLoader(Numbers(400), batch_size=4, buffer=8, stream="running") as loader:
         iterator = iter(loader)
         next(iterator)
+        until(lambda: any("-program-" in name for name in daemon.segments()), "its fork has written the program")
         segment(daemon, "program").unlink()
         for step in range(1, 20):
             assert next(iterator)[1][0] == 4 * step

@@ -160,7 +160,7 @@ def test_on_error_belongs_to_the_stream_s_identity(shared_daemon):
     prints = set()
     for on_error in ("raise", "skip", "substitute"):
         with PrefetchLoader(Partly(8), 4, buffer=6, on_error=on_error) as loader:
-            prints.add(loader.spec.fingerprint)
+            prints.add(loader.fingerprint)
     assert len(prints) == 3
 
 

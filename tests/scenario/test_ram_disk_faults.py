@@ -219,5 +219,6 @@ with PrefetchLoader.attach("train") as loader:
     assert said["seen:"] == "True"
     assert said["errors:"].count("epoch 0, step 10") == 1
     assert "which cannot grow" in said["errors:"]
-    assert "enlarge it" in said["errors:"]
+    assert "left: enlarge /" in said["errors:"]
+    assert "docker" not in said["errors:"]
     assert said["end:"] == "reached"

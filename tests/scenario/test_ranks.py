@@ -12,7 +12,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from tests.scenario import ranked_trainer
+from tests.scenario import ranked_trainer, unshared_trainer
 from tests.scenario.datasets import Numbers
 from tests.scenario.oracle import epoch_batches
 
@@ -32,15 +32,36 @@ def test_a_distributed_sampler_evens_out_or_drops_on_each_rank_as_with_dataloade
         loader.close()
 
 
-def test_two_ranks_under_torchrun_share_each_epoch(shared_daemon, tmp_path):
+def two_ranks(daemon, trainer, directory: Path) -> list[dict]:
+    """What each of two processes of `trainer` under torchrun has written down, rank by rank."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += ["-m", ranked_trainer.__name__, str(tmp_path)]
-    environment = {**shared_daemon.environment, "OMP_NUM_THREADS": "1"}
+    command += ["-m", trainer.__name__, str(directory)]
+    environment = {**daemon.environment, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_ranks_that_ask_for_no_share_get_what_dataloader_gives_each_and_no_warning(shared_daemon, tmp_path):
+    found = two_ranks(shared_daemon, unshared_trainer, tmp_path)
+    for its in found:
+        for told in ("torchrun", "group"):
+            theirs, ours = its[told]["DataLoader"], its[told]["PrefetchLoader"]
+            assert ours["lengths"] == theirs["lengths"]
+            assert ours["epochs"].keys() == theirs["epochs"].keys()
+            for name, batches in theirs["epochs"].items():
+                assert ours["epochs"][name] == batches, f"{name}, as {told} tells of the ranks"
+            whole = list(range(unshared_trainer.LENGTH))
+            assert [index for batch in ours["epochs"]["plain"] for index in batch] == whole
+            assert ours["epochs"]["shuffle"] == ours["epochs"]["random"] == whole
+
+
+def test_two_ranks_under_torchrun_share_each_epoch(shared_daemon, tmp_path):
+    found = two_ranks(shared_daemon, ranked_trainer, tmp_path)
     assert found[0]["stream"] != found[1]["stream"]
     for rank, its in enumerate(found):
+        # Nothing is shared that nobody asked to share.
+        assert its["all"] == {"DataLoader": list(range(50)), "PrefetchLoader": list(range(50))}
         for epoch in (0, 1):
             expected = epoch_batches(Numbers(50), epoch, batch_size=4, seed=3, shuffle=True, rank=rank, world_size=2)
             assert its["own"][epoch] == [index.tolist() for _, index in expected]

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.executed
+
 README = Path(__file__).parents[2] / "README.md"
 
 

@@ -148,6 +148,7 @@ def test_a_build_that_is_killed_goes_on_where_it_was(daemon, tmp_path):
     assert not whole & set(dataset.made()[before:]), "what was stored stayed"
 
 
+@pytest.mark.filterwarnings("default")
 def test_a_dataset_whose_samples_differ_cannot_be_built(daemon, tmp_path):
     class Ragged(Plain):
         def __getitem__(self, index):
@@ -159,6 +160,7 @@ def test_a_dataset_whose_samples_differ_cannot_be_built(daemon, tmp_path):
         SampleCache(Ragged(tmp_path / "calls"), tmp_path / "cache").build(progress=False)
 
 
+@pytest.mark.usefixtures("executed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 def test_a_full_disk_is_told_and_training_goes_on(daemon, tmp_path, small_disk, capfd):
     dataset = Plain(tmp_path / "calls")

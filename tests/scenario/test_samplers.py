@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -186,7 +187,8 @@ def test_the_planner_is_killed_and_another_goes_on_where_it_was(shared_daemon):
             found.append(index.tolist())
             if step % 30 == 5:
                 for each in planners(shared_daemon):
-                    each.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
         assert found == [batch.tolist() for batch in expected]
         assert order(loader) == [batch.tolist() for batch in expected]
         assert torch.equal(generator.get_state(), theirs.get_state())
@@ -399,3 +401,17 @@ def test_a_break_leaves_the_generator_as_data_loader_does(shared_daemon):
             next(iter(expected))
             assert torch.equal(generator.get_state(), theirs.get_state())
         assert order(loader) == [batch.tolist() for batch in expected]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("taken", [1, 3, 4, None])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_the_orders_after_an_epoch_that_was_broken_off_are_dataloader_s(shared_daemon, workers, taken):
+    """Workers of DataLoader's run the sampler ahead: found with a loop that counts batches and never sees the end."""
+
+    def orders(kind):
+        generator = torch.Generator().manual_seed(7)
+        loader = kind(Numbers(12), batch_size=3, shuffle=True, generator=generator, num_workers=workers)
+        return [[batch[1].tolist() for batch in itertools.islice(loader, taken)] for _ in range(3)]
+
+    assert orders(PrefetchLoader) == orders(DataLoader)

@@ -11,7 +11,6 @@ import textwrap
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import stream_when
@@ -93,7 +92,8 @@ def test_processes_of_one_script_get_streams_of_their_own(trainers, shared_daemo
     names = sorted(both(trainers, "begin", "mine", None))
     assert names[1] == f"{names[0]}#2"
     assert both(trainers, "finish", "mine") == [[True, False]] * 2
-    assert set(names) <= {stream["name"] for stream in read_report(shared_daemon.paths).snapshot["streams"]}
+    for name in names:
+        stream_when(shared_daemon, name)
 
 
 def test_processes_that_name_a_stream_share_it_and_neither_sees_what_the_other_writes(trainers, shared_daemon):

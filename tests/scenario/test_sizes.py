@@ -10,9 +10,9 @@ from prefetchd_client import PrefetchLoader
 
 from prefetchd.wire.errors import BatchTooLargeError, BufferTooSmallError, NoSpaceError
 from tests.conftest import daemon_aside
-from tests.scenario.bad_datasets import Rows, Strings
+from tests.scenario.bad_datasets import Rows, Strings, Zeros
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import until
+from tests.scenario.watching import stream_when, until
 
 MIB = 1 << 20
 
@@ -127,7 +127,55 @@ def test_a_batch_larger_than_its_slot_takes_several():
             assert [list(map(len, batch)) for batch in loader] == [lengths[at : at + 4] for at in range(0, 32, 4)]
 
 
-def test_a_batch_larger_than_half_the_ring_is_told_with_the_sizes_and_the_next_ones_come():
+@pytest.mark.parametrize(
+    "lengths",
+    [[1, 2, 60_000, 1, 5, 400_000], [100] * 40 + [40 * MIB] + [100] * 40, [1] + [300_000] * 60],
+    ids=["growing", "one outlier", "all but the first"],
+)
+@pytest.mark.parametrize("buffer", [{}, {"buffer": 8}], ids=["default", "batches"])
+@pytest.mark.parametrize("batch_size", [1, None])
+@pytest.mark.parametrize("samples", [Strings, Zeros])
+def test_a_ring_that_was_measured_by_a_small_batch_grows(samples, batch_size, lengths, buffer):
+    """Also where the first one gives a layout of rows that the others do not fit."""
+    with PrefetchLoader(samples(lengths), batch_size=batch_size, **buffer) as loader:
+        for _ in range(2):
+            assert [len(batch if batch_size is None else batch[0]) for batch in loader] == lengths
+
+
+def test_a_ring_grows_for_usual_batches_to_as_many_as_it_was_made_for(daemon):
+    """Else a first batch of one row leaves room for two of the others."""
+    daemon.start()
+    with PrefetchLoader(Strings([1] + [300_000] * 60), batch_size=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        stream_when(
+            daemon,
+            loader.spec.name,
+            lambda stream: stream["ring"] and stream["ring"]["ready"] > 30 * 5,
+            "thirty batches ahead",
+        )
+
+
+def test_a_batch_that_is_more_than_there_is_is_told_with_what_there_is(bounded):
+    lengths = [1, 1, 30 * MIB, 1]
+    with PrefetchLoader(Strings(lengths), batch_size=1, socket=bounded) as loader:
+        iterator = iter(loader)
+        assert [len(text) for (text,) in (next(iterator), next(iterator))] == [1, 1]
+        with pytest.raises(BatchTooLargeError, match=r"memory setting is 24\.0 MiB. Raise --memory") as caught:
+            next(iterator)
+        assert "buffer=" not in str(caught.value), "nobody gave one"
+        assert [len(text) for (text,) in iterator] == [1]
+
+
+def test_a_batch_of_which_there_is_room_for_one_comes_alone(bounded):
+    """It is more than half of what there is; whoever takes it has a copy, and the next one has room."""
+    lengths = [1, 1, 16 * MIB, 1, 16 * MIB, 16 * MIB, 1]
+    with PrefetchLoader(Strings(lengths), batch_size=1, socket=bounded) as loader:
+        for _ in range(2):
+            assert [len(text) for (text,) in loader] == lengths
+
+
+def test_a_batch_larger_than_the_buffer_is_told_with_the_sizes_and_the_next_ones_come():
     lengths = [1000] * 8 + [500_000] * 4 + [1000] * 8
     with PrefetchLoader(Strings(lengths), batch_size=4, buffer="1MiB") as loader:
         iterator = iter(loader)

@@ -21,7 +21,15 @@ SYSTEMD = next((path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/syst
 NAMESPACES = ["--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--mount-proc", "--kill-child"]
 
 SCRIPT = f"""
-for each in /tmp /run /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $each; done
+checkout=$PWD
+mount -t tmpfs -o mode=1777 tmpfs /run
+# These may lie in a temporary directory themselves.
+for each in "$checkout" "{sys.prefix}"; do mkdir -p "/run/kept$each" && mount --bind "$each" "/run/kept$each"; done
+for each in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $each; done
+for each in "$checkout" "{sys.prefix}"; do
+    [ -e "$each" ] && continue
+    mkdir -p "$each" && mount --bind "/run/kept$each" "$each" && mount -o remount,bind,ro "$each"
+done
 mount -o remount,bind,ro / || exit 1
 unset PREFETCHD_SOCKET PREFETCHD_INLINE
 export HOME=/run/home XDG_RUNTIME_DIR=/run/user XDG_CONFIG_HOME=/run/home/.config XDG_STATE_HOME=/run/home/.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("shared_daemon")
 @pytest.mark.parametrize("line", ["Ж" * 5000, "🚂" * 3000, "x" * 100_000], ids=["two bytes", "four bytes", "long"])
 def test_long_lines_are_cut_and_end_nothing(shared_daemon, capfd, line):
     with PrefetchLoader(Made(_Prints(line), 4), batch_size=4, buffer=6) as loader:
+        next(iter(loader))
         pid = shared_daemon.pid
         until(lambda: _drained(loader) and line[:500] in capfd.readouterr().err, "a line has come")
     assert shared_daemon.pid == pid
@@ -51,6 +53,42 @@ def test_output_without_a_newline_and_on_both_streams_arrives(capfd, shared_daem
             lambda: "to stderr" in shared_daemon.paths.log.read_text(),
             "what went to stderr is in the log",
         )
+
+
+WARNS = """
+import warnings
+from torch.utils.data import Dataset
+
+warnings.warn("this package is deprecated", stacklevel=2)
+
+class Rows(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index == 5:
+            warnings.warn("and this row is odd", stacklevel=2)
+        return index
+"""
+TRAINER = """
+import warns_when_imported
+from prefetchd_client import PrefetchLoader
+for seed in range(2):
+    with PrefetchLoader(warns_when_imported.Rows(), batch_size=4, seed=seed, num_workers=1) as loader:
+        assert len(list(loader)) == 3
+        assert len(list(loader)) == 3
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_what_modules_warn_of_when_they_are_imported_comes_once(shared_daemon, tmp_path, start):
+    """Found as a deprecation that each zygote told again."""
+    (tmp_path / "warns_when_imported.py").write_text(WARNS)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = shared_daemon.environment | {"PYTHONPATH": path, "PREFETCHD_START": start, "PYTHONWARNINGS": "always"}
+    done = subprocess.run([sys.executable, "-c", TRAINER], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr.count("this package is deprecated") == 1
+    assert "this row is odd" in done.stderr, "what the dataset warns of is told"
 
 
 def _drained(loader):

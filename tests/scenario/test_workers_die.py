@@ -64,10 +64,14 @@ def test_ten_kills_at_random_are_not_noticed(shared_daemon, collate_fn):
     assert 0 < told["worker_deaths"] <= 10
 
 
-@pytest.mark.parametrize("of", ["environment", "stream"])
-def test_a_killed_zygote_is_not_noticed(daemon, of):
+@pytest.mark.parametrize(
+    ("start", "prefix"),
+    [("fork", "prefetchd-zyg"), ("exec", "prefetchd-zyg"), ("exec", "prefetchd-env")],
+    ids=["forked", "executed", "environment"],
+)
+def test_a_killed_zygote_is_not_noticed(daemon, monkeypatch, start, prefix):
+    monkeypatch.setenv("PREFETCHD_START", start)
     dataset, kills = Slow(400, 0.001), 0
-    prefix = {"environment": "prefetchd-env", "stream": "prefetchd-zyg"}[of]
     with PrefetchLoader(dataset, 16, shuffle=True, buffer=4, stream="killed") as loader:
         batches = []
         for step, batch in enumerate(loader):
@@ -127,7 +131,9 @@ def test_what_ends_workers_on_a_whole_batch_is_named(shared_daemon, dataset, col
 # --- for memory ---
 
 
-def test_workers_that_are_killed_for_memory_become_fewer_and_nothing_is_blamed(daemon):
+def test_workers_that_are_killed_for_memory_become_fewer_and_nothing_is_blamed(daemon, monkeypatch):
+    """In the daemon's own group: they were not forked from the trainer."""
+    monkeypatch.setenv("PREFETCHD_START", "exec")
     with memory_group(1000 << 20) as group:
         start_in_group(daemon, group, "--workers", "4")
         with PrefetchLoader(Greedy(32, 300 << 20), 4, buffer=4, stream="greedy") as loader:
@@ -141,7 +147,8 @@ def test_workers_that_are_killed_for_memory_become_fewer_and_nothing_is_blamed(d
         daemon.stop_and_check()
 
 
-def test_a_sample_that_needs_more_memory_than_there_is_is_blamed(daemon):
+def test_a_sample_that_needs_more_memory_than_there_is_is_blamed(daemon, monkeypatch):
+    monkeypatch.setenv("PREFETCHD_START", "exec")
     with memory_group(1000 << 20) as group:
         start_in_group(daemon, group, "--workers", "2")
         with (

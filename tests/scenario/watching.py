@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -52,8 +52,22 @@ def stream_when(daemon, name: str, holds: Callable[[dict], object] = bool, what:
 
 
 def open_fds(pid: int) -> int:
-    """Descriptors that the process has."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """Descriptors that the process has, but for those by which it knows of its forks: one each while they live."""
+    count = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            count += os.readlink(f"/proc/{pid}/fd/{name}") != "anon_inode:[pidfd]"
+    return count
+
+
+def open_rings() -> list[int]:
+    """This process's descriptors of rings."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if "-ring-" in os.readlink(f"/proc/self/fd/{name}"):
+                found.append(int(name))
+    return found
 
 
 def is_gone(pid: int) -> bool:
@@ -73,3 +87,9 @@ def stopped(daemon) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def fills_no_more(stream: dict[str, Any]) -> bool:
+    """Of one without a trainer: what was to be filled is, and what has filled it has ended, or does nothing."""
+    idle = stream["zygote"] == "executed" and not any(worker["busy"] for worker in stream["workers"])
+    return bool(stream["lingering"] and (stream["stage"] == "parked" or idle))

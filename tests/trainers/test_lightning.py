@@ -12,7 +12,7 @@ import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import CallerError
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.oracle import epoch_batches
@@ -77,13 +77,42 @@ def test_validate_and_predict(trainers_daemon, tmp_path):
 
 
 class Writer(BasePredictionWriter):
-    def write_on_batch_end(self, *_):
-        pass
+    def __init__(self) -> None:
+        super().__init__("batch_and_epoch")
+        self.told, self.told_at_end = [], None
+
+    def write_on_batch_end(self, trainer, module, prediction, batch_indices, *_):
+        self.told.append(list(batch_indices))
+
+    def write_on_epoch_end(self, trainer, module, predictions, batch_indices):
+        self.told_at_end = [[list(batch) for batch in each] for each in batch_indices]
 
 
-def test_a_writer_of_predictions_is_refused(trainers_daemon, tmp_path):
-    with PrefetchLoader(Numbers(10), batch_size=ROWS) as loader, pytest.raises(CallerError, match="batch_indices"):
-        trainer(tmp_path, callbacks=[Writer("batch")]).predict(Noting(), loader)
+def test_a_writer_of_predictions_is_told_the_indices(trainers_daemon, tmp_path):
+    found = []
+    for kind in (DataLoader, PrefetchLoader):
+        writer = Writer()
+        predicting = trainer(tmp_path, callbacks=[writer])
+        for _ in range(2):
+            predicting.predict(Noting(), kind(Numbers(10), batch_size=ROWS))
+        found.append((writer.told, writer.told_at_end))
+    assert found[0] == found[1]
+    assert found[1][0] == 2 * [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_writer_cannot_be_told_indices_that_are_drawn_elsewhere(trainers_daemon, tmp_path):
+    class Drawn(Sampler):
+        """Lightning puts torch's own random sampler in order."""
+
+        def __len__(self) -> int:
+            return 10
+
+        def __iter__(self):
+            return iter(torch.randperm(10).tolist())
+
+    loader = PrefetchLoader(Numbers(10), sampler=Drawn(), batch_size=ROWS)
+    with pytest.raises(CallerError, match="batch_indices, and those of a Drawn"):
+        trainer(tmp_path, callbacks=[Writer()]).predict(Noting(), loader)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +178,13 @@ def test_loaders_that_are_made_for_each_epoch(trainers_daemon, tmp_path):
 
 # Up to three runs of two processes that import torch and Lightning.
 @pytest.mark.timeout(360)
-@pytest.mark.parametrize("how", ["replaced", "made in the hook", "made before"])
+@pytest.mark.parametrize("how", ["replaced", "made in the hook", "made before", "another's share"])
 def test_two_ranks(trainers_daemon, tmp_path, how):
     found = run_ranks(trainers_daemon, tmp_path, how)
-    if how == "made before":
-        assert all("use_distributed_sampler" in its["error"] and not its["seen"] for its in found)
+    if how == "another's share":
+        for rank, its in enumerate(found):
+            assert f"rank 0 of 3, this process is {rank} of 2" in its["error"]
+            assert not its["seen"]
         return
     assert [its["kind"] for its in found] == ["PrefetchLoader"] * 2
     assert [its["buffer"] for its in found] == [8, 8]
@@ -168,7 +199,9 @@ def test_two_ranks(trainers_daemon, tmp_path, how):
         assert [its["seen"] for its in resumed] == [its["seen"][rest] for its in found]
         return
     for rank, its in enumerate(found):
-        assert its["seen"] == expected(range(lightning_ranks.EPOCHS), rank, 2, lightning_ranks.SAMPLES)
+        # With use_distributed_sampler=False nothing is shared that nobody asked to share.
+        share = (rank, 2) if how == "made in the hook" else (0, 1)
+        assert its["seen"] == expected(range(lightning_ranks.EPOCHS), *share, lightning_ranks.SAMPLES)
 
 
 def run_ranks(daemon, directory, how):

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from prefetchd_client.device.backend import DeviceBackend, Event, Stream
 
 
 class Fences:
-    """Over a queue of dropped batches: (cursor, slot, generation) each. At most `most` times that some were dropped are
-    ahead of the devices; a trainer that is faster waits for them. One thread at a time."""
+    """Over a queue of dropped batches: (cursor, slot, generation) each. At most `most()` times that some were dropped
+    are ahead of the devices; a trainer that is faster waits for them. One thread at a time."""
 
-    def __init__(self, backend: DeviceBackend, most: int) -> None:
+    def __init__(self, backend: DeviceBackend, most: Callable[[], int]) -> None:
         self._backend = backend
         self._most = most
         self._fences: deque[tuple[int, list[Event]]] = deque()
@@ -37,7 +38,7 @@ class Fences:
         passed = 0
         with contextlib.suppress(RuntimeError):
             self._cover(dropped)
-            for place in range(len(self._fences) - self._most):
+            for place in range(len(self._fences) - self._most()):
                 for event in self._fences[place][1]:
                     event.synchronize()
             while self._fences and all(event.query() for event in self._fences[0][1]):

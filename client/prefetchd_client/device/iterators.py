@@ -18,7 +18,8 @@ from prefetchd_client.loader_state import Standing
 class Standings(Epochs, Protocol):
     """What an iterator needs of its loader that fetches ahead of what it yields, or may fail after it was fetched."""
 
-    spec: StreamSpec
+    @property
+    def spec(self) -> StreamSpec: ...
 
     def standing(self) -> Standing: ...
 

@@ -4,7 +4,6 @@ that has a device or pinned memory; others have none, and their next() none of t
 from __future__ import annotations
 
 import functools
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.segment_layout import MEMORY_MODES
 from prefetchd_client.attachment import Attachment
+from prefetchd_client.caller_warnings import warn_caller
 from prefetchd_client.device.backend import DeviceBackend, Stream
 from prefetchd_client.device.copies import Copies, Copy
 from prefetchd_client.device.pins import PAGEABLE, STAGED, RingPins, catch_up
@@ -44,9 +44,8 @@ class UnpinnedPath(LoaderPath):
     def warn(self) -> None:
         """As DataLoader's iter() does; to be called on behalf of the loader's."""
         missing = "no CUDA device" if torch.accelerator.is_available() else "no accelerator"
-        warnings.warn(
-            f"'pin_memory' argument is set as true but {missing} is found, then device pinned memory won't be used.",
-            stacklevel=4,
+        warn_caller(
+            f"'pin_memory' argument is set as true but {missing} is found, then device pinned memory won't be used."
         )
 
 

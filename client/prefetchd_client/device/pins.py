@@ -40,7 +40,7 @@ class RingPins:
         self._registration.begin()
         # Half of the slots may be held: by whoever has the latest batch, by the one that is about to be handed out, and
         # by what the devices have yet to pass.
-        self._fences = Fences(backend, max(1, header.slots // 2 - 2)) if fenced else None
+        self._fences = Fences(backend, lambda: max(1, ring.reserved_slots // 2 - 2)) if fenced else None
         self.mode = REGISTERED
         note(REGISTERED)
 

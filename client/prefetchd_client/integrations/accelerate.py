@@ -24,11 +24,14 @@ def prepare(accelerator: Accelerator, loader: PrefetchLoader) -> PreparedLoader:
     It tells accelerate of the epoch's last batch (gradient accumulation, gather_for_metrics), its position is in what
     accelerator.save_state() writes, and skip_first_batches() skips without loading anything.
 
-    Asks nobody, does not block. Raises CallerError where accelerate would be promised what `loader` does not do:
-    dispatch_batches, split_batches, even_batches=False, or a share of the epoch that is not this process's. Warns when
+    A loader without rank= gets this process's share of each epoch. Raises CallerError where accelerate would be
+    promised what `loader` does not do: dispatch_batches, split_batches, even_batches=False, or a share of the epoch
+    that was asked for and is not this process's; and what PrefetchLoader.share() raises. Warns when
     gather_for_metrics() could not tell which samples evened out the ranks.
     """
     _check(accelerator, loader)
+    if loader.rank is None and accelerator.num_processes > 1 and not _has_mesh(accelerator):
+        loader.share(accelerator.process_index, accelerator.num_processes)
     prepared = PreparedLoader(accelerator, loader)
     accelerator.prepare(prepared)
     return prepared
@@ -160,21 +163,26 @@ def _check(accelerator: Accelerator, loader: PrefetchLoader) -> None:
                 f"all of the {mine[1]} processes would take the same batches of {type(loader.batch_sampler).__name__}; "
                 "allowed: shuffle=, a DistributedSampler, or accelerate's BatchSamplerShard as batch_sampler"
             )
-    elif (spec.rank, spec.world_size) != mine and getattr(accelerator, "torch_device_mesh", None) is None:
+    elif loader.rank is not None and (spec.rank, spec.world_size) != mine and not _has_mesh(accelerator):
         raise CallerError(
             f"the loader's share is rank {spec.rank} of {spec.world_size}, this process is {mine[0]} of {mine[1]}; "
-            "allowed: a loader that is made after the Accelerator, or that has rank= and world_size="
+            "allowed: one without rank= and world_size=, or with those of this process"
         )
     elif (
         spec.is_arithmetic
         and not loader.drop_last
-        and _are_repeats_hidden(spec.length, spec.world_size, loader.batch_size or 1)
+        and _are_repeats_hidden(spec.length, mine[1], loader.batch_size or 1)
     ):
         warnings.warn(
             f"{spec.length} samples are evened out with more than one over {spec.world_size} processes: "
             "gather_for_metrics() cuts off the end of what it has gathered, and not all of them stand there",
             stacklevel=3,
         )
+
+
+def _has_mesh(accelerator: Accelerator) -> bool:
+    """Then several processes may be to take the same batches: which, only the user knows."""
+    return getattr(accelerator, "torch_device_mesh", None) is not None
 
 
 def _refuse_uneven(even_batches: bool) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import SequentialSampler
+
 from prefetchd.wire.errors import CallerError
 from prefetchd_client.loader import PrefetchLoader
 
@@ -46,11 +48,14 @@ class _Watch:
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         _check_shares(trainer, trainer.predict_dataloaders)
         writes = any(hasattr(each, "write_on_batch_end") for each in trainer.callbacks)
-        if writes and next(_ours(trainer.predict_dataloaders), None) is not None:
-            raise CallerError(
-                "a BasePredictionWriter asks for batch_indices, and those of a PrefetchLoader are planned in another "
-                "process; allowed: what predict() returns, an on_predict_batch_end() of your own, or a DataLoader here"
-            )
+        for loader in _ours(trainer.predict_dataloaders):
+            silent = _tell_indices(loader)
+            if silent is not None and writes:
+                raise CallerError(
+                    f"a BasePredictionWriter asks for batch_indices, and those of a {type(silent).__name__} are drawn "
+                    "in another process; allowed: a loader without shuffle= and sampler=, what predict() "
+                    "returns, or a DataLoader here"
+                )
 
 
 def callbacks() -> list[Any]:
@@ -79,6 +84,21 @@ def _ours(loaders: Any) -> Iterator[PrefetchLoader]:
             yield from _ours(each)
 
 
+def _tell_indices(loader: PrefetchLoader) -> Any:
+    """Lightning reads the indices of batches off its wrapper of the batch sampler, which is iterated over in another
+    process: where they are the same each time, they are listed here as well. Else returns the sampler."""
+    wrapper: Any = loader.batch_sampler
+    inner = getattr(wrapper, "_batch_sampler", None)
+    if inner is None:
+        # As with a DataLoader: it warns that it cannot tell.
+        return None
+    sampler = getattr(inner, "sampler", None)
+    if not isinstance(sampler, SequentialSampler) and getattr(sampler, "shuffle", True):
+        return sampler
+    wrapper.seen_batch_indices = [list(batch) for batch in inner]
+    return None
+
+
 def _steps(loader: PrefetchLoader) -> float:
     try:
         return len(loader)
@@ -87,13 +107,13 @@ def _steps(loader: PrefetchLoader) -> float:
 
 
 def _check_shares(trainer: Any, loaders: Any) -> None:
-    """Raises CallerError where several processes would take the same batches, or none would take some."""
+    """Raises CallerError for a share of the epoch that was asked for and is not this process's."""
     mine = trainer.global_rank, trainer.world_size
     for loader in _ours(loaders):
         spec = loader.spec
-        if spec.order != "sampler" and (spec.rank, spec.world_size) != mine:
+        if loader.rank is not None and spec.order != "sampler" and (spec.rank, spec.world_size) != mine:
             raise CallerError(
                 f"the loader's share is rank {spec.rank} of {spec.world_size}, this process is {mine[0]} of {mine[1]}; "
-                "allowed: use_distributed_sampler=True, a loader that is made in train_dataloader(), or rank= and "
-                "world_size= of the loader"
+                'allowed: no rank= and world_size=, those of this process, or rank="auto" of a loader that is made in '
+                "train_dataloader()"
             )

@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from prefetchd.wire.byte_sizes import format_bytes, parse_bytes
 from prefetchd.wire.cache_directory import SAMPLES, CacheDescription, LeafFile
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
 from prefetchd_client.fingerprint import fingerprint
+from prefetchd_client.fork_hooks import in_forks
 from prefetchd_client.sample_cache.own_randomness import own_randomness
 from prefetchd_client.sample_cache.store import EXTRA, CacheStore, create_cache
 from prefetchd_client.sample_cache.structure import (
@@ -38,6 +40,8 @@ GATHERED_BYTES = 16 << 10
 
 # What becomes of a sample that is to be stored.
 STORED, BUSY, UNFIT, BEYOND, REFUSED = range(5)
+
+_living: weakref.WeakSet[SampleCache] = weakref.WeakSet()
 
 
 class SampleCache(Dataset[Any]):
@@ -84,6 +88,7 @@ class SampleCache(Dataset[Any]):
             raise CallerError(f"a sample cache is made by tensordict, which is not installed: {EXTRA}")
 
     def _begin(self, content: str) -> None:
+        _living.add(self)
         self.fingerprint = content
         self._store: CacheStore | None = None
         self._structure: Structure | None = None
@@ -288,6 +293,13 @@ class SampleCache(Dataset[Any]):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(f"sample cache: {text}", RuntimeWarning, stacklevel=2)
+
+
+@in_forks
+def _refresh_all() -> None:
+    """As when a loader hands its dataset over."""
+    for cache in list(_living):
+        cache.refresh()
 
 
 def _restored(kind: type[SampleCache], dataset: Any, path: str, limit: Any, extra: object, content: str) -> SampleCache:

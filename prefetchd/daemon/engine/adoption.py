@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from prefetchd.daemon.engine.batches import Batch
+from prefetchd.ring.capacity import Bounds
 from prefetchd.ring.offers import takers
 from prefetchd.ring.policy import Grant
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
@@ -36,7 +37,7 @@ class FoundConsumer:
 @dataclasses.dataclass(frozen=True)
 class FoundRing:
     """A ring without a daemon. `slots` is its full size; `records` and `offers` (ring.offers) are those of the
-    reserved slots; `wanted_slots` are to be reserved in the end."""
+    reserved slots; `wanted_slots` are to be reserved in the end, and it may grow within `bounds`, or up to `slots`."""
 
     ring: int
     slots: int
@@ -47,6 +48,7 @@ class FoundRing:
     records: tuple[SlotRecord, ...]
     offers: tuple[int, ...]
     consumers: tuple[FoundConsumer, ...] = ()
+    bounds: Bounds | None = None
 
 
 @dataclasses.dataclass(frozen=True)

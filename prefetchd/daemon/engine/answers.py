@@ -1,13 +1,13 @@
-"""What workers answer to their tasks, and what becomes of pieces and rings with it. Pure."""
+"""What workers answer to their tasks, and what becomes of pieces with it. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.bad_samples import BadSampleNews
-from prefetchd.daemon.engine.batches import Batch, Piece
-from prefetchd.daemon.engine.commands import Command, GrowRing, Log
+from prefetchd.daemon.engine.batches import Piece
+from prefetchd.daemon.engine.commands import Command, Log
+from prefetchd.daemon.engine.growth import grow_for, is_too_large, too_large
 from prefetchd.daemon.engine.stream import StreamState, Worker
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
@@ -19,10 +19,10 @@ from prefetchd.wire.messages import (
     Message,
     ShardCame,
     ShardEnded,
+    Spent,
     StoreFailed,
     Unfit,
 )
-from prefetchd.wire.remote_exception import RemoteException, encode_exception
 
 
 class Answers:
@@ -51,6 +51,8 @@ class Answers:
             _fail(worker.stream, self._take(worker, message.task), message.error)
         elif isinstance(message, ShardCame):
             worker.stream.learn_start(message)
+        elif isinstance(message, Spent):
+            worker.stream.filling.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
             worker.stream.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):
@@ -88,7 +90,7 @@ class Answers:
             self._log("error", "batches cannot be stored", stream=stream.name, why=reason)
         stream.store_fault = reason
         stream.filling.lost(piece)
-        piece.batch.retainer = worker.number
+        piece.keeper = worker.number
 
     def _measured(self, worker: Worker, piece: Piece, message: Measured) -> None:
         stream = worker.stream
@@ -105,41 +107,16 @@ class Answers:
             return
         assert ring is not None
         span = -(-message.payload_bytes // stream.slot_bytes)
-        if span > stream.most_slots // 2:
-            _fail(stream, piece, _too_large(stream, piece.batch, message.payload_bytes))
+        if is_too_large(stream, span):
+            _fail(stream, piece, too_large(stream, piece.batch, message.payload_bytes))
             return
         stream.filling.too_large(piece, span, worker.number)
-        batches = stream.spec.buffer_batches
-        most = stream.most_slots
-        wanted = min(most, max(2 * span, math.ceil(batches * ring.mean_span))) if batches else most
-        if wanted > stream.wanted_slots:
-            stream.wanted_slots = wanted
-            self._commands.append(GrowRing(stream.number, wanted))
+        grow_for(stream, span, self._commands)
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._commands.append(Log(level, event, tuple(fields.items())))
 
 
-def keep_ring_small(stream: StreamState, why: str) -> None:
-    """The ring cannot have more slots than are reserved: batches that wait for more room than there will be fail."""
-    stream.why_small = why
-    ring = stream.window.ring
-    assert ring is not None
-    stream.wanted_slots = stream.most_slots = ring.reserved
-    for batch in stream.claims.wider_than(stream.most_slots // 2):
-        stream.filling.refuse_room(batch, _too_large(stream, batch, batch.span * stream.slot_bytes))
-        stream.counters.failed += 1
-
-
 def _fail(stream: StreamState, piece: Piece, error: bytes) -> None:
     if stream.filling.failed(piece, error):
         stream.counters.failed += 1
-
-
-def _too_large(stream: StreamState, batch: Batch, payload_bytes: int) -> bytes:
-    epoch, step = batch.position
-    what = f"the batch at epoch {epoch}, step {step} takes {payload_bytes} bytes"
-    allowed = f"allowed: half of the ring's {stream.most_slots * stream.slot_bytes} bytes"
-    why = f", which cannot grow: {stream.why_small}" if stream.why_small else ". Raise buffer="
-    text = f"{what}; {allowed}{why}"
-    return encode_exception(RemoteException("BatchTooLargeError", text, "", f"epoch {epoch}, step {step}"))

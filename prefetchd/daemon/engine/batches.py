@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Hashable
 
+from prefetchd.daemon.engine.fairness import NOTHING, Charge
 from prefetchd.ring.policy import Grant
 from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE
 from prefetchd.wire.stream_spec import Position
@@ -34,9 +35,9 @@ class Batch:
     under_way   tasks that workers have
     cancelled   nobody wants it any more: it ends with its last task or lease
     recalled    whoever was offered it gives it back, and it is evicted then
+    asked_room  the ring was asked to grow so that it fits beside what trainers hold
     pressed     it was recalled for a call of next() that waits, though another cursor awaits it
     written     a holder may have written to it: it is not offered again, unless its digest is what it was
-    retainer    the worker that keeps the finished batch in its own memory until there is room
     error       what the trainer gets in its place
     payload_bytes   its length, once all rows are in
     digest      of its payload when all rows were in; 0: none was taken
@@ -54,10 +55,10 @@ class Batch:
     under_way: int = 0
     cancelled: bool = False
     filled: bool = False
+    asked_room: bool = False
     recalled: bool = False
     pressed: bool = False
     written: bool = False
-    retainer: int | None = None
     error: bytes | None = None
     payload_bytes: int = 0
     digest: int = 0
@@ -78,12 +79,16 @@ class Batch:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Piece:
-    """Rows [first, end) of a batch, as one fill task; or, without rows, the digest of all that is in it."""
+    """Rows [first, end) of a batch, as one fill task; or, without rows, the digest of all that is in it. Its stream
+    pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first
+    sample, and keeps that in its own memory until there is room."""
 
     batch: Batch
     first: int
     end: int
     digests: bool = False
+    charge: Charge = NOTHING
+    keeper: int | None = None
 
     @property
     def rows(self) -> int:

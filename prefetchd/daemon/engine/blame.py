@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+from collections.abc import Sequence
 
 from prefetchd.daemon.engine.batches import Piece
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
@@ -26,6 +27,10 @@ MOST_DEATHS_A_BATCH = 12
 MOST_SUSPICIONS = 256
 MOST_DEADLY = 4096
 PLACES = frozenset((LOADING, ITERATING, COLLATING, WRITING, DIGESTING))
+MAY_BE_A_LOCK = (
+    "if it waits for a lock that another thread of the trainer held when this was forked, PREFETCHD_START=exec has "
+    "workers from an interpreter of its own"
+)
 Place = tuple[int, int, int]
 """(phase, row, attempt), as a worker's note tells them."""
 
@@ -154,8 +159,14 @@ def given_up_error(note: Note, position: Position, how: str) -> bytes:
     return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))
 
 
-def overdue_error(note: Note, position: Position, timeout_s: float) -> bytes:
-    """A task took longer than the loader's timeout."""
+def overdue_error(
+    note: Note, position: Position, timeout_s: float, frames: Sequence[str] = (), *, may_be_a_lock: bool = False
+) -> bytes:
+    """A task took longer than the loader's timeout; its worker was at these `frames`, the innermost first."""
     what = what_was_made(note, position)
-    text = f"{what}: not done within timeout={timeout_s:g} seconds; its worker was killed. Raise timeout=, or 0 to wait"
+    at = "".join(f"\n    {frame}" for frame in frames)
+    text = f"{what}: not done within timeout={timeout_s:g} seconds; its worker was killed"
+    text += f", at:{at}\nRaise timeout=, or 0 to wait" if at else ". Raise timeout=, or 0 to wait"
+    if may_be_a_lock:
+        text += f"; {MAY_BE_A_LOCK}"
     return encode_exception(RemoteException("TaskTimeoutError", text, "", what))

@@ -16,7 +16,8 @@ class Claims:
 
     `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
     known not to be filled by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must
-    be recalled; `pressed` when a blocked one awaits it. Pieces wait in `queue`, batches without room in `roomless`.
+    be recalled; `pressed` when a blocked one awaits it. Pieces wait in `queue`, batches without room in `roomless`. No
+    batch is claimed while it `rests`: those that are claimed are made.
     """
 
     def __init__(self, window: Window, contents_at: Callable[[Position], Contents | None], queue: PieceQueue) -> None:
@@ -27,11 +28,12 @@ class Claims:
         self.dropped_for_plan = 0
         self.cramped = False
         self.pressed = False
+        self.rests = False
         self._contents_at = contents_at
         self._awaits_plan = False
         self._measuring: Batch | None = None
 
-    def neediest(self) -> tuple[float, Cursor] | None:
+    def neediest(self) -> Cursor | None:
         """The cursor with the fewest batches ahead that may have more, blocked ones first, waiting ones last. While a
         living one's plan is yet to come, no waiting one: its epoch would be planned before its turn."""
         window = self.window
@@ -53,19 +55,16 @@ class Claims:
                 if best is None or ratio < best[0]:
                     best = (ratio, cursor)
             if best is not None or self._awaits_plan:
-                return best
+                return best[1] if best is not None else None
         return None
 
-    def need(self) -> float | None:
-        """How needy the stream is (less is needier), or None when it has nothing to fill."""
+    def has_work(self) -> bool:
+        """True when the stream has something to fill, or will have once its plan is known."""
         if self.queue or self.roomless or self.queue.has_suspect:
-            return min((self.window.fill_ratio(each) for each in self.window.cursors.values()), default=1.0)
-        if self._measuring is not None or not self.window.may_fill():
-            return None
-        neediest = self.neediest()
-        if neediest is not None:
-            return neediest[0]
-        return 1.0 if self._awaits_plan else None
+            return True
+        if self.rests or self._measuring is not None or not self.window.may_fill():
+            return False
+        return self.neediest() is not None or self._awaits_plan
 
     def next_piece(self, worker: int, pieces: int) -> Piece | None:
         """The next piece for `worker`; a batch that is claimed for it is cut into `pieces`."""
@@ -99,17 +98,17 @@ class Claims:
 
     def _claim_next(self, pieces: int) -> bool:
         window = self.window
-        if self._measuring is not None or not window.may_fill():
+        if self.rests or self._measuring is not None or not window.may_fill():
             return False
         neediest = self.neediest()
-        return neediest is not None and self._claim(neediest[1].fill, pieces)
+        return neediest is not None and self._claim(neediest.fill, pieces)
 
     def _starving(self) -> Cursor | None:
         """A living cursor whose very next batch is not even claimed, though others wait for room already; only a
         blocked one if one of those is what a call of next() waits for. Where no cursor lives, one that comes to a
         batch which is not claimed before it comes to any of those: it may have given way to an earlier one."""
         window = self.window
-        if not self.roomless or window.ring is None:
+        if not self.roomless or window.ring is None or self.rests:
             return None
         pressed = any(window.is_awaited(batch, pressing=True) for batch in self.roomless)
         lives = any(not each.waiting for each in window.cursors.values())
@@ -196,6 +195,9 @@ class Claims:
     def _claim_room(self, batch: Batch) -> bool:
         window = self.window
         assert window.ring is not None
+        if batch.span > 1 and window.ring.reserved < min(2 * batch.span, window.wanted_slots):
+            # The ring is about to grow for it: others need not make room.
+            return False
         batch.grant = window.ring.claim(batch.span)
         while batch.grant is None and window.make_room(batch):
             batch.grant = window.ring.claim(batch.span)
@@ -222,6 +224,11 @@ class Claims:
             return False
         self._measuring = None
         return True
+
+    @property
+    def widest(self) -> int:
+        """Slots that the largest of those needs that wait for room."""
+        return max((batch.span for batch in self.roomless), default=0)
 
     def wider_than(self, span: int) -> list[Batch]:
         """The batches that wait for more than `span` slots."""

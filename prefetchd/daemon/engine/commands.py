@@ -47,16 +47,59 @@ class CloseSession(Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartStream(Command):
-    """Have a zygote load the stream's program; answer with stream_loaded, load_failed or host_died."""
+    """Have a new host load the stream's program; answer with host_ready, load_failed, host_died or
+    host_not_started."""
+
+    stream: int
+    host: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartSpare(Command):
+    """What `former`, which died, had in reserve goes on as `host`; answer as to StartStream."""
+
+    stream: int
+    host: int
+    former: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BindHost(Command):
+    """A host that was forked from a trainer is this stream's."""
+
+    host: int
+    stream: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DropHost(Command):
+    """End the host, the workers that it still has, and what it has in reserve."""
+
+    host: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskProgram(Command):
+    """Have the host write its program, unless that is of more than `limit_bytes` (0: than there is comfortable room
+    for); answer with program_kept or program_refused."""
+
+    host: int
+    limit_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identify(Command):
+    """The stream's fingerprint is known: it belongs into its ring."""
 
     stream: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartWorker(Command):
-    """Have the stream's zygote fork a worker; answer with worker_ready or worker_died."""
+    """Have the host fork a worker; answer with worker_ready, worker_died or worker_not_started."""
 
     stream: int
+    host: int
     worker: int
     place: int
     workers: int
@@ -68,6 +111,14 @@ class StopWorker(Command):
 
     worker: int
     kill: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LookAt(Command):
+    """Find out where in the code the worker is; answer with worker_looked_at, within about a second."""
+
+    stream: int
+    worker: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,7 +178,7 @@ class FreeSlot(Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParkStream(Command):
-    """End the stream's zygote and workers, none of which is at a task; ring and program stay."""
+    """End the stream's hosts and workers, none of which is at a task; ring and program stay."""
 
     stream: int
 
@@ -141,7 +192,8 @@ class NameWait(Command):
     """Tell the trainer, and the log, why its cursor's next() has waited for `waited_s`.
 
     `suspect` is a worker of `stream` (or ZYGOTE, or NOBODY) whose note and stack show more: `cause` is what it is at if
-    that is empty; `at` is the position of the batch that it makes. `knob` is what to turn.
+    that is empty; `at` is the position of the batch that it makes. `knob` is what to turn. It is `forked` if its zygote
+    is a fork of the trainer.
     """
 
     session: int
@@ -153,11 +205,12 @@ class NameWait(Command):
     knob: str = ""
     suspect: int = NOBODY
     at: Position | None = None
+    forked: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DropStream(Command):
-    """Forget the stream: end its zygote and workers, unlink its segments."""
+    """Forget the stream: end its hosts and workers, unlink its segments."""
 
     stream: int
 

@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.blame import (
     what_was_made,
 )
 from prefetchd.daemon.engine.commands import Command, Log
-from prefetchd.daemon.engine.stream import FailStream, StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.stream import FailStream, StreamState, Stuck, Worker, WorkerStage
 from prefetchd.workers.backend import ORPHANED, UNEXPLAINED, is_hopeless
 from prefetchd.workers.note import LOADING, NO_NOTE, Note
 
@@ -47,7 +47,7 @@ class Deaths:
             return
         task, piece = tasks[0]
         if worker.overdue_task == task:
-            self._fail(stream, piece, overdue_error(note, piece.batch.position, stream.spec.timeout_s))
+            self._fail(stream, piece, _overdue(worker, piece, note))
         elif innocent or piece.batch.error is not None or piece.batch.cancelled:
             stream.filling.lost(piece)
         else:
@@ -83,3 +83,14 @@ class Deaths:
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _overdue(worker: Worker, piece: Piece, note: Note) -> bytes:
+    stuck = worker.stuck or Stuck()
+    return overdue_error(
+        note,
+        piece.batch.position,
+        worker.stream.spec.timeout_s,
+        stuck.frames,
+        may_be_a_lock=stuck.sleeps and worker.host.is_fork,
+    )

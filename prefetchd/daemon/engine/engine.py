@@ -8,6 +8,7 @@ changes nothing; one that cannot happen raises InvariantError.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from prefetchd.daemon.engine.adoption import FoundRing
 from prefetchd.daemon.engine.commands import (
@@ -15,9 +16,10 @@ from prefetchd.daemon.engine.commands import (
     Command,
     Log,
     Send,
-    StartStream,
     Wake,
 )
+from prefetchd.daemon.engine.growth import refuse_what_is_held
+from prefetchd.daemon.engine.hosts import Hosts
 from prefetchd.daemon.engine.keeping import follow, keep
 from prefetchd.daemon.engine.operating import Operating
 from prefetchd.daemon.engine.places import lose
@@ -25,9 +27,10 @@ from prefetchd.daemon.engine.planners import Planners
 from prefetchd.daemon.engine.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.rings import Rings
-from prefetchd.daemon.engine.stream import Stage, StreamState
+from prefetchd.daemon.engine.stream import Stage, StreamState, Stuck
 from prefetchd.daemon.engine.trainers import UNKNOWN, Identity, Trainers
 from prefetchd.daemon.engine.waits import Waits
+from prefetchd.ring.capacity import Bounds
 from prefetchd.wire.messages import (
     Farewell,
     Filled,
@@ -37,15 +40,17 @@ from prefetchd.wire.messages import (
     check_rows,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.backend import is_hopeless
 from prefetchd.workers.note import NO_NOTE, Note
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the daemon may use, and how long it waits. Durations in seconds."""
+    """What the daemon may use, and how long it waits. Durations in seconds. `workers` may be busy at once, over all
+    streams; 0: as many as they have. A stream that says no number has `workers`, or `stream_workers` where that is
+    0."""
 
-    workers: int = 1
+    workers: int = 0
+    stream_workers: int = 1
     linger_clean_s: float = 60.0
     linger_crash_s: float = 600.0
     retire_after_s: float = 30.0
@@ -64,9 +69,17 @@ class Engine:
         self._commands: list[Command] = []
         self._moved = False
         self._now_s = 0.0
-        self.pool = Pool(limits.workers, limits.retire_after_s, self.streams, self._commands, self._fail_stream)
+        self.pool = Pool(
+            limits.workers,
+            limits.stream_workers,
+            limits.retire_after_s,
+            self.streams,
+            self._commands,
+            self._fail_stream,
+        )
         self.planners = Planners(self.streams, self._commands, self.pool.new_number, self._fail_stream)
-        self.registry = Registry(self.streams, self._sessions, self.pool, self.planners, self._commands)
+        self._hosts = Hosts(self.streams, self.pool, self.planners, self._commands, self._fail_stream)
+        self.registry = Registry(self.streams, self._sessions, self.pool, self.planners, self._hosts, self._commands)
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
         self._operating = Operating(self.streams, self.registry, self.pool, self._commands)
@@ -78,7 +91,9 @@ class Engine:
             self.streams,
             self._sessions,
             self.registry,
+            self._hosts,
             self.waits,
+            self.pool.busy_limit,
             self._commands,
         )
 
@@ -87,6 +102,7 @@ class Engine:
         all events since."""
         if self._moved and not self.stopping:
             self._moved = False
+            self._trainers.undecided.decide(self._now_s)
             self._decide()
         commands = self._commands[:]
         self._commands.clear()
@@ -99,6 +115,14 @@ class Engine:
         Refused."""
         self._trainers.hello(session, hello, now_s, marks)
         self._moved = True
+
+    def undecided_until_s(self, session: int) -> float | None:
+        """When decide_overdue() is to be called for the session; None when it need not."""
+        return self._trainers.undecided.until_s(session)
+
+    def decide_overdue(self, now_s: float) -> None:
+        """Trainers that have waited for long enough get their streams."""
+        self._moved = self._trainers.undecided.tick(now_s) or self._moved
 
     def program_arrived(self, session: int) -> None:
         """The stream's program segment is in the daemon's hands."""
@@ -116,12 +140,23 @@ class Engine:
         now_s: float,
         *,
         alive: bool = False,
+        locked: bool = False,
+        lives_on: bool = False,
         stood: tuple[int, int, int] | None = None,
     ) -> None:
         """The connection has ended; `marks` are those of its consumer record, which says that it `stood` at (cursor,
-        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died."""
-        self._trainers.session_closed(session, marks, now_s, alive=alive, stood=stood)
+        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died. As
+        long as the record is `locked`, nobody else gets it. A process that has closed its loader `lives_on` until
+        leaver_ended."""
+        self._trainers.session_closed(session, marks, now_s, alive=alive, locked=locked, lives_on=lives_on, stood=stood)
         self._moved = True
+
+    def leaver_ended(self, number: int) -> None:
+        """The process that had closed the stream's last loader, and had no connection for it any more, has ended."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            stream.leaver_lives = False
+            self._moved = True
 
     def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
         """The consumer of `record`, which had no connection, is dead."""
@@ -158,7 +193,7 @@ class Engine:
         """The consumer that the daemon's own `session` follows stands at `position`."""
         stream = self._sessions.get(session)
         if stream is not None:
-            follow(stream, position)
+            follow(stream, position, self._now_s)
             self._moved = True
 
     def batch_missing(self, number: int, slot: int, generation: int) -> None:
@@ -200,12 +235,53 @@ class Engine:
 
     # --- the stream's host and its ring ---
 
-    def stream_loaded(self, number: int) -> None:
-        """The stream's zygote has the program."""
+    def fork_arrived(self, session: int) -> int:
+        """A trainer hands over a fork of itself: the number of the host that it becomes. fork_taken() or host_died()
+        follows."""
+        return self._hosts.new_fork(session).number
+
+    def fork_taken(self, session: int, host: int) -> None:
+        """The fork is in the daemon's hands."""
+        self._trainers.fork_came(session, host)
+        self._moved = True
+
+    def host_ready(self, host: int) -> None:
+        """The host has its program: workers can be started from it."""
+        self._hosts.ready(host)
+        self._moved = True
+
+    def host_not_started(self, host: int, reason: str, now_s: float) -> bool:
+        """No process can be had for the host, which is gone; it is tried again. True of the first time in a row."""
+        self._moved = True
+        return self._hosts.not_started(host, now_s, reason)
+
+    def host_identified(self, host: int, fingerprint: str) -> None:
+        """A fork's program has this fingerprint; empty: nobody will ever know it."""
+        self._hosts.identified(host, fingerprint)
+        self._moved = True
+
+    def program_kept(self, number: int) -> None:
+        """The program that a fork was asked for is in the daemon's hands."""
         stream = self.streams.get(number)
-        if stream is not None and stream.stage is Stage.LOADING:
-            stream.stage = Stage.RUNNING
+        if stream is not None:
+            self._hosts.program_kept(stream)
             self._moved = True
+
+    def program_refused(self, host: int, reason: str) -> None:
+        """The fork cannot write its program, for this `reason`; empty: it would be too large to be written now."""
+        orphaned = self._hosts.program_refused(host, reason)
+        if orphaned is not None:
+            self.registry.end_orphan(orphaned)
+        self._moved = True
+
+    def spare_ready(self, host: int) -> None:
+        """The host has another like itself in reserve."""
+        self._hosts.spare_ready(host)
+
+    def host_of(self, number: int) -> StreamState | None:
+        """The stream whose host this is."""
+        host = self._hosts.get(number)
+        return host.stream if host is not None else None
 
     def load_failed(self, number: int, message: str, error: bytes) -> None:
         """The program cannot be loaded."""
@@ -214,26 +290,27 @@ class Engine:
             self._fail_stream(stream, "stream_failed", message, error)
 
     def host_died(self, number: int, how: str, oom_kills: int = 0) -> None:
-        """The stream's zygote is gone, and its workers with it or soon; `oom_kills` as with worker_died."""
-        self.pool.short_of_memory(oom_kills)
-        stream = self.streams.get(number)
-        if stream is None or stream.stage is Stage.FAILED:
-            return
-        stream.host_deaths += 1
-        stream.counters.zygote_deaths += 1
-        self._log("warning", "zygote died", stream=stream.name, how=how, deaths=stream.host_deaths)
-        if is_hopeless(stream.host_deaths, how):
-            self._fail_stream(
-                stream, "stream_failed", f"the zygote of stream {stream.name!r} dies again and again: {how}"
-            )
-            return
-        stream.stage = Stage.LOADING
-        self._commands.append(StartStream(number))
+        """The host is gone, and its workers with it or soon; `oom_kills` as with worker_died."""
+        self._short_of_memory(oom_kills)
+        host = self._hosts.get(number)
+        self._hosts.died(number, how)
+        if host is not None:
+            self._trainers.undecided.host_died(host)
+        self._moved = True
 
-    def ring_created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int = 0) -> None:
+    def ring_created(
+        self,
+        number: int,
+        slots: int,
+        wanted_slots: int,
+        slot_bytes: int,
+        ring_id: int = 0,
+        bounds: Bounds | None = None,
+    ) -> None:
         """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
-        (ring_reserved). Clients that have it mapped call it `ring_id`."""
-        self._rings.created(number, slots, wanted_slots, slot_bytes, ring_id)
+        (ring_reserved). Clients that have it mapped call it `ring_id`. By itself it grows up to `slots`, or within
+        `bounds`."""
+        self._rings.created(number, slots, wanted_slots, slot_bytes, ring_id, bounds or Bounds(slots, slots))
 
     def ring_reserved(self, number: int, slots: int) -> None:
         """Slots up to `slots` have memory behind them."""
@@ -244,10 +321,11 @@ class Engine:
         """The segment cannot be made, for which `short_bytes` are missing."""
         self._rings.failed(number, code, message, short_bytes)
 
-    def ring_short(self, number: int, message: str, short_bytes: int) -> None:
-        """No memory for more slots than are reserved; `short_bytes` more would do."""
+    def ring_short(self, number: int, asked: int, slots: int, message: str, short_bytes: int) -> None:
+        """No memory for the `asked` slots, but for `slots`, which are reserved or about to be; `short_bytes` more would
+        do."""
         self._moved = True
-        self._rings.short(number, message, short_bytes)
+        self._rings.short(number, asked, slots, message, short_bytes)
 
     # --- workers: the pool knows them, the engine publishes what they made ---
 
@@ -258,6 +336,23 @@ class Engine:
         else:
             self.pool.worker_ready(worker, now_s)
         self._moved = True
+
+    def worker_not_started(self, worker: int, reason: str, now_s: float) -> StreamState | None:
+        """No process can be had for the worker, or planner; it is tried again. The stream whose it was, the first time
+        in a row."""
+        self._moved = True
+        stream = self.planners.stream_of(worker)
+        if stream is not None:
+            self.planners.not_started(stream)
+        elif (found := self.pool.worker_not_started(worker)) is not None:
+            stream = found.stream
+            self._hosts.worker_gone(stream, found.host)
+        if stream is None or stream.failure is not None:
+            return None
+        self._log("warning", "no worker can be started", stream=stream.name, why=reason)
+        is_first = stream.start_failed(now_s, reason)
+        self._hosts.cannot_fork(stream)
+        return stream if is_first else None
 
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
         """A worker's answer to its tasks, or the planner's."""
@@ -283,8 +378,16 @@ class Engine:
         planned = self.planners.stream_of(worker)
         if planned is not None:
             self.planners.died(planned, how)
-        else:
-            self.pool.worker_died(worker, how, now_s, note, oom_kills)
+            return
+        found = self.pool.worker_died(worker, how, now_s, note, oom_kills)
+        if oom_kills:
+            self.registry.give_way_for_memory()
+        if found is not None:
+            self._hosts.worker_gone(found.stream, found.host)
+
+    def worker_looked_at(self, worker: int, frames: Sequence[str], *, sleeps: bool) -> None:
+        """The worker is at these frames of the user's code, the innermost first, and `sleeps` there."""
+        self.pool.looked_at(worker, Stuck(tuple(frames), sleeps))
 
     # --- operators; all raise CallerError when no stream has that name ---
 
@@ -317,13 +420,17 @@ class Engine:
 
     # --- time ---
 
-    def tick(self, now_s: float) -> None:
-        """Ends what has lingered long enough, and processes that have nothing to do."""
+    def tick(self, now_s: float, linger_bytes: int | None = None) -> None:
+        """Ends what has lingered long enough, and processes that have nothing to do. All rings that linger take
+        `linger_bytes` at most, the last one left aside."""
         self._now_s = now_s
         self._moved = self.registry.settle(now_s) or self._moved
-        self.registry.end_lingering(now_s)
-        self.registry.park()
+        self.registry.end_lingering(now_s, linger_bytes)
+        self.registry.park(now_s)
         self._operating.park_drained()
+        self._try_again(now_s)
+        self._hosts.tick(now_s)
+        self.decide_overdue(now_s)
         self.pool.tick(now_s)
         self._moved = self._moved or self.pool.waits_for_time
         self.waits.tick(now_s)
@@ -341,6 +448,23 @@ class Engine:
 
     # --- inside ---
 
+    def memory_is_short(self) -> None:
+        """The kernel has killed for memory, whomever."""
+        self.registry.give_way_for_memory()
+        self._moved = True
+
+    def _try_again(self, now_s: float) -> None:
+        """Processes that could not be had may be had now."""
+        for stream in self.streams.values():
+            if stream.starts_again_s is not None and stream.starts_again_s <= now_s:
+                stream.starts_again_s = None
+                self._moved = True
+
+    def _short_of_memory(self, oom_kills: int) -> None:
+        self.pool.short_of_memory(oom_kills)
+        if oom_kills:
+            self.registry.give_way_for_memory()
+
     def _fail_stream(self, stream: StreamState, code: str, message: str, error: bytes = b"") -> None:
         stream.stage = Stage.FAILED
         stream.failure = (code, message, error)
@@ -354,6 +478,7 @@ class Engine:
 
     def _decide(self) -> None:
         """Workers get what they can take; consumers are told what is ready, or asked for what stands in the way."""
+        self.registry.rest()
         self.registry.unpark()
         for stream in self.streams.values():
             if stream.plans is not None:
@@ -362,6 +487,8 @@ class Engine:
         for stream in self.streams.values():
             offering = stream.offering
             cramped, pressed = stream.claims.take_need()
+            if pressed:
+                refuse_what_is_held(stream, self._commands)
             if cramped:
                 for session, recall in offering.recalls(pressing=pressed):
                     self._commands.append(Send(session, recall))  # type: ignore[arg-type]

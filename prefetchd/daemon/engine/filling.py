@@ -20,15 +20,16 @@ class Filling:
         self._blame = blame
 
     def measured(self, piece: Piece, worker: int, *, by_rows: bool, pieces: int) -> None:
-        """The first batch is known; it waits for the ring. A whole one stays with its worker until then."""
+        """The first batch is known; it waits for the ring. What has been made of it, the first sample or the whole,
+        stays with its worker until then: no sample is made twice for it."""
         batch = piece.batch
         self._claims.whole_only = not by_rows
         batch.whole = self._claims.whole_only
         batch.under_way -= 1
         if self._ends_cancelled(batch):
             return
-        batch.retainer = None if by_rows else worker
         batch.pending = cut(batch, pieces)
+        batch.pending[0].keeper = worker
         self._claims.roomless.append(batch)
 
     def filled(self, piece: Piece, payload_bytes: int) -> bool:
@@ -44,7 +45,6 @@ class Filling:
             self._refill_whole(batch)
             return False
         batch.payload_bytes = payload_bytes
-        batch.retainer = None
         self._blame.settled(batch.position)
         assert self.window.ring is not None
         if self.window.lookback.is_used(self.window.ring):
@@ -99,8 +99,8 @@ class Filling:
         if self._ends_cancelled(batch):
             return
         batch.span = span
-        batch.retainer = worker
         batch.pending = cut(batch, 1)
+        batch.pending[0].keeper = worker
         self._claims.roomless.append(batch)
 
     def failed(self, piece: Piece, error: bytes) -> bool:
@@ -135,7 +135,6 @@ class Filling:
         """The batch waits for room that there will never be; the trainer gets `error` in its place."""
         self._claims.roomless.remove(batch)
         batch.pending.clear()
-        batch.retainer = None
         batch.error = error
         self._settle_failed(batch)
 
@@ -143,7 +142,7 @@ class Filling:
         """The worker died, for certain: its rows go first."""
         batch = piece.batch
         batch.under_way -= 1
-        batch.retainer = None
+        piece.keeper = None
         if self._claims.forget_measuring(batch):
             self.window.remove(batch)
             return
@@ -157,11 +156,12 @@ class Filling:
             batch.pending.append(piece)
             self._queue.add([piece], first=True)
 
-    def release_retainer(self, worker: int) -> None:
+    def forget_keeper(self, worker: int) -> None:
         """`worker` is gone, and what it kept with it: others make it again."""
         for batch in self.window.batches.values():
-            if batch.retainer == worker:
-                batch.retainer = None
+            for piece in batch.pending:
+                if piece.keeper == worker:
+                    piece.keeper = None
 
     def _refill_whole(self, batch: Batch) -> None:
         batch.pending = cut(batch, 1)

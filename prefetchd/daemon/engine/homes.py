@@ -1,4 +1,8 @@
-"""Which worker makes the batches of which shard of an iterable dataset: the one that has the shard's iterator. Pure."""
+"""Which worker makes which batches, where that matters. Pure.
+
+Those of an iterable dataset's shard are made by the one that has the shard's iterator. Batches that are dealt go to the
+workers in turn.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ class HasPlace(Protocol):
 
 
 class Homes:
-    """Those of one stream. Each shard stays where it is as long as workers come and go one by one; a shard whose
-    worker is gone has NOBODY until another one has that place."""
+    """Those of one stream, whose batches are those of `shards` in turn. Each shard stays where it is as long as workers
+    come and go one by one; a shard whose worker is gone has NOBODY until another one has that place."""
 
     def __init__(self, shards: int, workers: Mapping[int, HasPlace]) -> None:
         """`workers` is the stream's own, which whoever changes it tells here (changed)."""

@@ -12,7 +12,10 @@ from prefetchd.ring.cursors import EpochLengths, advance_fill
 from prefetchd.wire.stream_spec import Position
 
 GHOST = -1
-"""The consumer of a cursor that keeps a ring filling while no trainer is there."""
+"""The consumer of cursors that keep a ring filling while no trainer is there."""
+
+GOES_ON, BEGINS = (GHOST, 0), (GHOST, 1)
+"""Its cursors: where the next trainer goes on, and where one begins that is run again from the beginning."""
 
 FOLLOWER = 0
 """The keeper's cursor."""
@@ -41,10 +44,10 @@ def keep(stream: StreamState, session: int, position: Position, *, follows_progr
     if follows_progress:
         stream.offering.place_cursor((session, FOLLOWER), position, waiting=True)
     elif waits_for_trainers(stream) and not stream.window.cursors:
-        stream.offering.place_cursor((GHOST, 0), position, waiting=True)
+        stream.offering.place_cursor(GOES_ON, position, waiting=True)
 
 
-def follow(stream: StreamState, position: Position) -> None:
+def follow(stream: StreamState, position: Position, now_s: float) -> None:
     """The consumer that the keeper follows stands at `position`. What it has behind itself, and what lies too far ahead
     now, is evicted at once."""
     assert stream.keeper is not None
@@ -52,7 +55,9 @@ def follow(stream: StreamState, position: Position) -> None:
     key = (stream.keeper, FOLLOWER)
     former = window.cursors[key].next
     if former < position:
-        stream.counters.consumed += window.lengths.distance(former, position)
+        batches = window.lengths.distance(former, position)
+        stream.counters.consumed += batches
+        stream.consumers[stream.keeper].pace.took(batches, now_s)
     stream.offering.close_cursor(key)
     stream.offering.place_cursor(key, position, waiting=True)
     for batch in list(window.batches.values()):
@@ -87,7 +92,7 @@ def is_warm(stream: StreamState) -> bool:
         return True
     busy = any(worker.busy for worker in stream.workers.values())
     # A plan may end, and a ring that could not grow stays small.
-    return not busy and ring.reserved >= stream.wanted_slots and stream.claims.need() is None
+    return not busy and ring.reserved >= stream.wanted_slots and not stream.claims.has_work()
 
 
 def waits_for_trainers(stream: StreamState) -> bool:

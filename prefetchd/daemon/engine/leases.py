@@ -92,6 +92,10 @@ class Leases:
         ring = self.window.ring
         return ring is not None and any(key[0] == consumer for key in ring.leases(slot))  # type: ignore[index]
 
+    def others_hold(self, consumer: Hashable) -> bool:
+        """True while anything is leased to somebody else, be it one that has closed its loader."""
+        return any(key[0] != consumer for key in self._leases)
+
     def held(self, consumer: Hashable) -> int:
         """Batches in the consumer's hands, offered or yielded."""
         return sum(len(leases) for key, leases in self._leases.items() if key[0] == consumer)

@@ -22,6 +22,8 @@ class Lookback:
         0) a whole one."""
         self.wanted = wanted
         self._epoch_steps = epoch_steps
+        self.ring_slots = 0
+        """That the ring is to have."""
         self._batches: dict[Position, Batch] = {}
 
     def __len__(self) -> int:
@@ -41,7 +43,7 @@ class Lookback:
     def is_used(self, ring: Ring) -> bool:
         """True when batches are kept, or will be once the ring has grown: each needs its digest before it is
         offered."""
-        return self.wanted > 0 or 0 < self._epoch_steps * ring.mean_span <= ring.slots
+        return self.wanted > 0 or 0 < self._epoch_steps * ring.mean_span <= self.ring_slots
 
     def limit(self, ring: Ring) -> int:
         """Batches that are kept at most."""

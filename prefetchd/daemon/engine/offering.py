@@ -254,9 +254,10 @@ class Offering:
             cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
 
     def _is_shared(self, cursor: Cursor, batch: Batch) -> bool:
-        """True when somebody else was offered the batch or may be: then all get copies, for each may write to its."""
+        """True when somebody else was offered the batch or may be: then all get copies, for each may write to its. So
+        does whoever comes while others hold batches: each may hold half of the ring, and two would hold all of it."""
         window = self.window
-        if self._is_awaited():
+        if self._is_awaited() or self._leases.others_hold(cursor.consumer):
             return True
         if batch.grant is not None and window.ring is not None and window.ring.leases(batch.grant.slot):
             return True

@@ -75,7 +75,7 @@ class Operating:
                 continue
             for number in stream.workers:
                 # What one keeps until there is room goes with it.
-                stream.filling.release_retainer(number)
+                stream.filling.forget_keeper(number)
             self._registry.end_processes(stream)
 
     def _hold(self, stream: StreamState, event: str) -> str:

@@ -81,9 +81,9 @@ class PieceQueue:
         return _begun(self._suspects.popleft())
 
     def _owner(self, piece: Piece) -> int | None:
-        """The only worker for the piece: it keeps the finished batch, or is the home of its shard."""
-        if piece.batch.retainer is not None:
-            return piece.batch.retainer
+        """The only worker for the piece: it keeps what has been made of it, or is the home of its shard."""
+        if piece.keeper is not None:
+            return piece.keeper
         return None if self._homes is None or piece.digests else self._homes.of(piece.batch.position)
 
 

@@ -30,11 +30,14 @@ class Planners:
         """Asks what is to be asked; starts planners that are not there."""
         for stream in self._streams.values():
             plans, planner = stream.plans, stream.planner
+            host = stream.host
             if plans is None or stream.stage is not Stage.RUNNING or stream.paused or not plans.has_question:
+                continue
+            if host is None or (planner is None and stream.starts_again_s is not None):
                 continue
             if planner is None:
                 stream.planner = Planner(self._new_number(), now_s)
-                self._commands.append(StartWorker(stream.number, stream.planner.number, PLANNER, 1))
+                self._commands.append(StartWorker(stream.number, host.number, stream.planner.number, PLANNER, 1))
             elif planner.ready:
                 planner.since_s = now_s
                 for message in plans.questions():
@@ -50,6 +53,7 @@ class Planners:
     def ready(self, stream: StreamState) -> None:
         assert stream.planner is not None
         stream.planner.ready = True
+        stream.has_started()
 
     def says(self, stream: StreamState, message: Message) -> None:
         """Raises ProtocolError."""
@@ -58,6 +62,12 @@ class Planners:
         stream.plans.planner_says(message)
         if isinstance(message, Planned):
             stream.planner_deaths = 0
+
+    def not_started(self, stream: StreamState) -> None:
+        """No process can be had for it."""
+        assert stream.plans is not None
+        stream.planner = None
+        stream.plans.planner_is_new()
 
     def died(self, stream: StreamState, how: str) -> None:
         """It is gone, by its own will when it was asked for what lies behind it."""

@@ -38,6 +38,11 @@ KEPT_STATES = 8
 MOST_STATES = 1024
 """Epochs ahead of the cursors whose states are kept: of more, those that come first."""
 
+BEGINNING_STEPS = 1024
+BEGINNING_EPOCHS = 8
+"""What is kept of the beginning, for a script that is run again: its planner has long gone on, and would have to begin
+again with it."""
+
 
 class Plans:
     """Those of one stream. At most one question is with the planner."""
@@ -207,20 +212,38 @@ class Plans:
         begun = self._states.get((cursor.epoch, after))
         return after if begun is not None and (begun.states or begun.sampler_epoch >= 0) else None
 
+    # --- the beginning ---
+
+    def beginning(self) -> list[Position]:
+        """The first batches of all as far as they are known without a gap: at most BEGINNING_STEPS."""
+        found: list[Position] = []
+        epoch, step = 0, 0
+        while len(found) < BEGINNING_STEPS and epoch < BEGINNING_EPOCHS:
+            if (epoch, step) in self._known:
+                found.append((epoch, step))
+                step += 1
+            elif step and self._lengths.is_end((epoch, step)):
+                epoch, step = epoch + 1, 0
+            else:
+                break
+        return found
+
     # --- bounds ---
 
     def trim(self, cursors: Iterable[Cursor], is_needed: Callable[[Position], bool]) -> None:
-        """Forgets what nobody needs, now and then."""
-        if len(self._known) > self._trim_at:
-            self._known = {each: found for each, found in self._known.items() if is_needed(each)}
+        """Forgets what nobody needs, now and then. The beginning stays."""
+        trims_plans, trims_states = len(self._known) > self._trim_at, len(self._states) > self._trim_states_at
+        first = {*self.beginning()} if trims_plans or trims_states else frozenset()
+        if trims_plans:
+            self._known = {each: found for each, found in self._known.items() if each in first or is_needed(each)}
             # So that each plan is looked at a few times at most, however many are needed.
             self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
         living = {cursor.key: cursor.epoch for cursor in cursors}
-        if len(self._states) > self._trim_states_at:
+        if trims_states:
             epochs = sorted({epoch for epoch, _ in self._states})
             # Whoever asks for one again asks for a planner that begins again: it has long gone on.
             needed = [epoch for epoch in epochs if is_needed((epoch, 0))][:MOST_STATES]
-            kept = {*living.values(), *needed, *epochs[-KEPT_STATES:]}
+            kept = {*living.values(), *needed, *epochs[-KEPT_STATES:], *(epoch for epoch, _ in first)}
             self._states = {key: begun for key, begun in self._states.items() if key[0] in kept}
             self._trim_states_at = len(STAGES) * KEPT_STATES + 2 * len(self._states)
         if len(self._told) > 2 * len(living) + KEPT_STATES:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prefetchd.daemon.engine.answers import keep_ring_small
-from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, Log, ShareRing
+from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, ShareRing
+from prefetchd.daemon.engine.growth import cannot_grow, grown
 from prefetchd.daemon.engine.places import FILES, ring_of
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream import FailStream, StreamState, WorkerStage
+from prefetchd.ring.capacity import Bounds
 
 
 class Rings:
@@ -36,16 +37,19 @@ class Rings:
             stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
         self._create(stream)
 
-    def created(self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int) -> None:
+    def created(
+        self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int, bounds: Bounds
+    ) -> None:
         """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
-        (reserved). Clients that have it mapped call it `ring_id`."""
+        (reserved). Clients that have it mapped call it `ring_id`. It may grow within `bounds`."""
         stream = self._streams.get(number)
         if stream is None:
             return
         stream.ring_id = ring_id
         stream.slot_bytes = slot_bytes
-        stream.wanted_slots = wanted_slots
-        stream.most_slots = slots
+        stream.wanted_slots = stream.first_slots = wanted_slots
+        stream.bounds = bounds
+        stream.window.lookback.ring_slots = bounds.usual
         stream.window.ring = ring_of(stream, slots, self._commands)
         stream.claims.ring_opened()
         for worker in stream.workers.values():
@@ -60,6 +64,7 @@ class Rings:
         stream = self._streams.get(number)
         if stream is not None and stream.window.ring is not None:
             stream.window.ring.reserve(slots)
+            grown(stream)
 
     def failed(self, number: int, code: str, message: str, short_bytes: int) -> None:
         """The segment cannot be made. When `short_bytes` more would do and streams without a consumer hold as much,
@@ -72,22 +77,20 @@ class Rings:
         else:
             self._fail_stream(stream, code, message)
 
-    def short(self, number: int, message: str, short_bytes: int) -> None:
-        """No memory for more slots than are reserved; `short_bytes` more would do. What others without a consumer
-        hold is taken; else the ring stays as it is, if that is enough to go on."""
+    def short(self, number: int, asked: int, slots: int, message: str, short_bytes: int) -> None:
+        """No memory for the `asked` slots, but for `slots`, which the ring has or is about to have; `short_bytes` more
+        would do. What others without a consumer hold is taken; else the ring stays as it is, if that is enough to go
+        on."""
         stream = self._streams.get(number)
-        if stream is None or stream.window.ring is None:
+        if stream is None or stream.window.ring is None or asked < stream.wanted_slots:
+            # More has been asked for since, and that has its own answer.
             return
         if self._registry.yield_memory(stream, short_bytes):
             self._commands.append(GrowRing(number, stream.wanted_slots))
-            return
-        reserved = stream.window.ring.reserved
-        if reserved < stream.spec.minimum_slots:
+        elif slots < stream.spec.minimum_slots:
             self._fail_stream(stream, "no_space", message)
-            return
-        fields = (("stream", stream.name), ("slots", reserved), ("why", message))
-        self._commands.append(Log("warning", "ring stays small", fields))
-        keep_ring_small(stream, message)
+        else:
+            cannot_grow(stream, slots, message, self._commands)
 
     def _create(self, stream: StreamState) -> None:
         self._commands.append(CreateRing(stream.number, stream.batch_bytes, stream.slot_bytes, stream.layout))

@@ -12,6 +12,7 @@ from prefetchd.daemon.engine.blame import Blame
 from prefetchd.daemon.engine.claims import Claims
 from prefetchd.daemon.engine.commands import Command, WriteSlot
 from prefetchd.daemon.engine.counters import Counters
+from prefetchd.daemon.engine.fairness import Account
 from prefetchd.daemon.engine.filling import Filling
 from prefetchd.daemon.engine.homes import Homes
 from prefetchd.daemon.engine.leases import Leases
@@ -19,8 +20,10 @@ from prefetchd.daemon.engine.offering import Offering
 from prefetchd.daemon.engine.piece_queue import PieceQueue
 from prefetchd.daemon.engine.plans import Plans
 from prefetchd.daemon.engine.shard_starts import KEPT_EPOCHS, ShardStarts
+from prefetchd.daemon.engine.supply import Pace, is_short
 from prefetchd.daemon.engine.window import Window
 from prefetchd.plan.schedule import schedule_of
+from prefetchd.ring.capacity import Bounds
 from prefetchd.ring.cursors import EpochLengths
 from prefetchd.ring.policy import Grant
 from prefetchd.ring.shard_lengths import ShardLengths
@@ -33,6 +36,8 @@ from prefetchd.wire.stream_spec import Position, StreamSpec
 SHORTEST_PIECE_S = 0.001
 LONG_PIECE_S = 0.05
 SMOOTHING = 0.1
+FIRST_START_PAUSE_S = 0.25
+LONGEST_START_PAUSE_S = 5.0
 KEPT_AHEAD = 256
 """Steps beyond the ring whose plan is kept."""
 
@@ -54,13 +59,46 @@ class WorkerStage(enum.Enum):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Host:
+    """A zygote that workers are forked from: forked itself from the trainer of `session`, or executed (0). `stream` is
+    None as long as nobody knows whose it is; `asked` while it is to write its program (`asked_whole`: also a large
+    one). One that is `mute` will never
+    tell its fingerprint. It `holds_too_much` when there is no room for its program beside it."""
+
+    number: int
+    session: int = 0
+    stream: StreamState | None = None
+    ready: bool = False
+    fingerprint: str = ""
+    has_spare: bool = False
+    asked: bool = False
+    asked_whole: bool = False
+    mute: bool = False
+    holds_too_much: bool = False
+
+    @property
+    def is_fork(self) -> bool:
+        return self.session != 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stuck:
+    """Where in the user's code a worker is, the innermost frames first; `sleeps` when it waits for something there."""
+
+    frames: tuple[str, ...] = ()
+    sleeps: bool = False
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Worker:
     """One worker process, the stream's `place`-th; `tasks` are under way in it, oldest first: that one it has in hand,
-    since `head_since_s` (or since then it starts). It is being killed for `overdue_task`. `stands` tells by (epoch,
+    since `head_since_s` (or since then it starts). `overdue_task` has taken too long, since `overdue_since_s`: it is
+    killed for that once it was looked where it is `stuck`. `stands` tells by (epoch,
     shard) before which batch its iterator of that shard will be when its tasks are done."""
 
     number: int
     stream: StreamState
+    host: Host
     place: int
     stage: WorkerStage = WorkerStage.STARTING
     tasks: dict[int, Piece] = dataclasses.field(default_factory=dict)
@@ -68,6 +106,8 @@ class Worker:
     idle_since_s: float = 0.0
     head_since_s: float = 0.0
     overdue_task: int | None = None
+    overdue_since_s: float = 0.0
+    stuck: Stuck | None = None
     fill_us: int = 0
     stands: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
 
@@ -88,16 +128,20 @@ class Planner:
 @dataclasses.dataclass(slots=True, eq=False)
 class Consumer:
     """One trainer process on the stream: its session, and the record of the segment that it writes. One that
-    `has_program` can hand it over."""
+    `has_program` can hand it over; one that `forks` hands over a fork of itself instead. `refused` says why that was
+    none for the stream; empty: it was not."""
 
     session: int
     pid: int
     record: int
     protocol: int
     has_program: bool
+    forks: bool = False
     departed: bool = False
+    refused: str = ""
     waited_us: int = 0
     yielded: int = 0
+    pace: Pace = dataclasses.field(default_factory=Pace)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,12 +174,21 @@ class StreamState:
             self.schedule.steps if spec.equal_epochs else 0,
         )
         self.blame = Blame()
+        self.host: Host | None = None
+        self.coming: Host | None = None
+        # The session that is about to hand over a fork of its trainer; 0: none.
+        self.fork_from = 0
+        self.has_program = False
+        # Why it cannot be pickled; empty when it can, or nobody has tried.
+        self.unpicklable = ""
+        self.owner_gone_s: float | None = None
         self.plans = Plans(self.window.lengths) if self.is_planned else None
         self.planner: Planner | None = None
         self.planner_deaths = 0
         contents_at = self._contents_at if self.plans is None else self.plans.at
         self.workers: dict[int, Worker] = {}
-        self.homes = Homes(self.shards, self.workers) if self.shards else None
+        turns = self.shards or (spec.workers if spec.dealt else 0)
+        self.homes = Homes(turns, self.workers) if turns else None
         self.starts = ShardStarts(self.shards) if self.shards else None
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.homes))
         self.filling = Filling(self.window, self.claims, self.blame)
@@ -161,14 +214,31 @@ class StreamState:
         self.layout = b""
         self.slot_bytes = 0
         self.batch_bytes = 0
-        self.wanted_slots = 0
-        self.most_slots = 0
-        self.why_small = ""
+        # When its first batch was measured, for which there is no ring yet; None before, or when another made it.
+        self.measured_s: float | None = None
+        # What its ring was made with, how far it may grow, and what there was no memory for when it was to grow last
+        # (0: there was).
+        self.first_slots = 0
+        self.bounds = Bounds(0, 0)
+        self.refused_slots = 0
+        self.refused_why = ""
         self.program_from = 0
         self.lingers_until_s: float | None = None
+        # The process that was its last consumer (0: nobody was), by which session and when; and whether that process
+        # has closed its loader and lives on.
+        self.left_by = 0
+        self.left_by_session = 0
+        self.left_s = 0.0
+        self.leaver_lives = False
+        self.left_cleanly = False
         self.paused = False
         self.draining = False
+        self.account = Account()
         self.host_deaths = 0
+        # No process could be had for it, so often in a row; the last time why, and when it is tried again.
+        self.failed_starts = 0
+        self.start_failure = ""
+        self.starts_again_s: float | None = None
         self.deaths_at_start = 0
         self.failure: tuple[str, str, bytes] | None = None
         self.row_s = 0.0
@@ -176,9 +246,21 @@ class StreamState:
         self.tasks_a_worker = 2
         self._commands = commands
 
+    def has_asked_for_program(self, session: int) -> bool:
+        """True until `session` has handed over, once, the program that it was asked for; a trainer that was asked for a
+        fork and cannot fork sends its program instead. Others may be faster meanwhile."""
+        return session in (self.program_from, self.fork_from)
+
     def awaits_program_of(self, session: int) -> bool:
-        """True while `session` is to hand the program over."""
+        """True while it depends on `session` whether there will be a program."""
         return self.stage is Stage.AWAITING_PROGRAM and self.program_from == session
+
+    def has_delivered(self, session: int) -> None:
+        """Nothing more is asked of `session`."""
+        if self.program_from == session:
+            self.program_from = 0
+        if self.fork_from == session:
+            self.fork_from = 0
 
     @property
     def name(self) -> str:
@@ -207,6 +289,23 @@ class StreamState:
     def lingers(self) -> bool:
         return self.lingers_until_s is not None
 
+    def is_short(self, now_s: float) -> bool:
+        """True when a consumer is about to wait."""
+        consumers = self.consumers
+        return is_short(
+            self.window,
+            lambda session: consumers[session].pace.lately(now_s) if session in consumers else 0.0,
+        )
+
+    @property
+    def wanted_slots(self) -> int:
+        """Slots that its ring has, or is to have."""
+        return self.window.wanted_slots
+
+    @wanted_slots.setter
+    def wanted_slots(self, slots: int) -> None:
+        self.window.wanted_slots = slots
+
     @property
     def ring_bytes(self) -> int:
         """What its ring takes or is about to take, records left aside; 0 without one."""
@@ -224,6 +323,21 @@ class StreamState:
             # How many, its plan will say: until then nothing is done with it.
             return 1 if found.plan else 0
         return 0 if self.window.lengths.is_end(found.position) else self._contents_at(found.position).rows
+
+    def start_failed(self, now_s: float, reason: str) -> bool:
+        """No process can be had for the stream: none is started for a while, longer each time. True of the first time
+        in a row."""
+        self.start_failure = reason
+        if self.starts_again_s is None:
+            self.failed_starts += 1
+            pause_s = min(FIRST_START_PAUSE_S * 2 ** (self.failed_starts - 1), LONGEST_START_PAUSE_S)
+            self.starts_again_s = now_s + pause_s
+            return self.failed_starts == 1
+        return False
+
+    def has_started(self) -> None:
+        """A process could be had."""
+        self.failed_starts, self.start_failure, self.starts_again_s = 0, "", None
 
     def trim_plans(self) -> None:
         """Forgets plans that no cursor comes to soon."""
@@ -278,10 +392,9 @@ class StreamState:
         taken = {consumer.record for consumer in self.consumers.values()} | self.absents.keys()
         return next((record for record in range(CONSUMERS) if record not in taken), None)
 
-    def worker_limit(self, limit: int) -> int:
-        """Most workers for this stream when the daemon allows `limit` in all."""
-        most = self.shards or self.spec.workers
-        return min(limit, most) if most else limit
+    def workers_asked(self, otherwise: int) -> int:
+        """How many workers its loader has asked for; of an iterable dataset one a shard."""
+        return self.shards or self.spec.workers or otherwise
 
     def workers_changed(self) -> None:
         """Some have come or gone."""
@@ -301,6 +414,8 @@ class StreamState:
         next one waits in its socket, so that it never idles between two, but a long one keeps no other waiting."""
         ready = sum(worker.stage is WorkerStage.READY for worker in self.workers.values())
         batch_s = self.row_s * self.schedule.rows_per_batch
+        if self.homes is not None:
+            ready = min(ready, 1)
         self.pieces = max(1, min(ready, int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready))
         piece_s = batch_s / self.pieces
         if piece_s > LONG_PIECE_S:

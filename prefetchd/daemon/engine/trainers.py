@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from prefetchd.daemon.engine.bad_samples import named_before
-from prefetchd.daemon.engine.commands import CloseSession, Command, Send, ShareRing, StartStream
+from prefetchd.daemon.engine.commands import CloseSession, Command, Send, ShareRing
+from prefetchd.daemon.engine.deciding import Undecided, UndecidedTrainers
+from prefetchd.daemon.engine.hosts import Hosts
 from prefetchd.daemon.engine.keeping import GHOST
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState
 from prefetchd.daemon.engine.waits import Waits
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (
+    PROPOSED,
     Assume,
     CloseCursor,
     Consumed,
+    ForkWanted,
     GiveBack,
     Goodbye,
     Hello,
@@ -56,9 +61,14 @@ class Trainers:
         streams: dict[int, StreamState],
         sessions: dict[int, StreamState],
         registry: Registry,
+        hosts: Hosts,
         waits: Waits,
+        workers_of: Callable[[StreamState], int],
         commands: list[Command],
     ) -> None:
+        self._hosts = hosts
+        self._workers_of = workers_of
+        self.undecided = UndecidedTrainers(registry, hosts, commands, self._decided)
         self._identity = identity
         self._linger_clean_s = linger_clean_s
         self._linger_crash_s = linger_crash_s
@@ -73,6 +83,11 @@ class Trainers:
         Refused."""
         check_rows("Hello.cursors", hello.cursors, 4)
         check_rows("Hello.held", hello.held, 3)
+        if not self.undecided.hello(session, hello, now_s):
+            self._open(session, hello, now_s, marks)
+
+    def _open(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
+        known = set(self._streams)
         try:
             stream = self._registry.stream_for(hello)
         except PrefetchdError as error:
@@ -83,11 +98,13 @@ class Trainers:
         if record is None:
             self._refuse(session, "daemon_refused", f"stream {stream.name!r} has all the consumers it can have")
             return
-        consumer = Consumer(session, hello.pid, record, hello.protocol, bool(hello.spec))
+        # Also one that has taken the place of another of its name.
+        is_new = stream.number not in known
+        consumer = Consumer(session, hello.pid, record, hello.protocol, bool(hello.spec), hello.forks)
         stream.consumers[session] = consumer
         self._sessions[session] = stream
         stream.lingers_until_s = None
-        self._welcome(stream, consumer)
+        self._welcome(stream, consumer, is_new=is_new)
         if (named := named_before(stream)) is not None:
             self._commands.append(Send(session, named))
         if stream.failure is not None:
@@ -101,15 +118,20 @@ class Trainers:
             held = {(slot, generation): (session, cursor) for cursor, slot, generation in hello.held}
             stream.leases.resolve_absent(record, marks, held)
         for cursor, epoch, step, waiting in hello.cursors:
-            self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
+            if waiting != PROPOSED or is_new:
+                self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
+        self._registry.give_way_to(stream)
         self._registry.settle(now_s)
 
-    def _welcome(self, stream: StreamState, consumer: Consumer) -> None:
+    def _welcome(self, stream: StreamState, consumer: Consumer, *, is_new: bool = False) -> None:
         """Tells it what stream it is on, and asks it for the program unless there is one, or another one is asked."""
         wanted = stream.stage is Stage.AWAITING_PROGRAM and consumer.has_program
         wanted = wanted and stream.program_from not in stream.consumers
         if wanted:
             stream.program_from = consumer.session
+        if consumer.forks and stream.host is None and not stream.fork_from:
+            # It comes next.
+            stream.fork_from = consumer.session
         welcome = Welcome(
             consumer.protocol,
             self._identity.software,
@@ -117,32 +139,62 @@ class Trainers:
             self._identity.generation,
             stream.name,
             consumer.record,
-            wanted,
+            wanted and not consumer.forks,
             self._identity.supervised,
             b"" if consumer.has_program else encode_spec(stream.spec),
             self._identity.config,
+            is_new,
+            self._workers_of(stream),
         )
         self._commands.append(Send(consumer.session, welcome))
 
     def program_arrived(self, session: int) -> None:
-        """The stream's program segment is in the daemon's hands."""
+        """The program that the trainer was asked for is in the daemon's hands, or the same of another one."""
         stream = self._sessions.get(session)
         if stream is None:
             return
-        if not stream.awaits_program_of(session):
-            raise ProtocolError("a program that nobody asked for")
-        stream.stage = Stage.LOADING
-        self._commands.append(StartStream(stream.number))
+        stream.has_delivered(session)
+        self._hosts.program_kept(stream)
+        if stream.host is None and stream.coming is None:
+            self._hosts.start(stream)
+
+    # --- trainers that fork ---
+
+    def fork_came(self, session: int, number: int) -> None:
+        """The trainer's fork is in the daemon's hands, as this host."""
+        host = self._hosts.get(number)
+        if host is None:
+            return
+        if self.undecided.fork_came(session, host):
+            return
+        stream = self._sessions.get(session)
+        if stream is not None:
+            self._hosts.give(stream, host)
+        else:
+            # Its stream was dropped: the trainer is about to hear of that.
+            self._hosts.drop(host)
+
+    def _decided(self, found: Undecided, now_s: float) -> None:
+        self._open(found.session, found.hello, now_s)
+        stream = self._sessions.get(found.session)
+        if found.host is not None and stream is None:
+            self._hosts.drop(found.host)
+        elif found.host is not None and stream is not None:
+            self._hosts.give(stream, found.host)
+        for message in found.messages:
+            self.message(found.session, message, now_s)
 
     def message(self, session: int, message: Message, now_s: float) -> None:
         """A trainer's message after Hello."""
+        if self.undecided.message(session, message):
+            return
         stream = self._sessions.get(session)
         if stream is None:
             # Its stream was dropped, or the daemon stops: the trainer is about to hear of that.
             return
         offering = stream.offering
         if isinstance(message, Consumed):
-            self._consumed(stream, session, message)
+            self._consumed(stream, session, message, now_s)
         elif isinstance(message, PlaceCursor):
             self._place_cursor(stream, session, message)
         elif isinstance(message, CloseCursor):
@@ -170,24 +222,41 @@ class Trainers:
         now_s: float,
         *,
         alive: bool = False,
+        locked: bool = False,
+        lives_on: bool = False,
         stood: tuple[int, int, int] | None = None,
     ) -> None:
         """The connection has ended; `marks` are those of its consumer record, which says that it `stood` at (cursor,
-        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died."""
+        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died. As
+        long as the record is `locked`, nobody else gets it. A process that has closed its loader `lives_on` until
+        leaver_ended."""
+        self.undecided.forget(session)
         stream = self._sessions.pop(session, None)
         if stream is None:
             return
+        if stream.fork_from == session:
+            stream.fork_from = 0
         if stood is not None:
-            self._stood(stream, session, *stood)
+            self._stood(stream, session, *stood, now_s)
         consumer = stream.consumers.pop(session)
+        if not consumer.departed:
+            self._registry.left(stream, consumer, now_s, lives_on=False)
+        elif stream.left_by_session == session:
+            stream.leaver_lives = lives_on
         if alive and not consumer.departed and stream.failure is None and stream.window.ring is not None:
             position = stream.offering.keep_for_absent(session, consumer.record)
             stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, position)
             return
+        if locked:
+            # By a fork that has yet to close what it inherited: whoever had the record next would be without a lock.
+            stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, None, departed=True)
         position = stream.offering.drop_consumer(session, marks)
-        heir = next((each for each in stream.consumers.values() if each.has_program and not each.departed), None)
+        others = stream.consumers.values()
+        heir = next((each for each in others if each.has_program and not each.departed and not each.refused), None)
         if stream.awaits_program_of(session) and heir is not None:
             self._welcome(stream, heir)
+            if heir.forks:
+                self._commands.append(Send(heir.session, ForkWanted()))
         elif stream.awaits_program_of(session):
             self._registry.drop(stream, "the trainer that was to hand over its dataset has gone; make the loader again")
         elif stream.failure is not None and not stream.consumers and not stream.absents:
@@ -265,7 +334,7 @@ class Trainers:
         if not (0 <= cursor < POSITION_LIMIT and 0 <= epoch < POSITION_LIMIT and 0 <= step < POSITION_LIMIT):
             raise ProtocolError(f"cursor {cursor} at ({epoch}, {step}): allowed: 0 to {POSITION_LIMIT}")
 
-    def _consumed(self, stream: StreamState, session: int, message: Consumed) -> None:
+    def _consumed(self, stream: StreamState, session: int, message: Consumed, now_s: float) -> None:
         consumer = stream.consumers[session]
         released = message.released
         if len(released) % 3:
@@ -273,20 +342,22 @@ class Trainers:
         if message.cursor >= 0:
             steps = stream.offering.yielded_up_to((session, message.cursor), message.step)
             consumer.yielded += steps
+            consumer.pace.took(steps, now_s)
             stream.counters.consumed += steps
         consumer.waited_us += message.waited_us
         stream.counters.waited_us += message.waited_us
         for at in range(0, len(released), 3):
             stream.leases.release((session, released[at]), released[at + 1], released[at + 2])
 
-    def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int) -> None:
+    def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int, now_s: float) -> None:
         """Progress that was made and not told any more."""
         cursor = stream.window.cursors.get((session, number))
         if cursor is not None and cursor.epoch == epoch and cursor.next[1] < step <= cursor.offered[1]:
-            self._consumed(stream, session, Consumed(number, step))
+            self._consumed(stream, session, Consumed(number, step), now_s)
 
     def _goodbye(self, stream: StreamState, session: int, now_s: float) -> None:
         # Tensors may outlive the loader: leases on yielded batches go on until the connection ends.
         stream.consumers[session].departed = True
+        self._registry.left(stream, stream.consumers[session], now_s, lives_on=True)
         position = stream.offering.close_cursors(session)
         self._registry.linger(stream, position, now_s + self._linger_clean_s, clean=True)

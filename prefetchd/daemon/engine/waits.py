@@ -102,6 +102,7 @@ class Waits:
                 cause.knob,
                 cause.suspect,
                 head.batch.position if head is not None else None,
+                cause.worker is not None and cause.worker.host.is_fork,
             )
         )
 
@@ -132,12 +133,20 @@ class Waits:
 
     def _not_running(self, stream: StreamState, now_s: float) -> Cause:
         for_s = now_s - self._stages[stream.number][1]
+        if stream.start_failure and stream.coming is None:
+            return _no_process(stream)
         if stream.stage is Stage.AWAITING_PROGRAM:
             pids = [each.pid for each in stream.consumers.values() if each.session == stream.program_from]
             who = f"the trainer with pid {pids[0]}" if pids else "a trainer"
             return Cause(f"{who} has yet to hand over the dataset, for {for_s:.0f} s")
         if stream.stage is Stage.PARKED and stream.paused:
             return Cause("the stream is drained", f"`prefetchd resume {stream.name}` lets it go on")
+        if stream.stage is Stage.LOADING and stream.coming is not None and stream.coming.ready:
+            return Cause(
+                f"its zygote has died, and the trainer's next one looks whether the dataset is still the same, for "
+                f"{for_s:.0f} s",
+                "how much data that is decides how long it takes",
+            )
         if stream.stage is Stage.LOADING:
             return Cause(
                 f"its zygote imports modules and loads the dataset, for {for_s:.0f} s",
@@ -150,12 +159,14 @@ class Waits:
         workers = [each for each in stream.workers.values() if each.stage is not WorkerStage.STOPPING]
         if any(each.stage is WorkerStage.READY for each in workers):
             return None
+        if not workers and stream.start_failure:
+            return _no_process(stream)
         if not workers:
             return Cause("it has no worker, and its zygote has yet to start one")
         first = min(workers, key=lambda each: each.head_since_s)
         return Cause(
             f"{_workers(len(workers))} starting, for {now_s - first.head_since_s:.0f} s",
-            "worker_init_fn is what takes time there",
+            "what it imports, or worker_init_fn if there is one, decides how long that takes",
             first.number,
             first,
         )
@@ -172,7 +183,7 @@ class Waits:
         if own:
             return _at_work(own)
         others = self._pool.busy_beside(stream)
-        if len(others) < self._pool.limit:
+        if not self._pool.limit or len(others) < self._pool.limit:
             return None
         by_stream = Counter(worker.stream.name for worker in others)
         names = ", ".join(f"{name!r} ({count})" for name, count in by_stream.most_common(4))
@@ -209,11 +220,20 @@ def _no_plan(stream: StreamState, cursor: Cursor, batch: Batch | None, now_s: fl
     plans, planner = stream.plans, stream.planner
     if plans is None or (batch is not None and batch.proven) or plans.knows(cursor.next):
         return None
+    if planner is None and stream.start_failure:
+        return _no_process(stream)
     if planner is None:
         return Cause("its planner, which runs the sampler, has yet to be started")
     if not planner.ready:
         return Cause(f"its planner, which runs the sampler, is starting, for {now_s - planner.since_s:.0f} s")
     return Cause("", "what the sampler does before its next batch decides how long that takes", planner.number)
+
+
+def _no_process(stream: StreamState) -> Cause:
+    return Cause(
+        f"no process can be started for it: {stream.start_failure}; it is tried again",
+        "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory",
+    )
 
 
 def _slots(ring: Ring) -> str:

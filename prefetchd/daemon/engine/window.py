@@ -36,6 +36,8 @@ class Window:
         self.epoch_steps = epoch_steps
         self.lent: Counter[Position] = Counter()
         self.ring: Ring | None = None
+        self.wanted_slots = 0
+        """Slots that the ring has, or is to have as soon as there is memory behind them."""
         self.batches: dict[Position, Batch] = {}
         self.cursors: dict[Hashable, Cursor] = {}
         self._write = write
@@ -69,6 +71,7 @@ class Window:
             return max(1, self.capacity // max(1, living))
         ahead = sum(self.lengths.distance(each.next, each.fill) for each in self.cursors.values() if not each.waiting)
         rest = max(0 if living else 1, (self.capacity - ahead) // (len(self.cursors) - living))
+        rest = min(rest, cursor.reach)
         return min(rest, self.epoch_steps - cursor.next[1]) if self.epoch_steps else rest
 
     def ready_ahead(self) -> int:

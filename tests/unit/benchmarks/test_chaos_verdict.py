@@ -32,9 +32,9 @@ from prefetchd.wire.segment_layout import (
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from tests.scenario.oracle import SAMPLE, derive
 
-ALONE, LOOKS_BACK, FIRST, SECOND = (
+ALONE, LOOKS_BACK, SMALL, FIRST, SECOND = (
     next(work for work in WORKS if work.name == name)
-    for name in ("small ring", "larger ring", "first of two", "second of two")
+    for name in ("small ring", "larger ring", "whole batches", "first of two", "second of two")
 )
 ORACLE = Oracle()
 
@@ -166,8 +166,8 @@ def test_of_two_consumers_one_was_far_behind(tmp_path):
 
 def test_that_its_only_consumer_had_it_is_no_reason(tmp_path):
     for work in (ALONE, LOOKS_BACK):
-        had = trail_of(tmp_path, [batch(0, step, 11.0, work) for step in range(3)], work)
-        assert judge(tmp_path, [had], work) == (1, 0, 1)
+        lines = [*(batch(0, step, 11.0, work) for step in range(3)), batch(0, 3, 12.5, work)]
+        assert judge(tmp_path, [trail_of(tmp_path, lines, work)], work) == (1, 0, 1)
 
 
 # --- files ---
@@ -249,3 +249,23 @@ def test_what_one_of_several_may_have_as_it_is_is_its_own():
     offers = (copied, owned, copied)
     assert steps_ready(*ring(FIRST, offers=offers, yielded=(5, 5)), {0, 1}) == {5, 7, 8}
     assert steps_ready(*ring(ALONE, offers=offers), {0}) == set(range(5, 13))
+
+
+def life(at_s):
+    return {"at": at_s, "what": "life", "life": 2}
+
+
+@pytest.mark.parametrize(("after", "excused"), [([life(13.0)], 1), ([], 1), ([batch(0, 3, 12.5)], 0)])
+def test_what_was_yielded_is_made_again_for_a_run_that_begins_again_while_nobody_is_there(tmp_path, after, excused):
+    trail = trail_of(tmp_path, [*(batch(0, step, 11.0) for step in range(3)), *after])
+    assert judge(tmp_path, [trail]) == (1 - excused, excused, 1)
+
+
+@pytest.mark.parametrize(
+    ("work", "stood", "excused"),
+    [(LOOKS_BACK, 0, 0), (LOOKS_BACK, 2, 0), (SMALL, 2, 0), (SMALL, 0, 1)],
+    ids=["in its half", "next", "next of a small ring", "in the other half"],
+)
+def test_what_lies_further_ahead_than_half_of_the_ring_makes_room(tmp_path, work, stood, excused):
+    lines = [*(batch(0, step, 1.0, work) for step in range(stood)), life(11.0), batch(0, stood, 12.5, work)]
+    assert judge(tmp_path, [trail_of(tmp_path, lines, work)], work) == (1 - excused, excused, 1)

@@ -93,6 +93,10 @@ def stream(**changes: Any) -> dict[str, Any]:
         "batches_ready": 0,
         "warm": False,
         "store_fault": "",
+        "workers_asked": 0,
+        "zygote": "fork",
+        "program_kept": True,
+        "carried_by_fork": "",
         "progress": progress(),
     }
     return found | changes
@@ -141,6 +145,8 @@ def every_state() -> Report:
             name="jpegs",
             declared=True,
             store_fault="/mnt/ram: Read-only file system",
+            program_kept=False,
+            carried_by_fork="dataset.lock: TypeError: cannot pickle '_thread.lock' object",
             progress=progress(file="/mnt/ram/progress", epoch=2, step=17, unreadable=3, complaint="3 lines, not 2"),
             consumers=[],
         ),

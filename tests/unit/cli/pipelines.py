@@ -90,9 +90,11 @@ class Pipeline:
             "failure": None,
             "paused": False,
             "consumers": [{"pid": 1, "departed": False, "waiting_s": 0.0}],
+            "workers_asked": 0,
             "workers_limit": self.workers,
             "produced_batches": claimed - len(began),
             "fill_s": fill_s,
-            "ring": {"slots": self.slots, "slots_a_batch": 1.0},
+            "ring": {"slots": self.slots, "slots_a_batch": 1.0, "ready": 0, "filling": 1},
+            "consumed_batches": 1,
             "recent": history.recent(),
         }

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.executed
+
 HEAVY = ("torch", "numpy", "rich", "cloudpickle", "asyncio", "multiprocessing", "prefetchd.daemon")
 
 

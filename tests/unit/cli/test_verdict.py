@@ -10,8 +10,8 @@ from prefetchd.cli.verdict import STALLED_SHARE, Verdict, judge
 from tests.unit.cli.pipelines import Pipeline
 
 
-def verdict(pipeline: Pipeline, others_fill_s: float = 0.0, **changes: object) -> Verdict:
-    return judge(pipeline.run() | changes, {"cpus": pipeline.cpus}, others_fill_s)
+def verdict(pipeline: Pipeline, others_fill_s: float = 0.0, bound: int = 0, **changes: object) -> Verdict:
+    return judge(pipeline.run() | changes, {"cpus": pipeline.cpus, "limit": bound}, others_fill_s)
 
 
 def always(seconds: float):
@@ -131,6 +131,10 @@ def test_workers_that_are_busy_with_other_streams_are_named():
             {"recent": None, "consumers": [{"pid": 1, "departed": False, "waiting_s": 12.4}]},
             "the trainer has waited 12 s for a batch",
         ),
+        (
+            {"recent": None, "consumed_batches": 0, "ring": {"ready": 8, "filling": 0}},
+            "its ring is full, and nobody has taken a batch yet",
+        ),
         ({"paused": True}, "paused: nothing is filled until `prefetchd resume`"),
     ],
 )
@@ -141,4 +145,19 @@ def test_what_cannot_be_judged_is_not(changes, text):
 def test_a_trainer_that_asks_for_nothing_is_not_waited_for():
     stream = SLOW_TRAINER.run()
     stream["recent"] |= {"consumed_batches_per_s": 0.0, "stalled_s": 0.0}
-    assert judge(stream, {"cpus": 2}).text == "the trainer does not ask for batches"
+    assert judge(stream, {"cpus": 2, "limit": 0}).text == "the trainer does not ask for batches"
+
+
+def test_who_has_bound_the_workers_is_named():
+    found = verdict(Pipeline(2, 16, always(0.1), always(0.02)), bound=2, workers_asked=16)
+    assert (found.limit, found.workers_wanted) == ("dataset", 6)
+    assert found.text.endswith("6 workers would keep up, but `[daemon] workers` or --workers allow 2")
+    assert "[daemon]" not in verdict(Pipeline(2, 16, always(0.1), always(0.02)), bound=2, workers_asked=2).text
+
+
+def test_a_trainer_that_has_had_nothing_in_the_last_minute_waits():
+    """Found as a division by zero."""
+    pipeline = Pipeline(2, 16, always(0.1), always(0.02))
+    nothing = {"consumed_batches_per_s": 0.0, "stalled_s": 9.0}
+    found = verdict(pipeline, recent=pipeline.run()["recent"] | nothing)
+    assert (found.limit, found.text) == ("none", "measuring")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from prefetchd_client.attachment import AdoptedMeanwhile, Attachment
+from prefetchd_client.attachment import Attachment, NotOurs
 
 from prefetchd.ring.segment import RingSegment, new_header
+from prefetchd.wire.framing import close_all
 from prefetchd.wire.segment_layout import DEPARTED
 from prefetchd.wire.stream_spec import encode_spec
+from tests.scenario.watching import open_rings
 from tests.unit.wire.golden.examples import BARE_SPEC
 
 
@@ -38,9 +40,9 @@ def test_a_new_consumer_is_not_taken_for_the_one_whose_record_it_takes_over(ring
 def test_one_that_attaches_to_its_next_ring_goes_on_with_its_counts(ring):
     first = Attachment(os.dup(ring.shared_fd), 0, 1)
     first.note_yield(1, 0, 1, 100)
-    second = Attachment(os.dup(ring.shared_fd), 0, 1, first)
+    second = Attachment(os.dup(ring.shared_fd), 1, 1, first)
     second.note_yield(1, 0, 2, 50)
-    found = ring.consumer_record(0)
+    found = ring.consumer_record(1)
     assert (found.yielded, found.waited_us) == (2, 150)
     first.close()
     second.close()
@@ -51,7 +53,20 @@ def test_a_ring_that_another_daemon_goes_on_with_is_left_as_it_is(ring):
     first = Attachment(os.dup(ring.shared_fd), 0, 1)
     first.note_yield(1, 4, 2, 100)
     first.close()
-    with pytest.raises(AdoptedMeanwhile):
+    with pytest.raises(NotOurs):
         Attachment(os.dup(ring.shared_fd), 0, 2)
     assert (ring.consumer_record(0).epoch, ring.consumer_record(0).step) == (4, 2)
     assert not ring.has_living_consumer(0), "nor is it locked any more"
+
+
+def test_a_record_whose_lock_another_has_is_left_as_it_is(ring):
+    """A fork that has yet to close what it inherited: at its end the record would have no lock at all."""
+    first = Attachment(os.dup(ring.shared_fd), 0, 1)
+    first.note_yield(1, 4, 2, 100)
+    inherited = [os.dup(fd) for fd in open_rings()]
+    first.close()
+    with pytest.raises(NotOurs):
+        Attachment(os.dup(ring.shared_fd), 0, 1)
+    assert (ring.consumer_record(0).epoch, ring.consumer_record(0).step) == (4, 2)
+    close_all(inherited)
+    Attachment(os.dup(ring.shared_fd), 0, 1).close()

@@ -218,5 +218,4 @@ def test_the_daemon_is_started_with_nothing_of_the_trainer_s_terminal(paths, int
     start_daemon(paths)
     assert (tmp_path / "seen").read_text().split() == ["/dev/null", "/"]
     arguments = (tmp_path / "arguments").read_text().split()
-    assert arguments[arguments.index("--socket") + 1] == str(paths.socket)
-    assert "--detach" in arguments
+    assert arguments == ["-m", "prefetchd.cli.detached", str(paths.socket), str(autostart.IDLE_EXIT_S)]

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import collections
 import importlib
+import os
 import sys
+import warnings
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 import torch
-from prefetchd_client import module_sources
+from prefetchd_client import change_walks, module_sources
 from prefetchd_client.assumptions import Assumptions
+from prefetchd_client.change_walks import SMALL_BYTES
 from prefetchd_client.changes import ChangeWatch
+from prefetchd_client.fingerprint import fingerprint
 
 NAMES = [f"/data/{index}.jpg" for index in range(5000)]
 PAIRS = [(f"/data/{index}.jpg", index % 10) for index in range(5000)]
 
 
+def watching(*arguments, **options):
+    """A watch that has begun."""
+    watch = ChangeWatch(*arguments, **options)
+    watch.begin()
+    return watch
+
+
 class Holding:
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
+
+
+LARGE = SMALL_BYTES
 
 
 def set_item(key, value):
@@ -56,9 +71,13 @@ CHANGES = {
     "a list in a large list": (lambda: [[index] for index in range(5000)], lambda held: held.value[4000].append(1)),
     "a large list in a list": (lambda: [list(NAMES)], lambda held: held.value[0].pop()),
     "a set": (lambda: {1, 2}, lambda held: held.value.add(3)),
-    "a tensor that is another": (lambda: torch.zeros(4), set_attribute("value", torch.zeros(4))),
+    "a tensor that is another": (lambda: torch.zeros(4), set_attribute("value", torch.ones(4))),
+    "a large tensor that is another": (lambda: torch.zeros(LARGE), set_attribute("value", torch.zeros(LARGE))),
+    "a large tensor that torch has written to": (lambda: torch.zeros(LARGE), write),
     "a tensor that torch has written to": (lambda: torch.zeros(4), write),
-    "an array that is another": (lambda: np.zeros(4), set_attribute("value", np.zeros(4))),
+    "an array that is another": (lambda: np.zeros(4), set_attribute("value", np.ones(4))),
+    "an array that numpy has written to": (lambda: np.zeros(4), write),
+    "a large array that is another": (lambda: np.zeros(LARGE), set_attribute("value", np.zeros(LARGE))),
     "a function": (lambda: len, set_attribute("value", max)),
 }
 
@@ -66,7 +85,7 @@ CHANGES = {
 @pytest.mark.parametrize(("make", "change"), CHANGES.values(), ids=CHANGES)
 def test_a_change_is_seen_once(make, change):
     held = Holding(value=make())
-    watch = ChangeWatch({"dataset": held})
+    watch = watching({"dataset": held})
     assert not watch.has_changed()
     assert not watch.has_changed()
     change(held)
@@ -76,7 +95,8 @@ def test_a_change_is_seen_once(make, change):
 
 UNCHANGED = {
     "large and equal": (lambda: list(NAMES), lambda held: held.value.append(held.value.pop())),
-    "an array that numpy has written to": (lambda: np.zeros(4), write),
+    "a large array that numpy has written to, unseen": (lambda: np.zeros(LARGE), write),
+    "an array like it": (lambda: np.zeros(4), set_attribute("value", np.zeros(4))),
     "read": (lambda: collections.OrderedDict(PAIRS), lambda held: list(held.value)),
     "a tensor that was read": (lambda: torch.zeros(4), lambda held: held.value.sum()),
 }
@@ -85,7 +105,7 @@ UNCHANGED = {
 @pytest.mark.parametrize(("make", "use"), UNCHANGED.values(), ids=UNCHANGED)
 def test_what_is_no_change(make, use):
     held = Holding(value=make())
-    watch = ChangeWatch({"dataset": held})
+    watch = watching({"dataset": held})
     use(held)
     assert not watch.has_changed()
 
@@ -94,17 +114,17 @@ def test_a_new_array_in_an_old_one_s_memory_is_another():
     """The one that it replaced is gone, and its address may be given again."""
     held = Holding(value=None)
     for _ in range(20):
-        held.value = np.zeros(4096)
-        watch = ChangeWatch({"dataset": held})
+        held.value = np.zeros(LARGE)
+        watch = watching({"dataset": held})
         held.value = None
-        held.value = np.zeros(4096)
+        held.value = np.zeros(LARGE)
         assert watch.has_changed()
 
 
 def test_inference_tensors_have_no_version():
     with torch.inference_mode():
         held = Holding(value=torch.zeros(3))
-    assert not ChangeWatch({"dataset": held}).has_changed()
+    assert not watching({"dataset": held}).has_changed()
 
 
 def test_generators_and_set_epoch_are_somebody_else_s_affair():
@@ -118,7 +138,7 @@ def test_generators_and_set_epoch_are_somebody_else_s_affair():
             self.epoch = epoch
 
     sampler = Sampler()
-    watch = ChangeWatch({"index_sampler": sampler}, [sampler.generator], Assumptions(sampler, [sampler.generator]))
+    watch = watching({"index_sampler": sampler}, [sampler.generator], Assumptions(sampler, [sampler.generator]))
     sampler.generator.manual_seed(5)
     sampler.set_epoch(3)
     assert not watch.has_changed()
@@ -141,7 +161,7 @@ def modules(tmp_path, monkeypatch):
 
 
 def test_an_edit_of_a_module_is_seen_and_which_ones_there_are_is_searched_for_only_then(modules, monkeypatch):
-    watch = ChangeWatch({"dataset": importlib.import_module("watched_outer").Data()})
+    watch = watching({"dataset": importlib.import_module("watched_outer").Data()})
     searches = []
     search = module_sources.source_values
     monkeypatch.setattr(module_sources, "source_values", lambda source: searches.append(source.name) or search(source))
@@ -155,3 +175,150 @@ def test_an_edit_of_a_module_is_seen_and_which_ones_there_are_is_searched_for_on
     (modules / "watched_third.py").write_text("def third(value):\n    return value // 3\n")
     assert watch.has_changed()
     assert not watch.has_changed()
+
+
+# --- where this process is forked ---
+
+
+class Forked:
+    """A watch as a loader has it that forks: a fork of this process tells what it has found."""
+
+    def __init__(self, parts, *, tells=True, former=None) -> None:
+        self.told = None
+        self.asked = 0
+        self.watch = ChangeWatch(parts, elsewhere=self.elsewhere, former=former.watch if former else None)
+        reading, writing = os.pipe()
+        self.until, self.until_closed = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
+        if not self.pid:
+            os.close(reading)
+            fingerprint(parts, (), self.watch.plain)
+            os.close(self.until_closed)
+            with open(writing, "wb") as file:
+                file.write(self.watch.found())
+            # As long as it lives, pages are shared.
+            os.read(self.until, 1)
+            os._exit(0)
+        os.close(writing)
+        self.watch.forked()
+        self.watch.begin()
+        with open(reading, "rb") as file:
+            found = file.read()
+        if tells:
+            self.told = found
+
+    def elsewhere(self, within_s: float):
+        self.asked += 1
+        return self.told
+
+    def has_changed(self) -> bool:
+        return self.watch.has_changed()
+
+    def end(self) -> None:
+        os.close(self.until_closed)
+        os.close(self.until)
+        assert os.waitpid(self.pid, 0)[1] == 0
+
+
+@pytest.fixture
+def forked():
+    """Forked(...), and their ends afterwards."""
+    made = []
+
+    def fork(*arguments, **options) -> Forked:
+        made.append(Forked(*arguments, **options))
+        return made[-1]
+
+    yield fork
+    # The latest first: it has the pipes of those before.
+    for each in reversed(made):
+        each.end()
+
+
+@pytest.mark.parametrize(("make", "change"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("tells", [True, False], ids=["told", "not told"])
+def test_a_fork_and_its_parent_see_a_change(make, change, tells, forked):
+    held = Holding(value=make())
+    first = forked({"dataset": held}, tells=tells)
+    assert tells <= (not first.has_changed())
+    change(held)
+    assert first.has_changed()
+    # Then this process is forked again.
+    again = forked({"dataset": held}, former=first)
+    assert not again.has_changed()
+    assert not again.has_changed()
+
+
+LONG = 40_000
+LASTING = {
+    "strings": lambda: [f"/data/{index}.jpg" for index in range(LONG)],
+    "pairs": lambda: [(f"/data/{index}.jpg", index % 10) for index in range(LONG)],
+    "numbers": lambda: list(range(LONG)),
+    "a tuple": lambda: tuple(range(LONG)),
+    # So long that malloc gives it pages of its own.
+    "a dict": lambda: dict.fromkeys(range(50 * LONG), "label"),
+}
+
+
+@pytest.mark.parametrize("make", LASTING.values(), ids=LASTING)
+def test_elements_that_cannot_change_are_never_looked_at(make, monkeypatch, forked):
+    held = Holding(value=make(), epoch=0)
+    first = forked({"dataset": held})
+
+    def look(value) -> bool:
+        assert len(value) < 200, "all are looked at"
+        return True
+
+    monkeypatch.setattr(change_walks, "_cannot_change", look)
+    assert not first.has_changed()
+    held.epoch = 1
+    assert first.has_changed()
+    again = forked({"dataset": held}, former=first)
+    assert not again.has_changed()
+    # The second fork, too, was spared: it would have ended with an error.
+    assert msgpack.unpackb(again.told, strict_map_key=False)[2] == msgpack.unpackb(first.told, strict_map_key=False)[2]
+
+
+def test_what_only_seemed_to_last_is_looked_at(forked):
+    """A few elements are of another kind than those that a glance has met."""
+    value = list(range(LONG))
+    value[12345] = [1]
+    held = Holding(value=value)
+    first = forked({"dataset": held})
+    assert not first.has_changed()
+    value[12345].append(2)
+    assert first.has_changed()
+
+
+def test_another_s_fork_hides_nothing(forked):
+    held = Holding(value=list(NAMES), array=np.zeros(LARGE))
+    first = forked({"dataset": held})
+    held.value[7] = "other"
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert first.has_changed()
+    held.array[3] = 1
+    again = forked({"dataset": held}, former=first)
+    held.array[3] = 2
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert again.has_changed()
+
+
+def test_the_next_fork_takes_the_fingerprint_of_a_long_list_over(forked):
+    held = Holding(value=list(NAMES), epoch=0)
+    first = forked({"dataset": held})
+    assert not first.has_changed()
+    held.epoch = 1
+    again = forked({"dataset": held}, former=first)
+    assert again.watch.plain[id(held.value)][0] is held.value
+    assert fingerprint({"dataset": held}, (), again.watch.plain) == fingerprint({"dataset": held})
+    held.value[0] = "other"
+    third = forked({"dataset": held}, former=again)
+    assert id(held.value) not in third.watch.plain

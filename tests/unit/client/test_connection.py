@@ -65,7 +65,7 @@ def test_descriptors_come_with_their_message(connection, peer):
 
 def test_a_descriptor_goes_with_a_program(connection, peer):
     with open(os.devnull, "rb") as file:
-        connection.send_with_fd(Program("/p", 1), file.fileno())
+        connection.send_with_fds(Program("/p", 1), [file.fileno()])
     packet, (fd,), _, _ = socket.recv_fds(peer, 100, 4)
     os.close(fd)
     assert decode(packet) == Program("/p", 1)
@@ -75,7 +75,7 @@ def test_a_program_for_a_daemon_that_is_gone_is_told_by_receive(connection, peer
     """Found by chaos: it ended the trainer."""
     peer.close()
     with open(os.devnull) as file:
-        connection.send_with_fd(Program("/p", 1), file.fileno())
+        connection.send_with_fds(Program("/p", 1), [file.fileno()])
     assert connection.receive() is None
     assert not connection.is_open
 

@@ -35,10 +35,12 @@ import numpy as np
 import pytest
 import torch
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prefetchd_client import module_sources
 from prefetchd_client.fingerprint import ENVIRONMENT, describe, fingerprint
+
+from tests.budgets import tries
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 
@@ -228,8 +230,8 @@ def run_script(script: pathlib.Path, cwd: pathlib.Path, seed: int, lib: pathlib.
     return json.loads(done.stdout)
 
 
-@pytest.mark.timeout(300)  # torch is imported twenty times
-def test_twenty_fresh_processes_agree(tmp_path: pathlib.Path) -> None:
+@pytest.mark.timeout(300)  # torch is imported nine times
+def test_fresh_processes_agree(tmp_path: pathlib.Path) -> None:
     lib = tmp_path / "lib"
     (lib / "project").mkdir(parents=True)
     (lib / "project" / "__init__.py").write_text("from project import images\n")
@@ -243,12 +245,12 @@ def test_twenty_fresh_processes_agree(tmp_path: pathlib.Path) -> None:
     def run(number: int) -> Any:
         place = tmp_path / f"place{number}"
         place.mkdir()
-        script = place / f"train{number % 3}.py"
+        script = place / f"train{number // 3}.py"
         script.write_text(PROGRAM + more + "\n" * number + REPORT)
         return run_script(script, [place, tmp_path, pathlib.Path("/")][number % 3], seed=number * 1000 + 1, lib=lib)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        results = list(pool.map(run, range(20)))
+        results = list(pool.map(run, range(9)))
     assert len(results[0][0]) == 32
     assert all(result == results[0] for result in results)
 
@@ -1121,7 +1123,7 @@ def rebuilt(value: Any) -> Any:
 
 
 @given(VALUES)
-@settings(max_examples=150, deadline=None)
+@tries(150)
 def test_equal_values_have_equal_digests(value: Any) -> None:
     expected = fingerprint({"value": value})
     assert fingerprint({"value": copy.deepcopy(value)}) == expected
@@ -1129,7 +1131,7 @@ def test_equal_values_have_equal_digests(value: Any) -> None:
 
 
 @given(VALUES, VALUES)
-@settings(max_examples=300, deadline=None)
+@tries(300)
 def test_digests_are_equal_for_equal_values_only(one: Any, other: Any) -> None:
     assert same(one, other) == (canonical(one) == canonical(other))
     assert same([one, other], [other, one]) == (canonical(one) == canonical(other))
@@ -1141,9 +1143,10 @@ def test_digests_are_equal_for_equal_values_only(one: Any, other: Any) -> None:
 def best_s(measured: Callable[[], object], times: int = 5) -> float:
     found = []
     for _ in range(times):
-        before = time.perf_counter()
+        # Of the CPU: a machine that is busy with others takes longer for both, but not at the same time.
+        before = time.thread_time()
         measured()
-        found.append(time.perf_counter() - before)
+        found.append(time.thread_time() - before)
     return min(found)
 
 
@@ -1155,7 +1158,8 @@ def test_a_million_samples_cost_a_few_times_their_marshalling() -> None:
 
 
 def test_arrays_and_tensors_are_read_at_the_speed_of_the_hash() -> None:
-    array = np.zeros((4096, 4096))
+    # Not zeros: their pages are one page, which stays in the cache.
+    array = np.ones((4096, 4096))
     floor = best_s(lambda: xxhash.xxh3_128_digest(array.data))
     for value in (array, np.asfortranarray(array), torch.from_numpy(array)):
-        assert best_s(lambda value=value: fingerprint({"value": value})) < 3 * floor + 0.005  # type: ignore[misc]
+        assert best_s(lambda value=value: fingerprint({"value": value})) < 4 * floor + 0.01  # type: ignore[misc]

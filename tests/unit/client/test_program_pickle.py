@@ -19,6 +19,7 @@ import pytest
 import torch
 from prefetchd_client.program_pickle import (
     SMALLEST_BUFFER_BYTES,
+    PickleTooLargeError,
     pickle_program,
     write_program,
 )
@@ -26,10 +27,10 @@ from torch.utils.data import BatchSampler
 
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import is_locked
+from prefetchd.wire.process_environment import PRELOADED, current_environment
 from prefetchd.wire.program_layout import decode_environment, decode_program
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
-from prefetchd.wire.surroundings import PRELOADED, current_environment
 from prefetchd.workers.program import load_program, read_environment
 from tests.unit.workers.comparing import differences
 
@@ -274,7 +275,7 @@ if __name__ == "__main__":
     from prefetchd_client.program_pickle import pickle_program, write_program
     from prefetchd.ring.segment import unlink
     from prefetchd.wire.runtime_paths import runtime_paths
-    from prefetchd.wire.surroundings import current_environment
+    from prefetchd.wire.process_environment import current_environment
 
     parts = {"dataset": Images(), "collate_fn": lambda samples: [Pair(*sample) for sample in samples]}
     name, fd, size = write_program(runtime_paths("/nowhere/d.sock"), current_environment(), *pickle_program(parts))
@@ -430,3 +431,37 @@ def test_the_environment_is_this_process_s(monkeypatch, tmp_path):
     from prefetchd.wire.program_layout import encode_environment
 
     assert decode_environment(encode_environment(found)) == found
+
+
+# --- a bound on the pickle ---
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param([f"{each:0100}" for each in range(200_000)], id="many texts"),
+        pytest.param([bytes(20 << 20)], id="a long one"),
+    ],
+)
+def test_a_pickle_that_is_too_long_is_not_made(data):
+    """Found as a process that took 335 MB to find out that a program is too large to be written for nothing."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(PickleTooLargeError) as caught:
+            pickle_program({"dataset": data}, most_bytes=1 << 20)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.pickled_bytes > 1 << 20
+    assert peak_bytes < 4 << 20
+
+
+def test_the_bound_is_for_what_is_written_and_not_for_what_lies_beside_it():
+    pickled, buffers = pickle_program({"dataset": np.zeros(4 << 20, np.uint8)}, most_bytes=1 << 20)
+    assert len(pickled) < 1 << 20
+    assert [each.nbytes for each in buffers] == [4 << 20]
+
+
+def test_what_cannot_be_pickled_is_told_however_large_its_arrays_are():
+    with pytest.raises(UnpicklableError, match=r"dataset\.lock"):
+        pickle_program({"dataset": Holder(array=np.zeros(4 << 20), lock=threading.Lock())}, most_bytes=1 << 20)

@@ -7,9 +7,11 @@ import json
 import warnings
 
 import pytest
+import torch
 from prefetchd_client import ranks
 from prefetchd_client.loader_state import LoadedState, from_state, to_state
-from prefetchd_client.ranks import resolve_rank
+from prefetchd_client.ranks import process_rank, resolve_rank
+from prefetchd_client.stream_request import resolve_seed
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.stream_spec import StreamSpec
@@ -23,40 +25,55 @@ def nothing_told(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_without_anything_told_there_is_one():
+def torchrun_says(monkeypatch, rank, size):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+
+
+def test_a_share_is_asked_for(monkeypatch):
     assert resolve_rank(None, None) == (0, 1)
-
-
-def test_what_is_given_counts_before_all_else(monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
+    torchrun_says(monkeypatch, "3", "8")
+    monkeypatch.setattr(ranks.torch.distributed, "is_initialized", lambda: True)
+    assert resolve_rank(None, None) == (0, 1)
     assert resolve_rank(1, 2) == (1, 2)
-    for one in ({"rank": 0, "world_size": None}, {"rank": None, "world_size": 2}):
+    for given in ({"rank": 0, "world_size": None}, {"rank": None, "world_size": 2}):
         with pytest.raises(CallerError, match="together"):
-            resolve_rank(**one)
+            resolve_rank(**given)
+    for given in ({"rank": "auto", "world_size": 2}, {"rank": "0", "world_size": 2}, {"rank": "", "world_size": None}):
+        with pytest.raises(CallerError, match='allowed: rank="auto" alone'):
+            resolve_rank(**given)
 
 
 def test_torchrun_s_variables_count_together(monkeypatch):
     monkeypatch.setenv("RANK", "3")
-    assert resolve_rank(None, None) == (0, 1)
+    assert process_rank() == (0, 1)
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert resolve_rank(None, None) == (3, 8)
+    assert process_rank() == resolve_rank("auto", None) == (3, 8)
 
 
 @pytest.mark.parametrize(("rank", "size"), [("8", "8"), ("-1", "2"), ("a", "2"), ("", ""), ("0", "0")])
 def test_what_cannot_be_torchrun_s_is_not_taken_for_it(monkeypatch, rank, size):
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", size)
-    assert resolve_rank(None, None) == (0, 1)
+    torchrun_says(monkeypatch, rank, size)
+    assert process_rank() == resolve_rank("auto", None) == (0, 1)
 
 
 def test_a_group_of_torch_counts_before_the_variables(monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
+    torchrun_says(monkeypatch, "3", "8")
     monkeypatch.setattr(ranks.torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(ranks.torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(ranks.torch.distributed, "get_world_size", lambda: 2)
-    assert resolve_rank(None, None) == (1, 2)
+    assert process_rank() == resolve_rank("auto", None) == (1, 2)
+
+
+def test_processes_that_share_nothing_have_orders_of_their_own_unless_they_are_seeded(monkeypatch):
+    torchrun_says(monkeypatch, "3", "8")
+    with torch.random.fork_rng():
+        torch.seed()
+        assert resolve_seed(None) == (3, "default")
+        assert resolve_seed(None, 8) == (0, "default")
+        torch.manual_seed(5)
+        assert resolve_seed(None) == resolve_seed(None, 8) == (5, "torch")
+    assert resolve_seed(7) == (7, "argument")
 
 
 def of(world_size, rank=0, **changes) -> StreamSpec:

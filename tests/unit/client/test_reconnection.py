@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from prefetchd_client import reconnection
+from prefetchd_client import autostart, reconnection
 from prefetchd_client.autostart import MOST_FAILED_STARTS
 from prefetchd_client.reconnection import Reconnection
 
@@ -76,8 +76,8 @@ def test_the_former_daemon_s_configuration_is_given_on(paths, steps, monkeypatch
     monkeypatch.setattr(subprocess, "Popen", fail)
     for config in (b"/a/streams.toml", b""):
         steps(Reconnection(paths, supervised=False, config=config))
-    assert commands[0][-2:] == ["--config", "/a/streams.toml"]
-    assert "--config" not in commands[-1]
+    assert commands[0][-1] == "/a/streams.toml"
+    assert commands[-1] == commands[0][:-1]
 
 
 def test_pauses_grow_up_to_a_bound_while_a_supervisor_has_its_time(paths, steps):
@@ -97,7 +97,7 @@ def test_a_directory_that_is_gone_is_made_again(paths, steps, monkeypatch):
         launched.append(where)
         raise DaemonUnavailableError("enough")
 
-    monkeypatch.setattr(reconnection, "launch", launch)
+    monkeypatch.setattr(reconnection, "Launch", launch)
     found = Reconnection(paths, supervised=False)
     steps(found)
     assert launched
@@ -111,55 +111,73 @@ def test_a_directory_that_others_can_write_to_is_told(paths, steps):
     assert "belongs to uid" in str(found.error)
 
 
-def test_a_forked_child_keeps_nothing_of_a_start_that_is_under_way(paths, monkeypatch):
-    starting = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE)
-    try:
-        monkeypatch.setattr(reconnection, "launch", lambda *_: starting)
-        found = Reconnection(paths, supervised=False)
-        assert found.step() is None
-        other = LockFile(paths.start_lock)
-        assert not other.acquire()
-        # What the child does with its copies, done with the only ones.
-        found.abandon()
-        assert starting.stdout.closed
-        assert paths.start_lock.exists(), "its file is the parent's to remove"
-        assert other.acquire()
-        other.release()
-    finally:
-        starting.kill()
-        starting.wait()
+@pytest.fixture
+def launches(monkeypatch):
+    """Of the processes that stand for a daemon's start: what is executed in its place is the list's first."""
+    execute, started = subprocess.Popen, []
+    commands = [["sleep", "600"]]
+
+    def start(_, **options):
+        options.pop("env")
+        started.append(execute(commands[0], **options))
+        if commands[0] == ["true"]:
+            # The clock of these tests does not wait for it.
+            os.waitid(os.P_PID, started[-1].pid, os.WEXITED | os.WNOWAIT)
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    yield commands, started
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
-def test_a_launch_that_takes_longer_to_end_than_its_daemon_to_serve_is_not_waited_for(paths, steps, monkeypatch):
-    """As `run --detach` does: next() must not wait for its end."""
-    stdin, hold = os.pipe()
-    process = subprocess.Popen(["cat"], stdin=stdin, stdout=subprocess.PIPE)
-    os.close(stdin)
-    monkeypatch.setattr(reconnection, "launch", lambda *_: process)
+def test_a_forked_child_keeps_nothing_of_a_start_that_is_under_way(paths, launches):
+    found = Reconnection(paths, supervised=False)
+    assert found.step() is None
+    ((_, (starting,))) = launches
+    other = LockFile(paths.start_lock)
+    assert not other.acquire()
+    assert set(found.descriptors) >= {starting.stdout.fileno()}
+    # What the child does with its copies, done with the only ones.
+    found.abandon()
+    assert starting.stdout.closed
+    assert starting.poll() is None, "it goes on"
+    assert paths.start_lock.exists(), "its file is the parent's to remove"
+    assert other.acquire()
+    other.release()
+
+
+def test_a_launch_that_takes_longer_to_end_than_its_daemon_to_serve_is_not_waited_for(paths, steps, launches):
+    """As `run --detach` does: next() must not wait for its end, nor a first batch."""
     found = Reconnection(paths, supervised=False)
     steps(found, 1)
+    _, (starting,) = launches
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as serving:
         serving.bind(str(paths.socket))
         serving.listen()
-        assert len(steps(found, 20)) == 20
-        os.close(hold)
-        process.wait()
         pauses = steps(found, 20)
-    assert len(pauses) == 1, "it sees the end, and then it connects"
-    assert pauses[0] == pytest.approx(reconnection.FIRST_PAUSE_S)
+    assert len(pauses) <= 1
+    assert starting.poll() is None
     assert not paths.start_lock.exists()
+    starting.kill()
+    starting.wait()
+    autostart.reap_launches()
+    assert autostart._left == []
 
 
-def test_a_launch_that_never_ends_is_killed_and_tried_again(paths, steps, monkeypatch):
-    launched = []
-
-    def launch(*_):
-        launched.append(subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE))
-        return launched[-1]
-
-    monkeypatch.setattr(reconnection, "launch", launch)
+def test_a_launch_that_never_ends_is_killed_and_tried_again(paths, steps, launches):
     found = Reconnection(paths, supervised=False)
-    steps(found, 3000)
+    steps(found, 100_000)
     assert isinstance(found.error, DaemonUnavailableError)
-    assert len(launched) == MOST_FAILED_STARTS
-    assert all(process.returncode == -signal.SIGKILL for process in launched)
+    _, started = launches
+    assert len(started) == MOST_FAILED_STARTS
+    assert all(process.returncode == -signal.SIGKILL for process in started)
+
+
+def test_launches_that_end_and_leave_no_daemon_are_told_in_the_end(paths, steps, launches):
+    launches[0][:] = [["true"]]
+    found = Reconnection(paths, supervised=False)
+    steps(found, 100_000)
+    assert "end at once" in str(found.error)

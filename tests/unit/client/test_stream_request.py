@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import pytest
 import torch
-from prefetchd_client import stream_request as module
 from prefetchd_client.stream_request import (
     collate_additions,
-    default_stream_name,
     resolve_buffer,
     resolve_order,
     resolve_seed,
@@ -53,7 +48,7 @@ ARGUMENTS = {
 
 
 def request(**changes):
-    return stream_request(**(ARGUMENTS | changes))
+    return stream_request(**(ARGUMENTS | changes)).identified()
 
 
 # --- seeds ---
@@ -121,11 +116,25 @@ def test_the_orders_that_are_arithmetic():
     assert resolve_order(DATASET, SequentialSampler(DATASET), None, torch.Generator()) == "sequential"
     assert resolve_order(DATASET, RandomSampler(DATASET), None, None) == "shuffle"
     assert resolve_order(DATASET, RandomSampler(DATASET, num_samples=len(DATASET)), None, None) == "shuffle"
+    assert resolve_order(DATASET, SequentialSampler(range(20)), None, None) == "sequential"
+    assert resolve_order(DATASET, RandomSampler(range(20)), None, None) == "shuffle"
 
 
 class OwnSequential(SequentialSampler):
     def __iter__(self):
         return reversed(range(20))
+
+
+class OwnRandom(RandomSampler):
+    def __iter__(self):
+        return iter([0] * 20)
+
+
+class Lengthless:
+    """Its length is known once somebody has looked."""
+
+    def __len__(self):
+        raise ValueError("nobody has looked")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +145,13 @@ class OwnSequential(SequentialSampler):
         (RandomSampler(DATASET, generator=torch.Generator()), None),
         (RandomSampler(DATASET), torch.Generator()),
         (OwnSequential(DATASET), None),
+        (OwnRandom(DATASET), None),
+        (SequentialSampler(range(5)), None),
+        (SequentialSampler(range(40)), None),
+        (SequentialSampler(Lengthless()), None),
+        (RandomSampler(range(5)), None),
+        (RandomSampler(range(40)), None),
+        (RandomSampler(range(5), num_samples=20), None),
         (SubsetRandomSampler([1, 2]), None),
         (WeightedRandomSampler([1.0, 2.0], 2), None),
         (BatchSampler(SequentialSampler(DATASET), 2, False), None),
@@ -146,32 +162,6 @@ class OwnSequential(SequentialSampler):
 def test_an_order_that_only_its_sampler_knows_is_never_taken_for_another(sampler, generator):
     assert resolve_order(DATASET, sampler, None, generator) == "sampler"
     assert resolve_order(DATASET, SequentialSampler(DATASET), sampler, generator) == "sampler"
-
-
-# --- names ---
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """A process that runs /home/me/project/train.py and has made no loader yet."""
-    main = types.ModuleType("__main__")
-    main.__file__ = "/home/me/project/train.py"
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(module, "_ordinals", iter(range(100)))
-    return main
-
-
-def test_a_default_name_is_the_script_the_ordinal_and_the_rank(script):
-    assert default_stream_name(0) == "project/train.py:0"
-    assert default_stream_name(0) == "project/train.py:1"
-    assert default_stream_name(3) == "project/train.py:2@3"
-    del script.__file__
-    assert default_stream_name(0) == "interactive:3"
-
-
-def test_a_loader_with_a_name_of_its_own_leaves_the_ordinals_of_the_others(script):
-    assert request(stream="mine").spec.name == "mine"
-    assert request().spec.name == "project/train.py:0"
 
 
 # --- requests ---

@@ -6,8 +6,6 @@ import collections
 import ctypes
 import io
 import pickle
-import sys
-import types
 import weakref
 from typing import Any
 
@@ -15,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import tensors
-from prefetchd_client.tensors import REMEMBERED, REMEMBERED_META_BYTES, BatchReader, from_main, private_copy
+from prefetchd_client.tensors import REMEMBERED, REMEMBERED_META_BYTES, BatchReader, private_copy
 
-from prefetchd.wire.errors import ProtocolError, RemoteError
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.slot_layout import DTYPES, HEAD, ViewEntry, encode_meta, place
 from prefetchd.workers.batch_codec import encode_batch
 from tests.unit.workers.comparing import differences
@@ -181,19 +179,6 @@ def test_a_view_beyond_its_storage_is_told():
     payload = (ctypes.c_ubyte * meta.payload_bytes)(*text)
     with pytest.raises(ProtocolError, match="beyond its storage"):
         BatchReader().read(payload)
-
-
-# --- __main__ ---
-
-
-def test_what_main_defines_is_found_by_its_qualified_name(monkeypatch):
-    main = types.ModuleType("__main__")
-    main.Outer = type("Outer", (), {"Inner": type("Inner", (), {})})
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    assert from_main("Outer.Inner") is main.Outer.Inner
-    for name in ("Missing", "Outer.Missing", "function.<locals>.Inner"):
-        with pytest.raises(RemoteError, match="define it at the top level"):
-            from_main(name)
 
 
 # --- skeletons without an unpickler ---

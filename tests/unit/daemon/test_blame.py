@@ -22,10 +22,19 @@ DEATHS_TO_BLAME = SUSPECTED_AFTER + BLAMED_AFTER
 class Run:
     """A trainer on one stream of a world; next() is the next batch's error, or None."""
 
-    def __init__(self, workers: int = 3, *, by_rows: bool = True, name: str = "s", world: World | None = None, **spec):
+    def __init__(
+        self,
+        workers: int = 3,
+        *,
+        by_rows: bool = True,
+        name: str = "s",
+        world: World | None = None,
+        forks: bool = False,
+        **spec,
+    ):
         self.world = world or World(workers, 6, by_rows)
         self.spec = dataclasses.replace(SPEC, **spec)
-        self.trainer = self.world.join(self.spec, name)
+        self.trainer = self.world.join(self.spec, name, forks=forks)
         self.trainer.place(1, 0, 0, True)
         self.trainer.activate(1)
 
@@ -380,6 +389,9 @@ def test_a_task_that_takes_longer_than_the_timeout_is_killed_and_its_batch_says_
     run.world.now += 2
     run.world.tick()
     run.world.tick()
+    assert run.world.pending == [("looked at", worker.number)], "before it is killed it is looked where it is"
+    run.world.deliver(0)
+    run.world.tick()
     assert run.world.pending.count(("stopped", worker.number)) == 1
     run.world.pending.remove(("stopped", worker.number))
     run.die(worker, 1)
@@ -388,7 +400,44 @@ def test_a_task_that_takes_longer_than_the_timeout_is_killed_and_its_batch_says_
     error = errors[position[1]]
     assert error.type_name == "TaskTimeoutError"
     assert f"dataset[101], epoch 0, step {position[1]}" in error.message
-    assert "timeout=5 seconds" in error.message
+    assert "timeout=5 seconds; its worker was killed, at:\n    data.py:7 in wait\n    data.py:3 in" in error.message
+    assert "PREFETCHD_START" not in error.message, "that is what it was started with"
+
+
+def test_what_waits_in_a_fork_may_wait_for_a_lock():
+    run = Run(1, timeout_s=5.0, forks=True)
+    run.begin()
+    (worker,) = run.busy().values()
+    run.world.now += 6
+    run.world.tick()
+    run.world.deliver(0)
+    run.world.pending.clear()
+    run.die(worker, 1)
+    (error,) = [error for error in (run.next() for _ in range(6)) if error is not None]
+    assert "a lock that another thread of the trainer held when this was forked, PREFETCHD_START=exec" in error.message
+
+
+def test_a_task_that_is_done_while_its_worker_is_looked_at_is_not_killed():
+    run = Run(1, timeout_s=5.0)
+    run.begin()
+    run.world.now += 6
+    run.world.tick()
+    run.world.work(0)
+    run.world.deliver(0)
+    assert not any(each[0] == "stopped" for each in run.world.pending)
+    assert [run.next() for _ in range(6)] == [None] * 6
+
+
+def test_a_worker_that_cannot_be_looked_at_is_killed_all_the_same():
+    run = Run(1, timeout_s=5.0)
+    run.begin()
+    (worker,) = run.busy().values()
+    run.world.now += 6
+    run.world.tick()
+    run.world.pending.clear()
+    run.world.now += 4
+    run.world.tick()
+    assert run.world.pending == [("stopped", worker.number)]
 
 
 def test_each_task_has_the_time_to_itself():

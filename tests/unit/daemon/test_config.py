@@ -31,6 +31,7 @@ def test_all_that_can_be_said():
         nice = 10
         linger = 30
         linger_clean = 0
+        linger_memory = "2GB"
         idle_exit = 60.5
 
         [streams.imagenet]
@@ -60,7 +61,7 @@ def test_all_that_can_be_said():
         progress = {file = "now.txt", poll = 2}
     """
     config = parse_config(text, "s.toml", "/etc/p")
-    assert config.daemon == DaemonConfig(8, 40 * 10**9, 10, 30.0, 0.0, 60.5)
+    assert config.daemon == DaemonConfig(8, 40 * 10**9, 10, 30.0, 0.0, 60.5, 2 * 10**9)
     (found,) = config.streams
     assert found.python.endswith("/venv/bin/python")
     assert not found.python.startswith("~")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prefetchd.daemon.engine.commands import FreeSlot, WriteSlot
@@ -12,6 +12,7 @@ from prefetchd.daemon.engine.keeping import FiniteEpochs, is_warm, planned
 from prefetchd.wire.messages import MEASURE, Fill, Filled, Hello, Measured, Unfit
 from prefetchd.wire.segment_layout import SLOT_READY
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from tests.budgets import tries
 
 KEEPER = -2
 STEPS = 20
@@ -25,7 +26,7 @@ class Kept:
     def __init__(self, slots=8, wide=(), **spec):
         """Batches at `wide` take half the ring."""
         self.wide = wide
-        self.engine = Engine(Limits(workers=2))
+        self.engine = Engine(Limits(2, 2))
         self.slots = slots
         self.files: dict[tuple[int, int], tuple[int, int]] = {}
         self.records = {}
@@ -45,7 +46,6 @@ class Kept:
         self.engine.program_arrived(KEEPER)
         self.engine.keep(KEEPER, (0, 0), follows_progress=True)
         self.stream = self.engine.stream_of(KEEPER)
-        self.engine.stream_loaded(self.stream.number)
         self.work()
 
     def work(self):
@@ -53,7 +53,9 @@ class Kept:
         while commands := self.engine.take_commands():
             for command in commands:
                 kind = type(command).__name__
-                if kind == "StartWorker":
+                if kind == "StartStream":
+                    self.engine.host_ready(command.host)
+                elif kind == "StartWorker":
                     self.engine.worker_ready(command.worker, 0.0)
                 elif kind == "Assign":
                     self._answer(command.worker, command.message)
@@ -112,7 +114,7 @@ def test_what_was_made_ahead_gives_way_to_what_turns_out_to_be_large():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, STEPS - 1)), max_size=12))
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_wherever_it_goes_what_follows_is_there_and_nothing_else(positions):
     kept = Kept()
     for epoch, step in positions:
@@ -120,7 +122,7 @@ def test_wherever_it_goes_what_follows_is_there_and_nothing_else(positions):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, STEPS - 1)), max_size=12))
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_with_watermarks_no_fewer_than_the_low_one_wait_and_the_next_is_always_there(positions):
     kept = Kept(slots=12, low_watermark=4, high_watermark=8)
     assert sorted(kept.files) == run(0, 0, 8)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from prefetchd.daemon.engine.keeping import GOES_ON
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.messages import DIGEST, MEASURE
 from prefetchd.wire.stream_spec import StreamSpec
@@ -105,7 +106,9 @@ def test_a_trainer_that_is_killed_and_resumes_earlier():
     run.made()
     run.join(5)
     run.take(5)
-    assert run.made() == [8], "it held 8 and 9 when it died, and had written to 8"
+    made = run.made()
+    assert [step for step in made if step <= 12] == [8], "it held 8 and 9 when it died, and had written to 8"
+    assert made[1:] == [13, 14, 15, 16], "the other half of what lay ahead made room for the beginning"
 
 
 @pytest.mark.parametrize("trainer_too", [False, True])
@@ -197,7 +200,7 @@ def test_what_a_trainer_had_not_told_of_its_progress_its_record_tells():
     trainer, world = run.trainer, run.world
     assert len(trainer.cursors[run.cursor].offers) > 4
     world.engine.session_closed(trainer.session, (), world.now, stood=(run.cursor, 0, 7))
-    assert [cursor.next for cursor in run.stream.window.cursors.values()] == [(0, 7)]
+    assert run.stream.window.cursors[GOES_ON].next == (0, 7)
 
 
 @pytest.mark.parametrize("stood", [(99, 0, 7), (1, 1, 7), (1, 0, 2), (1, 0, 1 << 60)])
@@ -205,4 +208,4 @@ def test_a_record_that_cannot_be_right_tells_nothing(stood):
     run = Run(0, slots=20)
     run.take(3)
     run.world.engine.session_closed(run.trainer.session, (), run.world.now, stood=stood)
-    assert [cursor.next for cursor in run.stream.window.cursors.values()] == [(0, 3)]
+    assert run.stream.window.cursors[GOES_ON].next == (0, 3)

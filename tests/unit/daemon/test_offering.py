@@ -86,3 +86,31 @@ def test_only_offers_of_the_void_epochs_are_recalled_and_their_ends_are_told_ane
     assert not offering.has_news("trainer")
     assert offering.void(range(1, 9)) == []
     assert offering.publications("trainer") == [Published((), ((2, 3, 4),), ())]
+
+
+def test_whoever_comes_while_another_holds_batches_gets_copies():
+    """Each may hold half of the ring: two would hold all of it, and nothing could be made any more."""
+    window = Window(EpochLengths(8), lambda slot, record: None)
+    leases = Leases(window)
+    offering = ready(window, leases, 4)
+    offering.yielded_up_to(("trainer", 1), 4)
+    offering.close_cursor(("trainer", 1))
+    for slot, grant in enumerate(grants := [lease.grant for lease in leases._leases["trainer", 1].values()]):
+        if slot >= 2:
+            leases.release(("trainer", 1), grant.slot, grant.generation)
+    assert leases.held("trainer") == 2, "it has closed its loader, and these live on"
+
+    def offer(step: int) -> tuple[int, ...]:
+        assert window.ring is not None
+        grant = window.ring.claim()
+        assert grant is not None
+        window.ring.fill(grant)
+        window.batches[0, step] = Batch((0, step), 1, grant, filled=True)
+        (published,) = offering.publications("later")
+        return published.batches[0][:4]
+
+    offering.place_cursor(("later", 1), (0, 4), waiting=False)
+    assert offer(4) == (1, 0, 4, 1)
+    for grant in grants[:2]:
+        leases.release(("trainer", 1), grant.slot, grant.generation)
+    assert offer(5) == (1, 0, 5, 0), "what the other held is free"

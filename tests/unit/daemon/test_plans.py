@@ -6,6 +6,8 @@ import pytest
 
 from prefetchd.daemon.engine.plans import (
     AHEAD,
+    BEGINNING_EPOCHS,
+    BEGINNING_STEPS,
     KEPT_ASSUMPTIONS,
     KEPT_BEYOND_NEED,
     KEPT_STATES,
@@ -197,24 +199,26 @@ def begun_up_to(epochs: int, lengths: EpochLengths) -> Plans:
 
 
 def test_states_are_kept_for_cursors_and_for_the_latest_epochs_and_are_asked_for_again():
-    plans = begun_up_to(KEPT_STATES + 3, EpochLengths(None))
-    cursor = place(("trainer", 1), "trainer", (0, 0), False, EpochLengths(None))
+    epoch = BEGINNING_EPOCHS
+    plans = begun_up_to(epoch + KEPT_STATES + 3, EpochLengths(None))
+    cursor = place(("trainer", 1), "trainer", (epoch, 0), False, EpochLengths(None))
     plans.trim([cursor], lambda _: False)
-    assert plans.has_begun(0)
-    assert [each.epoch for each in plans.news(cursor, 1)] == [0, 0, 0]
-    assert not plans.has_begun(1)
-    assert plans.questions() == [AskPlan(1, 0, STEPS_AN_ASK, 0)]
+    assert plans.has_begun(epoch)
+    assert [each.epoch for each in plans.news(cursor, 1)] == [epoch, epoch, epoch]
+    assert not plans.has_begun(epoch + 1)
+    assert plans.questions() == [AskPlan(epoch + 1, 0, STEPS_AN_ASK, 0)]
 
 
 def test_states_are_kept_for_the_epochs_that_are_ready_ahead():
     """A planner has gone on to the last of them: asked for an earlier one, it would have to begin again."""
     lengths = EpochLengths(None)
+    first = BEGINNING_EPOCHS + 2
     plans = begun_up_to(4 * KEPT_STATES, lengths)
-    cursor = place(("trainer", 1), "trainer", (2, 0), True, lengths)
-    plans.trim([cursor], lambda position: position >= (2, 0))
-    assert all(plans.has_begun(epoch) and plans.has_ended(epoch) for epoch in range(2, 4 * KEPT_STATES))
+    cursor = place(("trainer", 1), "trainer", (first, 0), True, lengths)
+    plans.trim([cursor], lambda position: position >= (first, 0))
+    assert all(plans.has_begun(epoch) and plans.has_ended(epoch) for epoch in range(first, 4 * KEPT_STATES))
     assert not plans.has_question
-    assert not plans.has_begun(1)
+    assert not plans.has_begun(first - 1)
 
 
 def test_states_of_more_epochs_than_are_kept_are_those_that_come_first():
@@ -259,8 +263,35 @@ def test_plans_are_forgotten_when_nobody_can_want_them():
         ask(plans, 0, step)
         answer(plans)
         plans.trim([], lambda position, step=step: position[1] >= step)
-    assert len(plans._known) <= KEPT_BEYOND_NEED + STEPS_AN_ASK
+    assert len(plans._known) <= KEPT_BEYOND_NEED + STEPS_AN_ASK + BEGINNING_STEPS
     assert plans.knows((0, 2 * KEPT_BEYOND_NEED - 1))
+
+
+def test_the_beginning_is_kept_for_a_script_that_is_run_again():
+    lengths = EpochLengths(None)
+    plans = Plans(lengths)
+    steps = KEPT_BEYOND_NEED // 2
+    for epoch in range(9):
+        for step in range(0, steps, STEPS_AN_ASK):
+            ask(plans, epoch, step)
+            for stage in STAGES[:2] if not step else ():
+                plans.planner_says(Begun(epoch, stage, epoch))
+            answer(plans, steps=steps if step + STEPS_AN_ASK >= steps else -1)
+            plans.trim([], lambda position, now=(epoch, step): position >= now)
+    assert plans.beginning() == [(0, step) for step in range(BEGINNING_STEPS)]
+    assert not plans.knows((0, BEGINNING_STEPS))
+    assert not plans.knows((1, 0))
+    assert plans.has_begun(0)
+    assert not plans.has_question
+
+
+def test_the_beginning_goes_on_over_the_ends_of_short_epochs_as_long_as_all_is_known():
+    lengths = EpochLengths(None)
+    plans = begun_up_to(2 * BEGINNING_EPOCHS, lengths)
+    assert plans.beginning() == [(epoch, 0) for epoch in range(BEGINNING_EPOCHS)]
+    plans.assume(Assume(3, 7))
+    assert plans.beginning() == [(0, 0), (1, 0), (2, 0)]
+    assert Plans(EpochLengths(None)).beginning() == []
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ class World:
         # Stands for the peer's process: it dies when it is told to.
         self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if with_process else None
         pidfd = os.pidfd_open(self.process.pid) if self.process is not None else -1
-        self.session = Session(7, ours, self.loop, self.events, pidfd)
+        self.introduced = []
+        self.session = Session(7, ours, self.loop, self.events, pidfd, self.introduced.append)
 
     def turn(self, rounds=3):
         for _ in range(rounds):
@@ -349,7 +350,19 @@ def test_an_answer_that_does_not_fit_ends_the_session_and_nothing_else(world):
 def test_a_message_to_a_peer_that_has_gone_ends_the_session(world):
     world.peer.close()
     world.session.send(Farewell("bye"))
+    world.session.send(Farewell("and again"))
+    world.turn()
     assert world.events.told == [("ended", 7)]
+
+
+def test_what_a_peer_said_before_it_left_counts_though_something_was_sent_to_it_then(world):
+    """Found as a loader that was closed in order, and whose ring lingered as after a crash."""
+    world.peer.send(encode(HELLO))
+    world.peer.send(encode(Goodbye()))
+    world.peer.close()
+    world.session.send(Farewell("too late"))
+    world.turn()
+    assert world.events.told == [("hello", HELLO), ("trainer", Goodbye()), ("ended", 7)]
 
 
 # --- the peer's process ---

@@ -8,7 +8,7 @@ import pytest
 
 from prefetchd.daemon.engine.batches import Batch, Piece
 from prefetchd.daemon.engine.shard_starts import KEPT, KEPT_EPOCHS, ShardStarts
-from prefetchd.daemon.engine.stream import StreamState, Worker
+from prefetchd.daemon.engine.stream import Host, StreamState, Worker
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import ShardCame, ShardStart
 from prefetchd.wire.shard_states import MOST_BYTES, unpack
@@ -55,7 +55,7 @@ def asked(stream: StreamState, worker: Worker, step: int, **fields) -> bytes:
 def test_a_worker_is_told_where_to_begin_unless_it_stands_there():
     stream = StreamState(1, SPEC, [])
     stream.learn_start(ShardStart(0, 1, 5, b"five"))
-    first, second = Worker(1, stream, 0), Worker(2, stream, 1)
+    first, second = Worker(1, stream, Host(1), 0), Worker(2, stream, Host(1), 1)
     assert asked(stream, first, 3 * 4 + 1) == b""
     assert asked(stream, first, 3 * 5 + 1) == b"", "it comes from the batch before"
     assert unpack(asked(stream, second, 3 * 7 + 1)) == (5, b"five")

@@ -30,10 +30,10 @@ def test_it_is_started_again_more_often_when_somebody_else_kills_it(how, ends, t
             del world.workers[number]
             world.engine.worker_died(number, how, world.now, NO_NOTE)
         world.pending.clear()
-        world.engine.host_died(trainer.stream, ends)
+        world.engine.host_died(world.hosts.popitem()[0], ends)
         world.run()
         assert trainer.failed is None
-    world.engine.host_died(trainer.stream, ends)
+    world.engine.host_died(world.hosts.popitem()[0], ends)
     world.run()
     assert "dies again and again" in trainer.failed
 
@@ -50,7 +50,7 @@ def test_a_batch_that_was_made_begins_the_count_anew():
             del world.workers[number]
             world.engine.worker_died(number, ORPHANED, world.now, NO_NOTE)
         world.pending.clear()
-        world.engine.host_died(trainer.stream, "killed by SIGSEGV")
+        world.engine.host_died(world.hosts.popitem()[0], "killed by SIGSEGV")
         world.run()
         trainer.next(1, hold=False)
         trainer.flush()

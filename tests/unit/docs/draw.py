@@ -27,11 +27,13 @@ PACKAGES = ("wire", "plan", "ring", "workers", "progress", "daemon", "engine", "
 DIRECTIONS = {
     "any peer -> daemon: the first message of every connection": "trainer or command to daemon",
     "daemon -> any peer": "daemon to trainer or command",
+    "fork -> daemon: the first message of a connection": "fork to daemon",
     "control": "command to daemon",
 }
 DIRECTIONS_OF_ONE = {
     "Farewell": "daemon to trainer or command",
     "Done": "daemon to command",
+    "Surroundings": "declaring process or trainer to daemon",
     "TraceEvents": "daemon to command",
     "SpawnStream": "daemon to environment zygote",
     "SpawnWorker": "daemon to stream zygote",
@@ -39,6 +41,7 @@ DIRECTIONS_OF_ONE = {
     "Ready": "stream zygote or worker to daemon",
     "LoadFailed": "stream zygote or worker to daemon",
     "ChildEnded": "zygote to daemon",
+    "NotSpawned": "zygote to daemon",
     "Enclosed": "daemon or child to child or daemon",
     "AskPlan": "daemon to planner",
     "Rebase": "daemon to planner",

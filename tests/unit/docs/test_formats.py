@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.order import SMALL, Permutation
@@ -22,6 +22,7 @@ from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import SOCKET_PATH_LIMIT, runtime_paths
 from prefetchd.wire.seed_words import device_seed
 from prefetchd.wire.stream_spec import ORDER_VERSION, StreamSpec
+from tests.budgets import tries
 from tests.unit.docs.draw import DOCS
 from tests.unit.wire.golden import examples
 
@@ -209,14 +210,14 @@ def test_the_known_answers():
 
 
 @given(st.integers(0, (1 << 64) - 1), st.integers(1, 300) | st.integers(SMALL - 2, 1 << 62), st.data())
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_the_documented_permutation_is_the_plan_s(key, n, data):
     position = data.draw(st.integers(0, n - 1))
     assert documented["permuted"](key, n, position) == Permutation(key, n).at(position)
 
 
 @given(SEEDS, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(0, 1 << 20))
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_the_documented_seeds_are_the_plan_s(seed, epoch, step, rank):
     assert documented["batch_seed"](seed, epoch, step, rank) == batch_seed(seed, epoch, step, rank)
     assert documented["device_seed"](seed, epoch, step, rank) == device_seed(seed, epoch, step, rank)
@@ -225,7 +226,7 @@ def test_the_documented_seeds_are_the_plan_s(seed, epoch, step, rank):
 
 
 @given(SEEDS, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, SUBSTITUTES), st.integers(1, 1 << 40))
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_the_documented_substitutes_are_the_plan_s(seed, epoch, ordinal, attempt, length):
     found = BatchPlan(StreamSpec("0" * 32, seed, "shuffle", length, 4)).substitute(epoch, ordinal, attempt)
     assert documented["substitute"](seed, epoch, ordinal, attempt, length) == found
@@ -242,7 +243,7 @@ def test_the_documented_substitutes_are_the_plan_s(seed, epoch, ordinal, attempt
     drop_uneven=st.booleans(),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_a_documented_batch_is_the_plan_s(seed, shuffle, length, batch_size, epoch, world_size, drop_uneven, data):
     rank = data.draw(st.integers(0, world_size - 1))
     order = "shuffle" if shuffle else "sequential"

@@ -18,6 +18,7 @@ NAMING = [path for path in FILES if path.name != "performance.md" and path.paren
 # Names of others than ours: of Python, Linux and systemd; and of fields that only the tables of formats.md name.
 FOREIGN = {"PR_SET_PDEATHSIG", "RANK", "getattr", "globals", "importlib.import_module", "pipx", "su", "sudo"}
 FOREIGN |= {"header_bytes", "slot_record_bytes", "prefetchd_info"}
+FOREIGN |= {"set_determinism", "predict", "idist.auto_dataloader"}
 
 
 def ids(path: Path) -> str:

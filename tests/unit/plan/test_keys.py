@@ -8,12 +8,13 @@ from typing import NamedTuple
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.keys import HEAD, digest, pack_batch, pack_one, unpack
 from prefetchd.plan.seeds import batch_seed, sample_seed
 from prefetchd.wire.stream_spec import StreamSpec
+from tests.budgets import tries
 
 
 class Color(enum.IntEnum):
@@ -41,7 +42,7 @@ ODD = {
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=50), st.integers(0, (1 << 64) - 1))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_ints_come_back(keys, first):
     blob, samples = pack_batch(keys, first)
     assert unpack(blob) == (keys, keys, first)

@@ -6,24 +6,27 @@ import re
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 
 from prefetchd.ring.capacity import (
     DEFAULT_BUFFER_BYTES,
     GROWTH,
+    Bounds,
     Room,
     aligned_slot_bytes,
+    bounds_for,
     check_growth,
     check_step,
     default_buffer_bytes,
-    most_slots,
     ring_bytes,
+    roomy_slot_bytes,
     slots_for,
 )
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, NoSpaceError
 from prefetchd.wire.segment_layout import PAGE_BYTES, SLOTS_LIMIT
 from prefetchd.wire.stream_spec import StreamSpec
+from tests.budgets import tries
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -41,7 +44,7 @@ def spec(**service: int) -> StreamSpec:
 
 @given(st.integers(1, 1 << 41), slot_sizes)
 @example(5513216, 4096)
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_bytes_hold_as_many_slots_as_fit_and_no_more(buffer_bytes, slot_bytes):
     try:
         slots = slots_for(spec(buffer_bytes=buffer_bytes, minimum_slots=1), slot_bytes, slot_bytes, PLENTY)
@@ -53,7 +56,7 @@ def test_bytes_hold_as_many_slots_as_fit_and_no_more(buffer_bytes, slot_bytes):
 
 
 @given(st.integers(4, 200_000), slot_sizes)
-@settings(deadline=None, max_examples=50)
+@tries(50)
 def test_a_number_of_batches_is_taken_at_its_word(batches, slot_bytes):
     assert slots_for(spec(buffer_batches=batches), slot_bytes, slot_bytes, PLENTY) == min(batches, SLOTS_LIMIT)
 
@@ -67,7 +70,7 @@ def test_the_default_is_the_least_of_a_gibibyte_and_shares_of_what_there_is():
 
 
 @given(st.integers(0, 1 << 36), st.none() | st.integers(0, 1 << 36), st.none() | st.integers(0, 1 << 36), slot_sizes)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_the_default_always_finds_room(store, memory, budget, slot_bytes):
     room = Room(store, memory_bytes=memory, budget_bytes=budget)
     least_bytes = ring_bytes(4, slot_bytes)
@@ -88,12 +91,43 @@ def test_slots_are_whole_pages(size):
     assert 0 <= aligned_slot_bytes(size) - size < PAGE_BYTES
 
 
-def test_a_ring_asked_for_in_batches_that_vary_may_grow():
-    assert most_slots(spec(buffer_batches=10), 10, varying=True) == 10 * GROWTH
-    assert most_slots(spec(buffer_batches=10), 10, varying=False) == 10
-    assert most_slots(spec(buffer_bytes=GIB), 10, varying=True) == 10
-    assert most_slots(spec(), 10, varying=True) == 10
-    assert most_slots(spec(buffer_batches=60_000), 60_000, varying=True) == SLOTS_LIMIT
+def bounds(slots: int, slot_bytes: int = 1 << 20, room: Room = PLENTY, whole: Room = PLENTY, **asked):
+    found = bounds_for(spec(**asked), slots, slot_bytes, room, whole)
+    return found.usual, found.most
+
+
+def test_a_ring_may_grow_unless_it_was_bounded_in_bytes():
+    assert bounds(10, buffer_batches=10)[0] == 10 * GROWTH
+    assert bounds(10, buffer_bytes=GIB) == (10, 10)
+    assert bounds_for(spec(buffer_bytes=GIB), 10, MIB, PLENTY, PLENTY).why == "buffer=1,024.0 MiB. Raise buffer="
+    usual, most = bounds(10, 1 << 16)
+    assert 10 < usual <= DEFAULT_BUFFER_BYTES >> 16
+    assert most == SLOTS_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("whole", "why"),
+    [
+        (Room(100 * MIB), "/dev/shm is 100.0 MiB large. Enlarge /dev/shm (docker: --shm-size)"),
+        (Room(GIB, memory_bytes=100 * MIB), "the daemon's cgroup has a memory limit of 100.0 MiB. Raise it"),
+        (Room(GIB, budget_bytes=100 * MIB), "the daemon's memory setting is 100.0 MiB. Raise --memory"),
+        (Room(GIB, mapped_bytes=100 * MIB), "the daemon's limits (ulimit -a) allow 100.0 MiB. Raise them"),
+    ],
+)
+def test_how_far_it_may_grow_for_one_batch_is_what_there_is_in_all(whole, why):
+    now = Room(30 * MIB, memory_bytes=20 * MIB)
+    found = bounds_for(spec(), 10, MIB, now, whole)
+    assert found == Bounds(10, 100, why), "usually no further than there is room now"
+    assert bounds_for(spec(buffer_batches=4), 4, MIB, now, whole) == Bounds(64, 100, why)
+    assert bounds_for(spec(), 200, MIB, now, whole).most == 200, "what it has been given it has"
+    assert bounds_for(spec(), 10, 4096, now, PLENTY).why.startswith("a ring has 65536 slots at most, and the first")
+
+
+def test_small_slots_become_larger_as_long_as_that_takes_little():
+    assert roomy_slot_bytes(4096, 12) == 64 << 10
+    assert roomy_slot_bytes(4096, 1000) == 16 << 10
+    assert roomy_slot_bytes(4096, 100_000) == 4096
+    assert roomy_slot_bytes(MIB, 12) == MIB
 
 
 # --- errors ---
@@ -108,7 +142,7 @@ def test_too_small_a_buffer_is_told_with_its_sizes_and_what_would_do():
 
 
 @given(st.integers(1, 1 << 33), slot_sizes, st.integers(1, 20))
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_what_the_error_says_would_do_does(buffer_bytes, slot_bytes, minimum):
     assume(ring_bytes(minimum, slot_bytes) > buffer_bytes)
     with pytest.raises(BufferTooSmallError) as caught:
@@ -167,19 +201,26 @@ def test_small_sizes_are_told_as_what_they_are():
 
 
 def test_a_ring_grows_within_the_budget():
-    check_growth(10 * MIB, 5 * MIB, Room(0, budget_bytes=5 * MIB))
+    check_growth(10 * MIB, 5 * MIB, Room(GIB, budget_bytes=5 * MIB))
     with pytest.raises(NoSpaceError, match=r"memory setting leaves 5\.0 MiB left: raise --memory") as caught:
-        check_growth(10 * MIB, 6 * MIB, Room(0, budget_bytes=5 * MIB))
+        check_growth(10 * MIB, 6 * MIB, Room(GIB, budget_bytes=5 * MIB))
     assert caught.value.short_bytes == MIB
 
 
 def test_a_ring_that_grows_leaves_as_much_of_the_cgroup_as_it_has():
-    check_growth(10 * MIB, 45 * MIB, Room(0, memory_bytes=100 * MIB))
+    check_growth(10 * MIB, 45 * MIB, Room(GIB, memory_bytes=100 * MIB))
     with pytest.raises(NoSpaceError, match=r"the cgroup has 100\.0 MiB left: raise the memory limit") as caught:
-        check_growth(10 * MIB, 46 * MIB, Room(0, memory_bytes=100 * MIB))
+        check_growth(10 * MIB, 46 * MIB, Room(GIB, memory_bytes=100 * MIB))
     assert caught.value.short_bytes == MIB
     with pytest.raises(NoSpaceError):
-        check_growth(10 * MIB, 1, Room(0, memory_bytes=0))
+        check_growth(10 * MIB, 1, Room(GIB, memory_bytes=0))
+
+
+def test_a_ring_that_is_not_to_be_had_whole_takes_nothing():
+    check_growth(10 * MIB, 5 * MIB, Room(5 * MIB))
+    with pytest.raises(NoSpaceError, match=r"/dev/shm has 5\.0 MiB left: enlarge /dev/shm") as caught:
+        check_growth(10 * MIB, 6 * MIB, Room(5 * MIB))
+    assert caught.value.short_bytes == MIB
 
 
 def test_without_limits_a_ring_grows():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from prefetchd.ring.cursors import Cursor, EpochLengths, advance_fill, forget_from, place
+from tests.budgets import tries
 
 
 def learnt(*steps: int) -> EpochLengths:
@@ -78,7 +79,7 @@ def test_an_epoch_ends_where_it_has_no_step():
 
 @pytest.mark.parametrize("kind", ["fixed", "learnt"])
 @given(data=st.data())
-@settings(deadline=None, max_examples=80)
+@tries(80)
 def test_the_distance_is_the_number_of_steps_between(kind, data):
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
     if kind == "fixed":
@@ -282,7 +283,7 @@ def test_a_waiting_cursor_passes_by_an_epoch_without_steps():
     st.integers(0, 12),
     st.sets(st.tuples(st.integers(0, 6), st.integers(0, 5))),
 )
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_what_is_claimed_is_the_unclaimed_part_of_the_walk_within_the_limit(steps, is_waiting, start, limit, others):
     lengths = EpochLengths(steps)
     start = (start[0], start[1] % steps)
@@ -303,7 +304,7 @@ def test_what_is_claimed_is_the_unclaimed_part_of_the_walk_within_the_limit(step
 
 
 @given(st.booleans(), st.integers(0, 8), st.integers(0, 8), st.integers(0, 12))
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_filling_begins_again_at_what_is_gone_if_it_was_on_the_way(is_waiting, offered, more, gone):
     lengths = EpochLengths(5)
     walk = [(epoch, step) for epoch in range(5) for step in range(5)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
+from prefetchd.ring.memory_limits import cgroup_headroom_bytes, cgroup_limit_bytes, free_bytes, total_bytes
 
 MIB = 1 << 20
 UNLIMITED = str(0x7FFFFFFFFFFFF000)
@@ -137,6 +137,29 @@ def test_free_bytes_are_what_a_file_may_still_take(tmp_path):
     assert free_bytes(str(tmp_path)) > 0
     with pytest.raises(FileNotFoundError):
         free_bytes(str(Path(tmp_path) / "missing"))
+
+
+def test_a_file_system_has_more_in_all_than_is_free():
+    whole = os.statvfs("/dev/shm")
+    assert free_bytes("/dev/shm") <= total_bytes("/dev/shm") == whole.f_blocks * whole.f_frsize
+    assert free_bytes("/proc") <= total_bytes("/proc") <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_least_limit_of_all_levels_is_told_whatever_is_used(tmp_path):
+    for path, content in {
+        "cgroup.controllers": "cpu memory",
+        "a/b/memory.max": "max",
+        "a/memory.max": 100 * MIB,
+        "a/memory.high": 80 * MIB,
+        "a/memory.current": 95 * MIB,
+        "memory.max": 200 * MIB,
+    }.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n")
+    (tmp_path / "membership").write_text("0::/a/b\n")
+    assert cgroup_limit_bytes(str(tmp_path), str(tmp_path / "membership")) == 80 * MIB
+    assert cgroup_limit_bytes(str(tmp_path / "none"), str(tmp_path / "membership")) is None
 
 
 def test_a_file_system_without_a_bound_has_what_the_machine_has_left():

@@ -7,11 +7,11 @@ import itertools
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prefetchd.ring.policy import TABLE, Grant, Ring, SlotEvent, SlotState
 from prefetchd.wire.errors import InvariantError
+from tests.budgets import tries
 
 FREE, FILLING, READY, LEASED, QUARANTINED = SlotState
 
@@ -565,4 +565,4 @@ class RingMachine(RuleBasedStateMachine):
 
 
 TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRing.settings = tries(60, stateful_step_count=40)

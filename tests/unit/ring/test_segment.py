@@ -149,11 +149,30 @@ def test_unlinking_what_is_gone_is_harmless(name):
 # --- reserved ---
 
 
-def test_nothing_but_its_records_is_reserved_at_first(make, name):
-    ring = make(slots=1000)
+def test_of_its_slots_and_their_tables_nothing_is_reserved_at_first(make, name):
+    ring = make(slots=60_000, wanted=10)
     assert told_slots(ring) == 0
     assert not ring.is_reserved
-    assert ring.header.payload_offset <= resident_bytes(name) < ring.header.payload_offset + PAGE_BYTES
+    assert resident_bytes(name) < 20 * PAGE_BYTES < ring.header.payload_offset
+    reserve(ring)
+    assert resident_bytes(name) < 60 * PAGE_BYTES
+    assert abs(resident_bytes(name) - ring.header.bytes_with(10)) < 40 * PAGE_BYTES
+    while not ring.prefault_step():
+        pass
+    assert resident_bytes(name) < 60 * PAGE_BYTES
+
+
+def test_what_is_reserved_has_its_places_in_all_tables(make, name):
+    """Else a full store would end whoever writes there, with SIGBUS."""
+    ring = make(slots=60_000, wanted=20_000)
+    reserve(ring)
+    before = resident_bytes(name)
+    for slot in (0, 9_999, 19_999):
+        ring.write_slot(slot, SlotRecord(SLOT_FILLING, generation=slot + 1))
+        for consumer in range(ring.header.consumers):
+            MARK.pack_into(ring.memory.memory, ring.header.mark_offset(consumer, slot), 7)
+    assert [len(ring.marks(consumer)) for consumer in (0, 15)] == [20_000, 20_000]
+    assert resident_bytes(name) == before
 
 
 def test_each_step_makes_some_more_slots_usable(make, name, monkeypatch):
@@ -163,7 +182,7 @@ def test_each_step_makes_some_more_slots_usable(make, name, monkeypatch):
     while not ring.is_reserved:
         steps.append(ring.reserve_step())
         assert told_slots(ring) == steps[-1]
-        assert resident_bytes(name) >= ring.header.slot_payload_offset(steps[-1])
+        assert resident_bytes(name) >= ring.header.bytes_with(steps[-1])
     assert steps == [2, 5, 7, 8]
 
 
@@ -177,7 +196,7 @@ def test_a_step_when_all_is_reserved_changes_nothing(make):
 def test_a_ring_is_reserved_up_to_what_is_wanted_and_grows(make, name):
     ring = make(slots=100, wanted=10)
     assert reserve(ring) == [10]
-    assert resident_bytes(name) < ring.header.slot_payload_offset(11)
+    assert resident_bytes(name) < ring.header.bytes_with(11) + 20 * PAGE_BYTES
     ring.memory.batch(9)[:3] = b"old"
     ring.grow(40)
     assert not ring.is_reserved
@@ -256,7 +275,7 @@ def test_prefaulting_makes_all_that_is_reserved_resident_and_changes_nothing(mak
     steps = 0
     while not ring.prefault_step():
         steps += 1
-    assert steps >= (ring.header.slot_payload_offset(10) // (4 * PAGE_BYTES)) - 1
+    assert steps == 2
     assert bytes(ring.memory.batch(7)[:5]) == b"seven"
     assert ring.prefault_step(), "done is done"
     ring.grow(20)
@@ -303,6 +322,7 @@ def test_offers_lie_in_the_segment_and_end_with_the_slot_s_next_claim(make):
 
 def test_marks_are_a_generation_a_slot(make):
     ring = make(slots=5)
+    reserve(ring)
     assert ring.marks(0) == (0,) * 5
     MARK.pack_into(ring.memory.memory, ring.header.mark_offset(2, 4), 77)
     MARK.pack_into(ring.memory.memory, ring.header.mark_offset(2, 0), 1 << 63)

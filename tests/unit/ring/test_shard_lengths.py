@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.ring.cursors import MOST_EMPTY_EPOCHS, advance_fill, place
 from prefetchd.ring.shard_lengths import KEPT_EPOCHS, ShardLengths
+from tests.budgets import tries
 
 SHARDS = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 
@@ -18,7 +19,7 @@ def real_steps(batches: list[int], known: set[int], most: int = 60) -> list[int]
 
 
 @given(SHARDS, st.data())
-@settings(deadline=None, max_examples=300)
+@tries(300)
 def test_what_is_void_where_it_ends_and_how_far_it_is(batches, data):
     lengths = ShardLengths(len(batches))
     order = data.draw(st.permutations(range(len(batches))))
@@ -46,7 +47,7 @@ def test_what_is_void_where_it_ends_and_how_far_it_is(batches, data):
 
 
 @given(SHARDS, SHARDS)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_the_distance_to_a_later_epoch_counts_batches(first, second):
     second = (second * 5)[: len(first)]
     lengths = ShardLengths(len(first))

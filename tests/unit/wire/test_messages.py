@@ -7,12 +7,13 @@ import dataclasses
 import hypothesis.strategies as st
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire import messages
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import MAX_PACKET_BYTES, decode, encode
 from prefetchd.wire.messages import MESSAGE_TYPES, Hello, LoadFailed, Message, Output, Program, Published, Ready
+from tests.budgets import tries
 from tests.unit.wire.golden.examples import BARE_MESSAGES, MESSAGES
 
 # A number that was given once is never given to another message: lines here are added, not changed.
@@ -20,6 +21,8 @@ NUMBERS = {
     1: "Hello",
     2: "Welcome",
     3: "Refused",
+    4: "Deciding",
+    5: "Introduce",
     10: "Program",
     11: "PlaceCursor",
     12: "CloseCursor",
@@ -29,6 +32,7 @@ NUMBERS = {
     16: "Waiting",
     17: "Assume",
     18: "ShardStart",
+    19: "Forked",
     20: "RingOpened",
     21: "Published",
     22: "BatchFailed",
@@ -47,6 +51,7 @@ NUMBERS = {
     35: "Done",
     36: "Trace",
     37: "TraceEvents",
+    38: "ForkWanted",
     40: "SpawnStream",
     41: "SpawnWorker",
     42: "Spawned",
@@ -54,10 +59,18 @@ NUMBERS = {
     44: "LoadFailed",
     45: "ChildEnded",
     46: "Enclosed",
+    47: "UseNote",
+    48: "WriteProgram",
+    49: "Unpicklable",
     50: "UseRing",
     51: "Fill",
     52: "AskPlan",
     53: "Rebase",
+    54: "TooLarge",
+    55: "Identified",
+    56: "Serve",
+    57: "Spare",
+    58: "NotSpawned",
     60: "Filled",
     61: "Measured",
     62: "Unfit",
@@ -72,6 +85,7 @@ NUMBERS = {
     72: "ShardEnded",
     73: "ShardCame",
     74: "Surroundings",
+    75: "Spent",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -144,13 +158,13 @@ def test_an_example_of_every_message_round_trips(message):
 
 
 @given(any_message)
-@settings(deadline=None, max_examples=300)
+@tries(300)
 def test_every_valid_message_round_trips(message):
     assert decode(encode(message)) == message
 
 
 @given(any_message, st.lists(ANYTHING, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_fields_of_a_newer_side_are_ignored(message, newer):
     assert decode(msgpack.packb([*packed(message), *newer])) == message
 

@@ -8,7 +8,7 @@ import itertools
 import hypothesis.strategies as st
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire import program_layout as layout
 from prefetchd.wire.errors import ProtocolError
@@ -25,6 +25,7 @@ from prefetchd.wire.program_layout import (
     encode_table,
 )
 from prefetchd.wire.segment_layout import PAGE_BYTES
+from tests.budgets import tries
 from tests.unit.wire.golden.examples import ENVIRONMENT
 
 small_layouts = st.builds(
@@ -51,7 +52,7 @@ def segment_of(program: ProgramLayout) -> bytearray:
 
 
 @given(large_layouts)
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_parts_come_in_order_aligned_and_apart(program):
     assert HEAD.size <= HEAD_BYTES == program.environment_offset
     assert program.pickle_offset == program.environment_offset + program.environment_bytes
@@ -67,14 +68,14 @@ def test_parts_come_in_order_aligned_and_apart(program):
 
 
 @given(small_layouts)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_program_segment_round_trips(program):
     assert decode_program(memoryview(segment_of(program))) == program
     assert decode_program(memoryview(segment_of(program) + b"\0" * 10)) == program
 
 
 @given(large_layouts)
-@settings(deadline=None, max_examples=50)
+@tries(50)
 def test_the_table_tells_where_each_buffer_lies(program):
     assert list(BUFFER_ENTRY.iter_unpack(encode_table(program))) == list(
         zip(program.buffer_offsets, program.buffer_sizes, strict=True)
@@ -139,7 +140,7 @@ def test_a_segment_that_was_cut_short_is_refused(length):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_a_damaged_segment_is_refused_or_lies_within_itself(data):
     segment = segment_of(PROGRAM)
     places = [*range(HEAD.size), *range(PROGRAM.table_offset, PROGRAM.table_offset + 2 * BUFFER_ENTRY.size)]
@@ -162,11 +163,12 @@ environments = st.builds(
     st.binary(max_size=30),
     st.dictionaries(st.binary(max_size=10), st.binary(max_size=20), max_size=6),
     st.lists(st.text(max_size=10), max_size=4).map(tuple),
+    st.binary(max_size=32),
 )
 
 
 @given(environments)
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_an_environment_of_any_bytes_round_trips(environment):
     data = encode_environment(environment)
     assert decode_environment(data) == environment
@@ -182,8 +184,9 @@ def test_an_environment_is_the_same_bytes_whatever_the_order_of_its_variables():
 
 
 def test_the_variables_are_never_shown():
-    environment = Environment(b"python", (), b"/", {b"AWS_SECRET": b"hunter2"})
+    environment = Environment(b"python", (), b"/", {b"AWS_SECRET": b"hunter2"}, authkey=b"open sesame")
     assert "hunter2" not in repr(environment)
+    assert "sesame" not in repr(environment)
     assert "AWS_SECRET" not in f"{environment!r} {environment}"
 
 
@@ -199,6 +202,7 @@ def test_the_variables_are_never_shown():
         msgpack.packb([]),
         msgpack.packb([b"", [], b"", {}]),
         msgpack.packb([b"", [], b"", {}, [], []]),
+        msgpack.packb([b"", [], b"", {}, [], b"", b""]),
         msgpack.packb([b"", None, b"", {}, []]),
         msgpack.packb([b"", [], b"", {}, 5]),
         b"\x95\xc4\x00\x90\xc4\x00\x81\x90\x00\x90",
@@ -211,7 +215,7 @@ def test_a_damaged_environment_is_refused(data):
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_random_bytes_are_an_environment_or_a_protocol_error(data):
     with contextlib.suppress(ProtocolError):
         assert isinstance(decode_environment(data), Environment)

@@ -8,7 +8,7 @@ import dataclasses
 import hypothesis.strategies as st
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import MAX_PACKET_BYTES, decode, encode
@@ -20,6 +20,7 @@ from prefetchd.wire.remote_exception import (
     decode_exception,
     encode_exception,
 )
+from tests.budgets import tries
 from tests.unit.wire.golden.examples import EXCEPTION
 
 WIDEST = 1 << 63
@@ -44,7 +45,7 @@ def carriers(error: bytes) -> list:
 
 
 @given(st.builds(RemoteException, *[st.text(max_size=300)] * 4, st.binary(max_size=300)))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_an_exception_of_usual_size_round_trips(exception):
     assert decode_exception(encode_exception(exception)) == exception
 
@@ -75,7 +76,7 @@ def test_all_texts_may_be_long_at_once(character):
 
 
 @given(st.builds(RemoteException, texts, texts, texts, texts, st.integers(0, 20_000).map(bytes)))
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_whatever_the_texts_the_exception_fits_one_packet(exception):
     carrier = BatchFailed(WIDEST, WIDEST, WIDEST, encode_exception(exception))
     assert decode(encode(carrier)) == carrier
@@ -143,7 +144,7 @@ def test_fields_of_another_type_are_refused(raw):
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_random_bytes_are_an_exception_or_a_protocol_error(data):
     with contextlib.suppress(ProtocolError):
         assert isinstance(decode_exception(data), RemoteException)

@@ -35,6 +35,11 @@ def test_without_a_runtime_directory_it_lives_in_a_directory_of_this_user_below_
     assert paths.socket == Path(tempfile.gettempdir(), f"prefetchd-{os.geteuid()}", "v1", "daemon.sock")
 
 
+def test_a_temporary_directory_that_is_too_long_for_a_socket_is_not_taken(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "t" * SOCKET_PATH_LIMIT)
+    assert runtime_paths(env={}).socket == Path(f"/tmp/prefetchd-{os.geteuid()}/v1/daemon.sock")
+
+
 def test_users_without_a_runtime_directory_have_places_of_their_own(monkeypatch):
     here = runtime_paths(env={}).socket
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)

@@ -8,7 +8,7 @@ import re
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from prefetchd.wire import segment_layout as layout
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
@@ -52,6 +52,7 @@ from prefetchd.wire.segment_layout import (
     slots_of_batch,
 )
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from tests.budgets import tries
 from tests.unit.wire.golden.examples import HEADER as EXAMPLE
 
 U32 = st.integers(0, (1 << 32) - 1)
@@ -98,7 +99,7 @@ def areas(header: SegmentHeader) -> list[tuple[int, int, int]]:
 
 
 @given(headers)
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_areas_come_in_order_aligned_and_apart(header):
     found = areas(header)
     for (begin, end, alignment), (following, _, _) in itertools.pairwise(found):
@@ -108,7 +109,7 @@ def test_areas_come_in_order_aligned_and_apart(header):
 
 
 @given(headers)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_neighbouring_places_are_one_record_apart(header):
     assert header.slot_record_offset(1) - header.slot_record_offset(0) == SLOT_RECORD_BYTES
     assert header.consumer_record_offset(1) - header.consumer_record_offset(0) == CONSUMER_RECORD_BYTES
@@ -159,7 +160,7 @@ def test_the_picture_has_the_areas_in_the_order_and_sizes_of_the_code():
 
 
 @given(headers)
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_a_header_round_trips(header):
     assert decode_header(encode_header(header), header.segment_bytes) == header
     assert decode_header(memoryview(encode_header(header).ljust(HEADER_BYTES, b"\0")), 1 << 63) == header
@@ -242,14 +243,14 @@ def test_a_segment_that_was_cut_short_is_refused():
 
 
 @given(st.binary(max_size=HEADER.size + 40))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_random_bytes_are_no_header(data):
     with pytest.raises(ProtocolError):
         decode_header(data, 1 << 20)
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@tries(300)
 def test_a_header_with_flipped_bits_is_refused_or_stays_within_its_segment(data):
     damaged = bytearray(encode_header(EXAMPLE))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -298,7 +299,7 @@ def test_the_longest_spec_fits_its_room():
 
 
 @given(st.builds(SlotRecord, U32, U32, U64, U64, U64, U64, U64, st.integers(-1, (1 << 64) - 2), U64), st.integers(0, 9))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_slot_record_round_trips_at_any_offset(record, offset):
     data = b"\xee" * offset + encode_slot_record(record) + b"\xee"
     assert decode_slot_record(data, offset) == record
@@ -311,7 +312,7 @@ consumer_records = st.builds(
 
 
 @given(consumer_records, st.integers(0, 9))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_consumer_record_round_trips_at_any_offset(record, offset):
     data = b"\xee" * offset + encode_consumer_record(record) + b"\xee"
     assert decode_consumer_record(data, offset) == record
@@ -337,7 +338,7 @@ def with_chain(chain: dict[int, int], span: int, slots: int = 6) -> tuple[bytear
 
 
 @given(st.permutations(range(12)), st.integers(1, 12))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_the_slots_of_a_batch_are_its_chain_in_order(order, span):
     chain = order[:span]
     data, header = with_chain(dict(zip(chain, [*chain[1:], -1])), span, slots=12)
@@ -390,7 +391,7 @@ def test_a_cycle_is_found_in_as_many_reads_as_there_are_slots(monkeypatch):
 
 
 @given(st.lists(st.integers(-1, 8), min_size=6, max_size=6), st.integers(0, 9), st.integers(0, 5))
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_whatever_the_chain_what_is_returned_are_distinct_slots_of_the_ring(nexts, span, first):
     data, header = with_chain(dict(enumerate(nexts)), span)
     try:
@@ -415,7 +416,7 @@ def test_lock_offsets_lie_apart_beyond_any_content_and_within_what_a_file_may_ha
 
 
 @given(headers)
-@settings(deadline=None, max_examples=50)
+@tries(50)
 def test_no_ring_that_a_machine_can_hold_reaches_the_lock_offsets(header):
     assume(header.segment_bytes <= 1 << 57)  # the widest address space there is
     assert header.segment_bytes < layout.DAEMON_LOCK_OFFSET

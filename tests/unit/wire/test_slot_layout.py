@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import msgpack
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire import slot_layout as layout
 from prefetchd.wire.errors import ProtocolError
@@ -36,6 +36,7 @@ from prefetchd.wire.slot_layout import (
     meta_length,
     place,
 )
+from tests.budgets import tries
 from tests.unit.wire.golden.examples import PAYLOAD_META, ROW_LAYOUT
 
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -67,7 +68,7 @@ def metas(draw: st.DrawFn) -> PayloadMeta:
 
 
 @given(metas())
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_storages_are_placed_in_order_aligned_and_apart_behind_the_meta(meta):
     end = meta.meta_bytes
     assert len(encode_meta(meta)) == end
@@ -79,7 +80,7 @@ def test_storages_are_placed_in_order_aligned_and_apart_behind_the_meta(meta):
 
 
 @given(sizes_and_kinds, st.binary(max_size=50))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_placing_keeps_sizes_kinds_and_skeleton(sizes, skeleton):
     meta = place(sizes, (), skeleton)
     assert [(entry.storage_bytes, entry.kind) for entry in meta.storages] == sizes
@@ -87,14 +88,14 @@ def test_placing_keeps_sizes_kinds_and_skeleton(sizes, skeleton):
 
 
 @given(st.integers(0, 1 << 60))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_aligned_is_the_next_place_where_a_storage_may_begin(offset):
     assert aligned(offset) % STORAGE_ALIGNMENT == 0
     assert 0 <= aligned(offset) - offset < STORAGE_ALIGNMENT
 
 
 @given(metas(), st.binary(max_size=100))
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_a_meta_round_trips_whatever_follows_it(meta, rest):
     data = encode_meta(meta) + rest
     assert decode_meta(data) == meta
@@ -103,7 +104,7 @@ def test_a_meta_round_trips_whatever_follows_it(meta, rest):
 
 
 @given(st.lists(SIGNED, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=50)
+@tries(50)
 def test_strides_may_be_any_signed_number(strides):
     view = ViewEntry(0, 0, 0, (1,) * len(strides), tuple(strides))
     assert decode_meta(encode_meta(place([(8, TENSOR)], (view,), b""))).views == (view,)
@@ -221,7 +222,7 @@ def test_a_view_with_another_number_of_dimensions_is_refused(dimensions):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@tries(300)
 def test_a_damaged_meta_is_refused_or_has_its_storages_within_the_told_payload(data):
     damaged = bytearray(encode_meta(PAYLOAD_META))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -237,7 +238,7 @@ def test_a_damaged_meta_is_refused_or_has_its_storages_within_the_told_payload(d
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_random_bytes_are_no_meta(data):
     with pytest.raises(ProtocolError):
         decode_meta(data)
@@ -282,13 +283,13 @@ row_layouts = st.builds(
 
 
 @given(row_layouts)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_a_row_layout_round_trips(rows):
     assert decode_row_layout(encode_row_layout(rows)) == rows
 
 
 @given(row_layouts, st.data())
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_a_smaller_batch_keeps_its_storages_where_they_are_and_ends_earlier(rows, data):
     fewer = data.draw(st.integers(1, rows.rows))
     full, meta = rows.meta, rows.meta_for(fewer)
@@ -362,7 +363,7 @@ def test_a_row_layout_of_no_rows_is_refused(rows):
 
 
 @given(st.binary(max_size=100))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_random_bytes_are_no_row_layout(data):
     with pytest.raises(ProtocolError):
         decode_row_layout(data)

@@ -7,7 +7,7 @@ import dataclasses
 import hypothesis.strategies as st
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.stream_spec import (
@@ -24,6 +24,7 @@ from prefetchd.wire.stream_spec import (
     decode_spec,
     encode_spec,
 )
+from tests.budgets import tries
 from tests.unit.wire.golden.examples import BARE_SPEC, FINGERPRINT, SPEC
 
 FIELDS = [field.name for field in dataclasses.fields(StreamSpec)]
@@ -59,6 +60,7 @@ def specs(draw: st.DrawFn) -> StreamSpec:
         high_watermark=high,
         lookback=draw(COUNT),
         workers=draw(COUNT),
+        dealt=draw(st.booleans()),
         timeout_s=draw(st.floats(0, 1e12)),
         store=store,
         directory="" if store == "shm" else draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=600)),
@@ -67,7 +69,7 @@ def specs(draw: st.DrawFn) -> StreamSpec:
 
 
 @given(specs())
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_a_spec_round_trips(spec):
     assert decode_spec(encode_spec(spec)) == spec
 
@@ -104,7 +106,7 @@ bad_fields = pytest.mark.parametrize(
 
 
 def test_every_field_that_can_be_bad_is_tried():
-    assert set(FIELDS) - set(BAD) == {"drop_last", "drop_uneven", "equal_epochs"}
+    assert set(FIELDS) - set(BAD) == {"drop_last", "drop_uneven", "equal_epochs", "dealt"}
 
 
 @bad_fields
@@ -219,14 +221,14 @@ def test_damaged_bytes_are_refused(data):
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_random_bytes_are_no_spec(data):
     with pytest.raises(ProtocolError):
         decode_spec(data)
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@tries(200)
 def test_a_damaged_spec_is_a_spec_or_a_protocol_error(data):
     damaged = bytearray(encode_spec(SPEC))
     for _ in range(data.draw(st.integers(1, 4))):

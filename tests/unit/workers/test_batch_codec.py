@@ -18,12 +18,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from prefetchd_client.tensors import BatchReader
 
 from prefetchd.wire.errors import RemoteError
 from prefetchd.wire.slot_layout import DTYPES
 from prefetchd.workers.batch_codec import SMALLEST_BUFFER_BYTES, encode_batch
+from tests.budgets import tries
 from tests.unit.workers.comparing import by_codec, differences
 
 
@@ -95,7 +96,7 @@ def test_strides_survive(tensor):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_any_views_of_one_storage_survive_and_stay_views(data):
     base = torch.arange(64, dtype=data.draw(st.sampled_from([torch.int16, torch.float64, torch.uint8])))
     views = []
@@ -314,7 +315,7 @@ nested = st.recursive(
 
 
 @given(nested)
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_nested_structures(batch):
     assert_survives(batch)
 

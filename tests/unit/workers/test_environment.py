@@ -9,7 +9,7 @@ import sys
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.wire.program_layout import Environment, encode_environment
 from prefetchd.workers.environment import (
@@ -20,6 +20,9 @@ from prefetchd.workers.environment import (
     variables_at_start,
     variables_for_workers,
 )
+from tests.budgets import tries
+
+pytestmark = pytest.mark.executed
 
 
 def environment(**changes: object) -> Environment:
@@ -31,7 +34,7 @@ names = st.binary(min_size=1, max_size=12).filter(lambda name: b"=" not in name 
 
 
 @given(st.dictionaries(names | st.sampled_from([*DENIED, *THREADS]), st.binary(max_size=5)))
-@settings(deadline=None, max_examples=100)
+@tries(100)
 def test_the_trainers_variables_come_along_but_for_those_that_are_set_here(variables):
     found = variables_for_workers(environment(variables=variables))
     assert not set(found) & set(DENIED)
@@ -77,6 +80,7 @@ def test_what_an_interpreter_reads_when_it_starts_is_there_when_it_starts():
         ({"executable": b"/other/python"}, False),
         ({"sys_path": ("/b", "/a")}, False),
         ({"preload": ("torch",)}, True),
+        ({"authkey": b"of another process"}, True),
     ],
     ids=str,
 )

@@ -37,6 +37,14 @@ def group(request, tmp_path):
     return Group(tmp_path, *request.param)
 
 
+def test_new_kills_are_noticed_once(group):
+    kills = group.watched()
+    assert not kills.look(1.0)
+    group.kill(2)
+    assert kills.look(2.0)
+    assert not kills.look(3.0)
+
+
 def test_each_kill_explains_one_death(group):
     group.kill(4)
     kills = group.watched()

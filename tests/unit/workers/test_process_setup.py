@@ -15,7 +15,6 @@ from prefetchd.workers.process_setup import (
     leave_signals_to_daemon,
     name_process,
     send_output_to,
-    thread_count,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -73,25 +72,27 @@ def test_output_goes_to_the_pipe_line_by_line_and_input_is_empty():
     assert in_child(act) == b"printed\ncomplained\nby descriptor\ninput: 0 bytes\n"
 
 
-def test_threads_are_counted_that_no_python_object_knows_of():
+def test_threads_are_named_that_no_python_object_knows_of_but_for_those_that_are_forked_well():
     code = """
-import ctypes, threading
-from prefetchd.workers.process_setup import thread_count
-counts = [thread_count()]
+import ctypes, os, threading
+from prefetchd.workers.process_setup import unforkable_threads
+found = [unforkable_threads()]
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-counts.append(thread_count())
+found.append(unforkable_threads())
 libc = ctypes.CDLL(None)
-entry = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-handle = ctypes.c_ulong()
-libc.pthread_create(ctypes.byref(handle), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
-counts.append(thread_count())
-print(counts)
+for name in (b"native", b"jemalloc_bg_thd"):
+    handle = ctypes.c_ulong()
+    libc.pthread_create(ctypes.byref(handle), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+    libc.pthread_setname_np(handle, name)
+    found.append(unforkable_threads())
+print(found)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout == "[1, 2, 3]\n"
-    assert thread_count() >= 1
+    alone, python, *native = eval(done.stdout)
+    assert (alone, len(python)) == ([], 1)
+    assert native == [[*python, "native"] if python < ["native"] else ["native", *python]] * 2
 
 
 PARENT = """

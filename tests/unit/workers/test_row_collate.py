@@ -12,11 +12,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch.utils.data import default_collate
 
 from prefetchd.wire.slot_layout import DTYPES
 from prefetchd.workers.row_collate import Deviation, plan_rows
+from tests.budgets import tries
 from tests.unit.workers.comparing import by_rows, differences
 
 TORCH_DTYPES = [getattr(torch, name) for name in DTYPES]
@@ -184,7 +185,7 @@ def structures() -> st.SearchStrategy[Any]:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @given(structures(), st.integers(1, 6), st.integers(0, 3))
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_any_structure(make, rows, missing):
     """Full batches and short ones, whatever the stream's first sample held."""
     samples = [make(seed) for seed in range(10, 10 + max(1, rows - missing))]
@@ -339,7 +340,7 @@ class Unwilling:
 
 
 @given(st.sampled_from(list(ODD_ONES)), st.booleans(), st.integers(0, 3))
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_odd_ones_are_never_written_wrong(name, swapped, place):
     """Whichever of the two the stream began with: the same batch as default_collate makes, or a Deviation."""
     usual, odd = ODD_ONES[name][::-1] if swapped else ODD_ONES[name]

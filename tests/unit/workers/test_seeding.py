@@ -10,10 +10,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from prefetchd.workers import seeding
 from prefetchd.workers.seeding import NUMPY, RANDOM, SampleSeeder, hook_state_readers
+from tests.budgets import tries
 
 SEEDS = st.integers(0, (1 << 63) - 1)
 TRIAL = 3
@@ -172,7 +173,7 @@ def test_the_first_draw_after_any_number_of_samples_that_drew_nothing(name, lazy
     st.integers(0, TRIAL + 1),
     st.lists(SEEDS, max_size=2),
 )
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_any_samples_in_any_order(plan, quiet, batch_seeds):
     """Some that draw nothing, then any; a batch is seeded now and then."""
     samples = [(seed, Sample(names, raises=raises), k) for k, (seed, names, raises) in enumerate(plan)]

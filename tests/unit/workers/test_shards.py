@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch.utils.data import IterableDataset, get_worker_info
 
 from prefetchd.plan.shard_plan import ShardPlan
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.note import ITERATING, NoteWriter
-from prefetchd.workers.program import Program
+from prefetchd.workers.program import MOST_COPIED_BYTES, Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import KEPT_WALKS, NoSuchBatch, Shards
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError
+from tests.budgets import tries
 from tests.scenario.oracle import GAMMA, derive, finalise, seed_all
 
 SHARD = 7
@@ -105,7 +107,7 @@ def test_generators_begin_with_the_documented_seeds():
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=150)
+@tries(150)
 def test_in_whatever_order_batches_are_asked_for_they_are_the_same(lengths, asked, drop_last):
     bad = ((0, 4), (1, 0))
     found = Made(lengths, bad, drop_last=drop_last)
@@ -212,3 +214,35 @@ def test_no_state_where_there_is_none():
     ended = Made([2], kind=Stateful)
     ended(0)
     assert ended.shards.state is None, "its end is found at once"
+
+
+class Locked(Noted):
+    def __init__(self, lengths, bad) -> None:
+        super().__init__(lengths, bad)
+        self.lock = threading.Lock()
+
+
+class Large(Noted):
+    def __init__(self, lengths, bad) -> None:
+        super().__init__(lengths, bad)
+        self.rows = np.zeros(MOST_COPIED_BYTES, np.uint8)
+
+
+@pytest.mark.parametrize("kind", [Locked, Large])
+def test_what_is_not_copied_in_a_fork_is_walked_once(kind):
+    made = Made([7, 7], kind=kind)
+    made.program.once = True
+    in_turn = [made(0), made(2)]
+    assert made.shards._walks[0][0].info.dataset is made.program.dataset
+    for step, epoch in ((1, 0), (0, 1), (0, 0)):
+        with pytest.raises(ProgramSpentError):
+            made(step, epoch)
+    # What was refused has done no harm.
+    in_turn.append(made(4))
+    alone = Made([7, 7])
+    assert in_turn == [alone(0), alone(2), alone(4)]
+
+
+def test_without_workers_what_cannot_be_copied_is_walked_itself():
+    made = Made([7], kind=Locked)
+    assert made(0) == Made([7])(0)

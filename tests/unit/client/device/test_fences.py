@@ -31,7 +31,7 @@ def device():
 
 @pytest.fixture
 def fences(device):
-    return Fences(device, MOST)
+    return Fences(device, lambda: MOST)
 
 
 def batches(*slots: int) -> deque[tuple[int, int, int]]:

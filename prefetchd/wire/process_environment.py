@@ -24,7 +24,15 @@ def current_environment() -> Environment:
         directory=os.getcwdb(),
         variables=dict(os.environb),
         preload=tuple(name for name in PRELOADED if name in sys.modules),
+        authkey=_authkey(),
     )
+
+
+def _authkey() -> bytes:
+    """Of this process, if it may have a multiprocessing.Manager."""
+    if "multiprocessing.managers" not in sys.modules:
+        return b""
+    return bytes(sys.modules["multiprocessing.process"].current_process().authkey)
 
 
 def tell_surroundings(fd: int) -> None:

@@ -1,0 +1,1 @@
+"""`prefetchd doctor --script`: somebody's script, whose loaders are run both ways."""

@@ -1,0 +1,141 @@
+"""A daemon that detaches itself from whoever starts it: `prefetchd run --detach`, and what loaders start.
+
+Loaders run this module by itself, as a first batch waits for it: the library of the command line would take a quarter
+of the time that the daemon takes.
+
+    python -m prefetchd.cli.detached SOCKET IDLE_EXIT_S [CONFIG] [< ENVIRONMENT]
+
+ENVIRONMENT, a file, is that of a loader which is about to be made (messages.Surroundings).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+from prefetchd.daemon.config import NO_CONFIG
+from prefetchd.daemon.engine.engine import Limits
+from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.wire.errors import DaemonUnavailableError, PrefetchdError
+from prefetchd.wire.runtime_paths import CONFIG_VARIABLE, METRICS_VARIABLE, RuntimePaths, runtime_paths
+from prefetchd.workers.cpu_limits import usable_cpus
+
+STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
+NICE, LINGER_CRASH_S, LINGER_CLEAN_S = 5, 600.0, 60.0
+
+Number = TypeVar("Number", int, float)
+
+
+def first_chosen(*choices: Number | None) -> Number:
+    """The first that somebody has chosen; the last one is always there."""
+    return next(each for each in choices if each is not None)
+
+
+def metrics_address(address: str | None) -> str | None:
+    """Where metrics are answered, as a daemon can use it that is in another directory; None: nowhere."""
+    if address and address.startswith("unix:"):
+        return f"unix:{os.path.abspath(address[5:])}"
+    return address or None
+
+
+def use_all_cpus() -> None:
+    """A trainer that starts a daemon may be bound to a few CPUs; its loading should not be."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def run_detached(paths: RuntimePaths, options: Options) -> bool:
+    """Returns once a daemon serves the socket: False when it is another one. Raises DaemonUnavailableError with what
+    the daemon said."""
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        os.close(told)
+        os._exit(_be_detached(paths, options, tell))
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        said = pipe.read()
+    if said not in (STARTED, ALREADY_RUNNING):
+        raise DaemonUnavailableError(
+            said.removeprefix(FAILED).decode("utf-8", "replace") or f"it died; see {paths.log}"
+        )
+    return said == STARTED
+
+
+def _be_detached(paths: RuntimePaths, options: Options, tell: int) -> int:
+    os.setsid()
+    # Nothing of whoever started us may be kept open or busy: not a shell's pipes and locks, not a mounted directory.
+    os.chdir("/")
+    os.closerange(3, tell)
+    os.closerange(tell + 1, os.sysconf("SC_OPEN_MAX"))
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+    def say(what: bytes) -> None:
+        os.write(tell, what)
+        os.close(tell)
+
+    try:
+        if not run_daemon(paths, options, lambda: say(STARTED)):
+            say(ALREADY_RUNNING)
+    except (PrefetchdError, OSError) as error:
+        say(FAILED + str(error).encode())
+        return 1
+    finally:
+        sys.stdout.flush()
+    return 0
+
+
+def _from_stdin() -> bytes:
+    """All of it, if it is a file; of anything else nothing is read."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.fstat(0).st_mode):
+            return os.pread(0, os.fstat(0).st_size, 0)
+    return b""
+
+
+def main(socket: str, idle_exit_s: str, config: str = "") -> int:
+    """The exit code: 0 when a daemon serves the socket now; else 1, and why on stdout."""
+    try:
+        use_all_cpus()
+        paths = runtime_paths(socket)
+        found = NO_CONFIG
+        config = config or os.environ.get(CONFIG_VARIABLE, "")
+        if config:
+            from prefetchd.daemon.config_file import read_config
+
+            found = read_config(Path(config))
+        settings = found.daemon
+        options = Options(
+            Limits(
+                settings.workers or 0,
+                usable_cpus(),
+                first_chosen(settings.linger_clean_s, LINGER_CLEAN_S),
+                first_chosen(settings.linger_s, LINGER_CRASH_S),
+            ),
+            nice=first_chosen(settings.nice, NICE),
+            memory_bytes=settings.memory_bytes,
+            linger_bytes=settings.linger_bytes,
+            idle_exit_s=float(idle_exit_s),
+            log_file=paths.log,
+            metrics=metrics_address(os.environ.get(METRICS_VARIABLE)),
+            config=found,
+            config_file=Path(os.path.abspath(config)) if config else None,
+            environment=_from_stdin(),
+        )
+        run_detached(paths, options)
+    except PrefetchdError as error:
+        print(f"prefetchd: {error}")
+        return 1
+    # Whoever started us waits for our end: nothing here needs to be taken down.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""Which stream a trainer may have, of those there are: by its name, and by what it is of. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from prefetchd.daemon.engine.stream import StreamState
+from prefetchd.wire.errors import CallerError
+from prefetchd.wire.messages import Hello
+from prefetchd.wire.stream_spec import StreamSpec
+
+_DEFAULT_NAME = re.compile("(.+):[0-9]+((?:@[0-9]+)?)")
+"""Script, ordinal of its loader, rank."""
+
+
+def attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
+    """The stream that is asked for by its name alone. Raises CallerError."""
+    found = by_name.get(hello.stream)
+    if found is not None and (found.offering.shareable or found.awaits(hello)):
+        return found
+    shared = ", ".join(sorted(repr(name) for name, each in by_name.items() if each.offering.shareable)) or "none"
+    raise CallerError(f"no stream {hello.stream!r} to attach to; there are: {shared}. Declare it in the configuration")
+
+
+def is_taken(found: StreamState, hello: Hello) -> bool:
+    """True when who asks cannot have that stream's name: a process consumes it that shares it with nobody, or it may be
+    what is asked for, and is not given up before that is known. A process that makes its loaders anew gives up what it
+    has left behind."""
+    if found.in_use:
+        return not (hello.shared and found.offering.shareable)
+    return not hello.fingerprint and not hello.fresh and found.left_by != hello.pid
+
+
+def related(by_name: Mapping[str, StreamState], name: str) -> list[str]:
+    """Names of streams that may be what a loader asks for which did not name its stream: this name, or another one that
+    a loader of the same script may have got, on the same rank. This one first."""
+    default = _DEFAULT_NAME.fullmatch(name)
+    base = f"{re.escape(default[1])}:[0-9]+{re.escape(default[2])}" if default is not None else re.escape(name)
+    pattern = re.compile(f"{base}(#[0-9]+)?")
+    names = [each for each in by_name if pattern.fullmatch(each)]
+    return sorted(names, key=lambda each: (each.split("#")[0] != name, len(each), each))
+
+
+def left_by_another(by_name: Mapping[str, StreamState], spec: StreamSpec) -> StreamState | None:
+    """What nobody consumes and can serve a loader that did not name its stream: which of its script's loaders, or of
+    the processes that run it, comes first may differ from run to run."""
+    for name in related(by_name, spec.name):
+        stream = by_name[name]
+        if not stream.in_use and not difference(stream, spec):
+            return stream
+    return None
+
+
+def difference(stream: StreamState, spec: StreamSpec) -> str:
+    """Why `stream` cannot serve who asks for `spec`; empty when it can."""
+    if stream.failure is not None:
+        return "it has failed"
+    if not (stream.spec.is_identified and spec.is_identified):
+        return "not known what it is of"
+    for name, told in (
+        ("fingerprint", "another fingerprint"),
+        ("buffer_bytes", "another buffer="),
+        ("buffer_batches", "another buffer="),
+        ("minimum_slots", "another device="),
+        ("store", "another store"),
+        ("directory", "another directory of its store"),
+    ):
+        if getattr(stream.spec, name) != getattr(spec, name):
+            return told
+    return ""

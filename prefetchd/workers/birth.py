@@ -1,0 +1,117 @@
+"""What a forked zygote begins with, and how it leaves the trainer that it was forked from."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from prefetchd.wire.messages import Identified, Message
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers import class_names, detaching
+from prefetchd.workers.environment import restrict
+from prefetchd.workers.process_setup import leave_signals_to_daemon, limit_threads, name_process
+from prefetchd.workers.program import Program
+from prefetchd.workers.seeding import StateReaders, hook_state_readers
+
+# What its own forked children do is not for others to call.
+_multiprocessing: Any = importlib.import_module("multiprocessing.util")
+
+
+class ProgramWork(Protocol):
+    """What the client knows to do with a program and workers do not. Each call may take long, and is made in a process
+    of its own."""
+
+    def identify(self) -> Identified: ...
+
+    def write(self, limit_bytes: int) -> tuple[Message, list[int]]:
+        """The answer to WriteProgram, with the descriptors that go with it: TooLarge for a program of more than
+        `limit_bytes`. Raises UnpicklableError, NoSpaceError."""
+
+
+class DaemonSearch(Protocol):
+    """The way to a daemon where none has answered yet."""
+
+    @property
+    def pause_s(self) -> float: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Those that it needs."""
+
+    def step(self) -> socket.socket | None:
+        """A connection, or None: not yet, or never if `error` says so. Does not block."""
+
+    def close(self) -> None: ...
+
+
+def _nothing() -> None:
+    """The client has nothing to prepare."""
+
+
+@dataclasses.dataclass
+class Birth:
+    """What a fork of the trainer begins with: descriptors, and the trainer's own objects. `trainer` is its pidfd;
+    `mark` is RuntimePaths.process_mark, and `prepare` what the client wants done before anything is asked of the
+    program.
+
+    With a `search` no daemon has answered yet. The one that is found is introduced to the trainer: `session` is its end
+    of a connection that the trainer talks into already.
+    """
+
+    spec: StreamSpec
+    program: Program
+    work: ProgramWork
+    control: socket.socket
+    owner: socket.socket
+    output: int
+    trainer: int
+    search: DaemonSearch | None = None
+    session: socket.socket | None = None
+    state_readers: StateReaders = ()
+    mark: str = "prefetchd"
+    prepare: Callable[[], None] = _nothing
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Those that stay open."""
+        sockets = [each.fileno() for each in (self.control, self.owner, self.session) if each is not None]
+        searching = self.search.descriptors if self.search is not None else []
+        return [*sockets, *searching, self.output, self.trainer]
+
+
+def leave_trainer(birth: Birth) -> None:
+    """Gives up what is the trainer's, and becomes a process of the daemon's."""
+    collects = gc.isenabled()
+    gc.disable()
+    name_process("prefetchd-zyg")
+    detaching.leave_session()
+    detaching.reset_signals()
+    leave_signals_to_daemon()
+    # What the trainer wanted done at its own end.
+    _multiprocessing._finalizer_registry.clear()
+    program = birth.program
+    parts = (program.dataset, program.collate_fn, program.worker_init_fn, program.index_sampler)
+    detaching.give_up_descriptors(birth.descriptors, parts)
+    detaching.unmap_devices()
+    detaching.redirect_output(birth.output)
+    os.close(birth.output)
+    restrict(os.environb)
+    limit_threads()
+    hook_state_readers(birth.state_readers)
+    # All that is forked from here on has it: by that others know whose these processes are, which have the trainer's
+    # command line.
+    os.memfd_create(birth.mark, os.MFD_CLOEXEC)
+    birth.prepare()
+    # What there is by now is never looked through again: that would copy all pages that have objects.
+    gc.freeze()
+    class_names.inherit()
+    if collects:
+        gc.enable()

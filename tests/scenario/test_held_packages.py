@@ -1,0 +1,115 @@
+"""Datasets of packages that start threads when they are imported, hold open files or draw numbers of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+HEAD = """
+import sys, threading, torch
+from prefetchd_client import PrefetchLoader
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self, held, read):
+        self.held, self.read = held, read
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return self.read(self.held, index)
+
+def batches(loader):
+    return [batch.tolist() if hasattr(batch, "tolist") else {key: value.tolist() for key, value in batch.items()}
+            for batch in loader]
+"""
+
+SAME = """
+expected = batches(DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork"))
+with PrefetchLoader(data, batch_size=4, num_workers=2, buffer=6) as loader:
+    assert batches(loader) == expected
+    assert batches(loader) == expected
+print("same")
+"""
+
+HOLD = {
+    "pyarrow": """
+import pyarrow
+table = pyarrow.table({"x": list(range(24))})
+data = Rows(table, lambda table, index: table.column("x")[index].as_py())
+""",
+    "pandas": """
+import pandas
+frame = pandas.DataFrame({"x": range(24), "y": [f"text {each}" for each in range(24)]})
+data = Rows(frame, lambda frame, index: int(frame.iloc[index].x) + len(frame.iloc[index].y))
+""",
+    "datasets": """
+import datasets
+columns = {"x": list(range(24)), "y": [[each, -each] for each in range(24)]}
+data = datasets.Dataset.from_dict(columns).with_format("torch")
+data[0]
+""",
+    "h5py": """
+import h5py, numpy
+with h5py.File(sys.argv[1] + "/rows.h5", "w") as file:
+    file["x"] = numpy.arange(24) * 3
+data = Rows(h5py.File(sys.argv[1] + "/rows.h5", "r"), lambda file, index: int(file["x"][index]))
+data[0]
+""",
+    "lmdb": """
+import lmdb
+with lmdb.open(sys.argv[1] + "/rows.lmdb") as environment, environment.begin(write=True) as transaction:
+    for each in range(24):
+        transaction.put(str(each).encode(), bytes([each]))
+environment = lmdb.open(sys.argv[1] + "/rows.lmdb", readonly=True, lock=False)
+data = Rows(environment.begin(), lambda transaction, index: transaction.get(str(index).encode())[0])
+data[0]
+""",
+}
+
+DRAW = """
+import monai.data, monai.transforms as t, numpy
+steps = t.Compose([t.RandFlip(0.5, spatial_axis=0), t.RandGaussianNoise(prob=1.0), t.RandScaleIntensity(0.5, prob=0.7)])
+rows = [numpy.full((1, 4, 4), each, numpy.float32) for each in range(24)]
+found = []
+for workers in (1, 2):
+    data = monai.data.Dataset(rows, steps)
+    with PrefetchLoader(data, batch_size=4, num_workers=workers, buffer=6, seed=5, fresh=True) as loader:
+        found.append([[torch.as_tensor(batch).tolist() for batch in loader] for _ in range(2)])
+assert found[0] == found[1]
+assert found[0][0] != found[0][1]
+print("same")
+"""
+
+
+def run(daemon, code, directory):
+    """What it said on stderr; none of it may be about workers that could not be forked."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", HEAD + code, str(directory)],
+        env=daemon.environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.stdout == "same\n", done.stderr[-3000:]
+    return done.stderr
+
+
+@pytest.mark.parametrize("package", HOLD)
+def test_its_datasets_give_the_same_and_workers_are_forked(shared_daemon, tmp_path, package):
+    _need(package)
+    assert "interpreter of its own" not in run(shared_daemon, HOLD[package] + SAME, tmp_path)
+
+
+def test_monai_draws_the_same_with_any_number_of_workers(shared_daemon, tmp_path):
+    _need("monai")
+    run(shared_daemon, DRAW, tmp_path)
+
+
+def _need(package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")

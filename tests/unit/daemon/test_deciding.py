@@ -1,0 +1,54 @@
+"""Trainers that wait for a fingerprint before they can have a stream."""
+
+from __future__ import annotations
+
+from prefetchd.wire.messages import Deciding, WaitNamed
+from prefetchd.wire.stream_spec import StreamSpec
+from tests.property.world import World
+
+SPEC = StreamSpec("0" * 32, 0, "sequential", 13, 3)
+
+
+def left_behind(name: str = "s") -> World:
+    """A ring without a trainer."""
+    world = World(workers=2, slots=4)
+    trainer = world.join(SPEC, name, shared=True, forks=True)
+    trainer.place(1, 0, 0, True)
+    world.settle()
+    world.kill(trainer)
+    world.settle()
+    return world
+
+
+def test_one_that_shares_a_stream_by_its_name_waits_however_long_it_takes_and_hears_of_it():
+    """Found as a constructor that raised "the daemon has not answered for 60 s" while a fingerprint was being taken."""
+    world = left_behind()
+    trainer = world.join(SPEC, shared=True, forks=True)
+    assert trainer.told_to_wait == [Deciding()]
+    silent_s, longest_s = 0.0, 0.0
+    for _ in range(600):
+        before = len(trainer.told_to_wait)
+        world.now += 0.25
+        world.tick()
+        silent_s = silent_s + 0.25 if len(trainer.told_to_wait) == before else 0.0
+        longest_s = max(longest_s, silent_s)
+    assert longest_s < 10
+    said = [each.text for each in trainer.told_to_wait if isinstance(each, WaitNamed)]
+    assert ["60 s" in said[0], "90 s" in said[1], "120 s" in said[2], "150 s" in said[3]] == [True] * 4
+    assert "stream 's' has batches" in said[0]
+    assert "without stream=" in said[0]
+    world.settle()
+    assert trainer.stream_name == "s"
+    trainer.place(1, 0, 0, False)
+    world.run()
+    assert trainer.can_next(1), "it has what was there"
+
+
+def test_one_that_does_not_name_its_stream_waits_a_moment_and_hears_nothing():
+    world = left_behind()
+    trainer = world.join(SPEC, forks=True)
+    for _ in range(20):
+        world.now += 0.25
+        world.tick()
+    assert trainer.told_to_wait == [Deciding()]
+    assert trainer.stream_name == "s", "its process has left that itself, and gives it up"

@@ -1,0 +1,173 @@
+"""What a fork gives up: each test does so in a fork of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import sys
+
+import pytest
+
+from prefetchd.workers import detaching
+from tests.scenario.forked import forked, told_by
+
+
+def in_a_fork(work) -> str:
+    """What work() gives there, as text. It is told by a file: pipes are what the work gives up."""
+    told = os.memfd_create("told")
+    told_by(forked(lambda: os.write(told, str(work()).encode())))
+    with os.fdopen(told, "rb") as file:
+        file.seek(0)
+        return file.read().decode()
+
+
+def path_of(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Descriptors by name."""
+    ours, theirs = socket.socketpair()
+    listening = socket.create_server(("127.0.0.1", 0))
+    reading, writing = os.pipe()
+    terminal, its_end = os.openpty()
+    regular = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    memory = os.memfd_create("memory")
+    directory = os.open(tmp_path, os.O_RDONLY)
+    zero = os.open("/dev/zero", os.O_RDONLY)
+    found = {
+        "socket": ours.detach(),
+        "other socket": theirs.detach(),
+        "port": listening.detach(),
+        "pipe": reading,
+        "other pipe": writing,
+        "terminal": terminal,
+        "other terminal": its_end,
+        "event": os.eventfd(0) if hasattr(os, "eventfd") else os.pidfd_open(os.getpid()),
+        "file": regular,
+        "memory": memory,
+        "directory": directory,
+        "zero": zero,
+    }
+    yield found
+    for fd in found.values():
+        os.close(fd)
+
+
+def test_what_others_would_miss_goes_and_its_number_is_nobody_elses(opened):
+    before = {name: path_of(fd) for name, fd in opened.items()}
+
+    def look():
+        detaching.give_up_descriptors([opened["other socket"]])
+        return {name for name, fd in opened.items() if path_of(fd) == "/dev/null"} ^ {
+            name for name, fd in opened.items() if path_of(fd) != before[name]
+        }, sorted(name for name, fd in opened.items() if path_of(fd) == "/dev/null")
+
+    went = ["event", "other pipe", "other terminal", "pipe", "port", "socket", "terminal"]
+    assert in_a_fork(look) == str((set(), went))
+
+
+def test_what_the_program_holds_stays(opened):
+    held = socket.socket(fileno=os.dup(opened["port"]))
+    file = os.fdopen(os.dup(opened["pipe"]))
+
+    def look():
+        detaching.give_up_descriptors([], [{"served": [held], "read": file}])
+        return path_of(held.fileno())[:6], path_of(file.fileno())[:5], path_of(opened["port"])
+
+    with held, file:
+        assert in_a_fork(look) == str(("socket", "pipe:", "/dev/null"))
+
+
+def test_nothing_is_looked_through_where_there_is_nothing_to_decide(opened, monkeypatch):
+    """A dataset of many small objects is not gone through before the first batch without a reason."""
+    looked: list[object] = []
+    monkeypatch.setattr(detaching, "own_handles", lambda *given: looked.append(given) or set())
+
+    def look():
+        detaching.give_up_descriptors(range(1000), ["the program"])
+        before = len(looked)
+        detaching.give_up_descriptors([], ["the program"])
+        return before, len(looked)
+
+    assert in_a_fork(look) == "(0, 1)"
+
+
+def test_mappings_of_devices_go():
+    def look():
+        with open("/dev/zero", "r+b") as device:
+            mapped, other = (mmap.mmap(device.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE) for _ in range(2))
+        detaching.unmap_devices(rb"/dev/nothing")
+        before = mappings_of("/dev/zero")
+        assert mapped[:1] + other[:1] == bytes(2)
+        detaching.unmap_devices(rb"/dev/(?:null|zer)")
+        return before > 0, mappings_of("/dev/zero")
+
+    assert in_a_fork(look) == "(True, 0)"
+
+
+def mappings_of(path: str) -> int:
+    with open("/proc/self/maps") as maps:
+        return maps.read().count(path)
+
+
+def test_no_handler_timer_or_mask_of_the_trainers_is_left():
+    def handler(*_):
+        raise AssertionError("the trainer's")
+
+    def look():
+        signal.signal(signal.SIGUSR1, handler)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        detaching.reset_signals()
+        names = ("SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGCHLD")
+        return [signal.getsignal(getattr(signal, name)).name for name in names], signal.pthread_sigmask(
+            signal.SIG_BLOCK, []
+        )
+
+    # Timers no fork has.
+    signal.setitimer(signal.ITIMER_PROF, 1000)
+    try:
+        expected = ["SIG_DFL", "SIG_IGN", "SIG_IGN", "SIG_DFL", "SIG_DFL"]
+        assert in_a_fork(look) == str((expected, set()))
+        assert in_a_fork(lambda: signal.getitimer(signal.ITIMER_PROF)) == "(0.0, 0.0)"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def test_the_trainers_session_and_terminal_are_left():
+    def look():
+        detaching.leave_session()
+        return os.getsid(0) == os.getpid() == os.getpgrp()
+
+    assert in_a_fork(look) == "True"
+
+
+class NoStream:
+    """In stdout's place, and of the user's own making."""
+
+    @property
+    def __class__(self):
+        raise LookupError("it is not there")
+
+    def __getattr__(self, name):
+        raise LookupError(name)
+
+
+def test_output_goes_to_the_pipe_whatever_stands_in_its_place():
+    def look():
+        reading, writing = os.pipe()
+        sys.stdout = NoStream()
+        detaching.redirect_output(writing)
+        print("a line")
+        ctypes.CDLL(None).puts(b"from C")
+        ctypes.CDLL(None).fflush(None)
+        os.close(writing)
+        return os.read(reading, 100), os.read(0, 1)
+
+    assert in_a_fork(look) == str((b"a line\nfrom C\n", b""))
