@@ -43,6 +43,7 @@ ASKED_OFTEN = 3
 
 _owner = os.getpid()
 _servers: dict[frozenset[tuple[str, str]], _Server] = {}
+"""The one that was asked last is the last."""
 _asked: Counter[frozenset[tuple[str, str]]] = Counter()
 
 
@@ -73,13 +74,17 @@ def _fork_or_execute(*arguments: Any) -> int:
         return int(execute(*arguments))
     variables = asked[0]["variables"]
     key = frozenset(at_start(variables).items())
-    found = _servers.get(key)
+    found = _servers.pop(key, None)
     if found is None:
         _asked[key] += 1
         is_first = not _servers and key == frozenset(at_start(os.environ).items())
-        if len(_servers) == MOST_SERVERS or not (is_first or _asked[key] >= ASKED_OFTEN):
+        if not is_first and _asked[key] < ASKED_OFTEN:
             return int(execute(*arguments))
-        found = _servers[key] = _Server(variables)
+        _asked[key] = 0
+        if len(_servers) == MOST_SERVERS:
+            _servers.pop(next(iter(_servers))).close()
+        found = _Server(variables)
+    _servers[key] = found
     return found.fork(*asked)
 
 

@@ -203,7 +203,7 @@ def test_by_default_they_take_a_quarter_of_the_memory_that_there_is_without_them
         for number in range(5):
             with PrefetchLoader(Rows(8, 1 << 14), batch_size=4, buffer=4, stream=f"left{number}") as loader:
                 assert len(list(loader)) == 2
-        until(lambda: len(left()) < 3, "those before give way")
+        until(lambda: left() == ["left3", "left4"], "those before give way")
         print("left", *left())
         """,
         daemon.environment,

@@ -1,7 +1,8 @@
 """Two trainers of all kinds on one daemon: neither has less than nine tenths of a fair split of what it has alone.
 
 Counts are compared with counts of the same minute. A machine that has other work may spoil any of them: what holds in
-one of ROUNDS rounds was not the daemon's doing in the others; a trainer that starves does so in each.
+one of ROUNDS rounds was not the daemon's doing in the others; a trainer that starves does so in each. And where nobody
+is bound the kernel may keep three of four workers on one of two CPUs for a round: that evens out over several.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.conftest import daemon_aside
 from tests.scenario.racing_trainer import KINDS
 from tests.scenario.watching import stream_when
 
-ROUNDS = 4
+ROUNDS = 8
 FAIR = 0.9 / 2
 PAIRS = list(itertools.combinations_with_replacement(KINDS, 2))
 
@@ -107,9 +108,14 @@ def bound_pair(tmp_path_factory) -> Iterator[tuple[Trainer, Trainer]]:
             yield found
 
 
+def is_fair(beside: list[int], alone: list[int]) -> bool:
+    return all(count >= FAIR * most for count, most in zip(beside, alone))
+
+
 def each_has_a_fair_part(one: Trainer, other: Trainer, kinds: tuple[str, str]) -> None:
-    """In one of the rounds."""
+    """In one of the rounds, or in all so far together."""
     pair, found = [*zip((one, other), kinds)], []
+    all_alone, all_beside = [0, 0], [0, 0]
     for trainer, kind in pair:
         trainer.open(kind)
     for number in range(ROUNDS):
@@ -118,7 +124,9 @@ def each_has_a_fair_part(one: Trainer, other: Trainer, kinds: tuple[str, str]) -
                 (trainer.alone[kind],) = counts((trainer, kind))
         alone, beside = [trainer.alone[kind] for trainer, kind in pair], counts(*pair)
         found.append((alone, beside))
-        if all(count >= FAIR * most for count, most in zip(beside, alone)):
+        all_alone = [sum(both) for both in zip(all_alone, alone)]
+        all_beside = [sum(both) for both in zip(all_beside, beside)]
+        if is_fair(beside, alone) or is_fair(all_beside, all_alone):
             return
     raise AssertionError(f"batches of both, each alone and beside the other: {found}")
 

@@ -11,6 +11,8 @@ import sys
 import psutil
 import pytest
 
+from tests.forking.client import ASKED_OFTEN, forked_interpreters
+
 TELLS = """
 import json, os, sys, threading
 print(json.dumps({
@@ -26,6 +28,14 @@ def told(arguments, **options):
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, **options)
     assert not done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def is_asked_often():
+    """Packages that other modules' tests import change variables: then interpreters are executed at first."""
+    with forked_interpreters():
+        for _ in range(ASKED_OFTEN):
+            subprocess.run([sys.executable, "-c", ""], check=True)
 
 
 @pytest.mark.parametrize("as_what", ["-c", "-m", "script"])
