@@ -23,8 +23,8 @@ import numpy as np
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 BUFFERS = {"cheap": 64}
-"""In batches, by kind; else 8. While its trainer waits for a CPU, a ring of cheap batches is not to be full at once: the
-other one rightly gets the worker then, for a whole task."""
+"""In batches, by kind; else 8. While its trainer waits for a CPU, a ring of cheap batches is not to be full at once:
+the other one rightly gets the worker then, for a whole task."""
 SETTLE_S = 0.4
 LONG_S = 0.06
 """Longer than what a worker has in its queue beside another task."""
