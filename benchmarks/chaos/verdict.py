@@ -105,6 +105,8 @@ class Trail:
         """When a loader of it was closed in order."""
         self.yields: dict[Position, list[float]] = {}
         """When a position was yielded."""
+        self.stood: list[tuple[float, Position]] = []
+        """When it came to a position, and to which: by a batch, or by the end of an epoch or a break."""
         self._path = path
         self._oracle = oracle
         self._offset = 0
@@ -159,6 +161,7 @@ class Trail:
         if told != expected:
             self._blame("lost" if told > expected else "repeated", f"the next epoch is {told}; {expected} was to come")
         self._expected = told
+        self.stood.append((line["at"], told))
 
     def _batch(self, line: dict[str, Any]) -> None:
         self.batches += 1
@@ -175,6 +178,7 @@ class Trail:
             kind = "torn" if is_ is None else "reordered"
             self._blame(kind, f"told as {told}, with the content of {is_ or 'no batch at all'}")
         self._expected = (epoch, after)
+        self.stood.append((line["at"], self._expected))
         self.yields.setdefault(told, []).append(line["at"])
 
     def made_room(self, position: Position, since_s: float, until_s: float) -> bool:
@@ -187,9 +191,9 @@ class Trail:
         )
 
     def made_for_another(self, position: Position, since_s: float, until_s: float) -> bool:
-        """True when it had yielded the batch, and nobody was there as it was made once more: it is for a run that
-        begins again."""
-        had = any(since_s < at_s < until_s for at_s in self.yields.get(position, ()))
+        """True when it had left the batch behind, and nobody was there as it was made once more: it is for a run that
+        begins again. An epoch that is broken off leaves batches behind that were never yielded."""
+        had = any(since_s < at_s < until_s and stood > position for at_s, stood in self.stood)
         follows_s = min((at_s for times in self.yields.values() for at_s in times if at_s >= until_s), default=math.inf)
         begins_s = min((at_s for at_s in self.lives if at_s >= until_s), default=math.inf)
         return had and begins_s <= follows_s

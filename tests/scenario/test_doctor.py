@@ -131,7 +131,8 @@ def test_a_daemon_that_runs_and_its_rings_are_left_alone(daemon):
     with PrefetchLoader(Numbers(400), batch_size=4, buffer=6, stream="used") as loader:
         iterator = iter(loader)
         next(iterator)
-        before = daemon.segments()
+        # The fork writes the program for others when it has told its fingerprint.
+        before = until(lambda: len(found := daemon.segments()) == 3 and found, "the program is there")
         _, finding = leftovers(daemon, "--fix")
         assert daemon.paths.instance not in finding["found"]
         assert daemon.segments() == before

@@ -261,6 +261,13 @@ def test_what_was_yielded_is_made_again_for_a_run_that_begins_again_while_nobody
     assert judge(tmp_path, [trail]) == (1 - excused, excused, 1)
 
 
+@pytest.mark.parametrize(("after", "excused"), [([life(13.0)], 1), ([], 1), ([batch(1, 0, 12.5)], 0)])
+def test_what_an_epoch_that_was_broken_off_left_is_made_again_for_a_run_that_begins_again(tmp_path, after, excused):
+    """Found by a run whose only fault it was."""
+    trail = trail_of(tmp_path, [batch(0, 0, 11.0), {**moved("break", 1, 0), "at": 11.0}, *after])
+    assert judge(tmp_path, [trail]) == (1 - excused, excused, 1)
+
+
 @pytest.mark.parametrize(
     ("work", "stood", "excused"),
     [(LOOKS_BACK, 0, 0), (LOOKS_BACK, 2, 0), (SMALL, 2, 0), (SMALL, 0, 1)],
