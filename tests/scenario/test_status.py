@@ -83,7 +83,7 @@ def test_a_slow_trainer_is_the_limit_and_its_ring_is_full(daemon):
     with PrefetchLoader(Slow(0.001), batch_size=4, buffer=8, stream="slow trainer") as loader:
         found = verdict_when_there_is_one(daemon, loader, step_s=0.1)
         # What takes long stays unknown, and on a busy machine anything may.
-        until(lambda: all(each["pss_bytes"] for each in status(daemon)[-1]["workers"]), "all memory is known once")
+        until(lambda: any(each["pss_bytes"] for each in status(daemon)[-1]["workers"]), "a worker's memory is known")
     assert found["verdict"]["limit"] == "trainer", found
     assert found["recent"]["full_share"] > 0.5, found
     assert found["runway_s"] > 0.2, found
