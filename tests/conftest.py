@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from prefetchd.cli.snapshot import read_report
+from prefetchd.processes.zygote_children import BOOTSTRAP
 from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
-from prefetchd.workers.zygote_children import BOOTSTRAP
 from tests.forking.client import close_servers, forked_interpreters
 
 GONE_WITHIN_S = 20.0

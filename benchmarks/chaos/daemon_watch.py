@@ -13,7 +13,7 @@ import select
 import time
 from collections.abc import Callable
 
-from prefetchd_client.autostart import connect
+from prefetchd_client.connection.autostart import connect
 
 from benchmarks.chaos.processes import Processes, is_ending
 from benchmarks.chaos.rings import ReadyBatch

@@ -22,7 +22,7 @@ from benchmarks.chaos.steering import Order, Steering
 from benchmarks.chaos.trainer import start_trainer
 from benchmarks.chaos.verdict import Oracle, Trail
 from benchmarks.chaos.work import WORKS
-from prefetchd.wire.kill_points import kills_by_point, write_order
+from prefetchd.kill_points.kill_points import kills_by_point, write_order
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 BATCHES_A_KILL = 18

@@ -9,8 +9,8 @@ import os
 import select
 import signal
 
+from prefetchd.kill_points.kill_points import LOG_VARIABLE
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.kill_points import LOG_VARIABLE
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, decode_head
 

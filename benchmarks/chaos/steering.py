@@ -7,7 +7,7 @@ import fnmatch
 import random
 from collections import Counter
 
-from prefetchd.wire.kill_point_table import POINTS
+from prefetchd.kill_points.kill_point_table import POINTS
 
 EXPENSIVE = 0.15
 """Most kills out of which a zygote has to import torch again; unless too few points would be hit."""

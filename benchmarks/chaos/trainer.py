@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from prefetchd_client import PrefetchLoader, stream_request
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.loader import stream_request
 
 from benchmarks.chaos.board import Board
 from benchmarks.chaos.declared import FilesLoader
 from benchmarks.chaos.work import Work, digest, scribble
-from prefetchd.workers.process_setup import die_with_parent, name_process
+from prefetchd.processes.process_setup import die_with_parent, name_process
 
 RENEWAL = 0.01
 GOES_BACK = 0.5

@@ -5,13 +5,13 @@ loader = PrefetchLoader(dataset, batch_size=64, shuffle=True)      # or Prefetch
 """
 
 # ruff: noqa: E402
-from prefetchd_client.early_start import begin_early
+from prefetchd_client.connection.early_start import begin_early
 
 # Before anything is imported that takes long.
 begin_early()
 
 from prefetchd_client.batch_directory import BatchDirectory
-from prefetchd_client.loader import PrefetchLoader
+from prefetchd_client.loader.loader import PrefetchLoader
 from prefetchd_client.sample_cache import SampleCache
 
 __all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache"]

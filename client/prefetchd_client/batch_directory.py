@@ -12,8 +12,8 @@ from typing import Any
 from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name, read_description
 from prefetchd.wire.errors import CallerError, ForkedError, ProtocolError, RemoteError
 from prefetchd.wire.stream_spec import Position
-from prefetchd_client.batch_files import read_batch
-from prefetchd_client.long_wait import LongWait
+from prefetchd_client.batches.batch_files import read_batch
+from prefetchd_client.session.long_wait import LongWait
 
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02

@@ -27,8 +27,8 @@ from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import encode_spec
+from prefetchd_client.loader.stream_request import StreamRequest, stream_request
 from prefetchd_client.program_pickle import pickle_program, write_program
-from prefetchd_client.stream_request import StreamRequest, stream_request
 
 _PR_SET_PDEATHSIG = 1
 MESSAGE_LIMIT_CHARACTERS = 2000

@@ -20,9 +20,9 @@ import posix_ipc
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import try_lock
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from prefetchd.daemon.config import StreamConfig
-from prefetchd.daemon.config_file import read_config
+from prefetchd.daemon.config.config_file import read_config
+from prefetchd.daemon.config.daemon_config import StreamConfig
 from prefetchd.wire.byte_sizes import format_bytes
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from prefetchd.workers.cpu_limits import usable_cpus
+from prefetchd.supervisor.cpu_limits import usable_cpus
 
 IMAGES = 2000
 # What imports it, and of what package it is.

@@ -17,12 +17,12 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
-from prefetchd.daemon.config import NO_CONFIG
+from prefetchd.daemon.config.daemon_config import NO_CONFIG
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.errors import DaemonUnavailableError, PrefetchdError
 from prefetchd.wire.runtime_paths import CONFIG_VARIABLE, METRICS_VARIABLE, RuntimePaths, runtime_paths
-from prefetchd.workers.cpu_limits import usable_cpus
 
 STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 NICE, LINGER_CRASH_S, LINGER_CLEAN_S = 5, 600.0, 60.0
@@ -107,7 +107,7 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
         found = NO_CONFIG
         config = config or os.environ.get(CONFIG_VARIABLE, "")
         if config:
-            from prefetchd.daemon.config_file import read_config
+            from prefetchd.daemon.config.config_file import read_config
 
             found = read_config(Path(config))
         settings = found.daemon

@@ -15,8 +15,8 @@ from prefetchd.cli.checks import leftovers, login, memory, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, Finding
 from prefetchd.cli.colours import wants_colours
 from prefetchd.cli.options import config_option, socket_option
-from prefetchd.daemon.config import NO_CONFIG, ConfigError
-from prefetchd.daemon.config_file import read_config
+from prefetchd.daemon.config.config_file import read_config
+from prefetchd.daemon.config.daemon_config import NO_CONFIG, ConfigError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 DOCTOR_VERSION = 1

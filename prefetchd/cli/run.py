@@ -17,13 +17,13 @@ from prefetchd.cli.detached import (
     use_all_cpus,
 )
 from prefetchd.cli.options import as_bytes, config_option, socket_option
-from prefetchd.daemon.config import Config
-from prefetchd.daemon.config_file import read_config
+from prefetchd.daemon.config.config_file import read_config
+from prefetchd.daemon.config.daemon_config import Config
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
-from prefetchd.daemon.service_notify import Notifier, listening_socket
+from prefetchd.daemon.process.service_notify import Notifier, listening_socket
+from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
-from prefetchd.workers.cpu_limits import usable_cpus
 
 
 @click.command("run")

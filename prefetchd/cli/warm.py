@@ -12,8 +12,8 @@ from prefetchd.cli.options import config_option, socket_option
 from prefetchd.cli.patience import Patience
 from prefetchd.cli.run import command as run
 from prefetchd.cli.snapshot import read_report
-from prefetchd.daemon.config import Config
-from prefetchd.daemon.config_file import read_config
+from prefetchd.daemon.config.config_file import read_config
+from prefetchd.daemon.config.daemon_config import Config
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 

@@ -15,15 +15,15 @@ from functools import partial
 from pathlib import Path
 
 from prefetchd import __version__
-from prefetchd.daemon.config import NO_CONFIG, Config
+from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
+from prefetchd.daemon.daemon_endpoint import Presence, clear_the_way, is_served
 from prefetchd.daemon.engine.engine import Limits
-from prefetchd.daemon.logs import log_to
-from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.presence import Presence, clear_the_way, is_served
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service
-from prefetchd.daemon.service_notify import Notifier
+from prefetchd.daemon.telemetry.logs import log_to
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import PrefetchdError
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 

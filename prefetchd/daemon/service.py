@@ -11,31 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from prefetchd import __version__
-from prefetchd.daemon.backend_events import WorkerEvents
-from prefetchd.daemon.carrying_out import CarryingOut
-from prefetchd.daemon.config import NO_CONFIG, Config
-from prefetchd.daemon.control import Control
-from prefetchd.daemon.declared_streams import DeclaredStreams
+from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
+from prefetchd.daemon.declared.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.trainers import Identity
-from prefetchd.daemon.leavers import Leavers
-from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.metrics import Birth, snapshot
-from prefetchd.daemon.publishing import Publishing
-from prefetchd.daemon.recovery import empty_programs, reclaim_programs
-from prefetchd.daemon.scrapes import Scrapes, listen_for_scrapes
-from prefetchd.daemon.session_events import TrainerEvents
-from prefetchd.daemon.sessions import Listener
-from prefetchd.daemon.status_segment import StatusSegment
-from prefetchd.daemon.stream_rings import StreamRings
-from prefetchd.daemon.tracing import Tracing
-from prefetchd.daemon.watching import Watching
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.segments.recovery import empty_programs, reclaim_programs
+from prefetchd.daemon.segments.status_segment import StatusSegment
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.daemon.shell.backend_events import WorkerEvents
+from prefetchd.daemon.shell.command_executor import CarryingOut
+from prefetchd.daemon.shell.control import Control
+from prefetchd.daemon.shell.leavers import Leavers
+from prefetchd.daemon.shell.publishing import Publishing
+from prefetchd.daemon.shell.session_events import TrainerEvents
+from prefetchd.daemon.sockets.scrapes import Scrapes, listen_for_scrapes
+from prefetchd.daemon.sockets.sessions import Listener
+from prefetchd.daemon.telemetry.metrics import Birth, snapshot
+from prefetchd.daemon.telemetry.stats_sampler import Watching
+from prefetchd.daemon.telemetry.tracing import Tracing
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.memory_limits import free_bytes
+from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
-from prefetchd.workers.cpu_limits import usable_cpus
 
 STATUS_INTERVAL_S = 0.25
 GOLDEN_SHARE = 0.618
@@ -132,7 +132,7 @@ class Service:
     def answer_scrapes(self, address: str) -> Scrapes:
         """Serves metrics at `address` until the result is closed. Raises CallerError."""
         try:
-            from prefetchd.daemon.prometheus import CONTENT_TYPE, EngineMetrics
+            from prefetchd.daemon.telemetry.prometheus import CONTENT_TYPE, EngineMetrics
         except ImportError:
             raise CallerError("--metrics needs prometheus_client: pip install 'prefetchd[metrics]'") from None
         metrics = EngineMetrics(self.engine, self._watching, self._about(), self._cpus)

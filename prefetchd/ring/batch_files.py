@@ -9,6 +9,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import (
     LOCK_FILE,
     STREAM_FILE,
@@ -23,7 +24,6 @@ from prefetchd.wire.batch_file import (
     temporary_name,
 )
 from prefetchd.wire.errors import CallerError, ProtocolError
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.stream_spec import Position
 

@@ -11,9 +11,9 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.segment import RingSegment
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.segment_layout import (
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,

@@ -15,11 +15,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.offers import Offers
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.ring_memory import RingMemory, map_shared
 from prefetchd.wire.runtime_paths import SHARED_MEMORY
 from prefetchd.wire.segment_layout import (

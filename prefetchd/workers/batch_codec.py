@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from prefetchd.wire.kill_points import kill_point
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.slot_layout import (
     BUFFER,
     DTYPES,

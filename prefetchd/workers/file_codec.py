@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import CODES, encode_header, file_name
 from prefetchd.wire.errors import PrefetchdError
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.class_names import ClassNamingPickler
 

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import default_collate, default_convert
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import worker_seed
 from prefetchd.plan.shard_plan import ShardPlan
+from prefetchd.processes.worker_status import COLLATING, LOADING, WRITING, NoteWriter
 from prefetchd.wire.durations import Durations
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.shard_states import Stated, unpack
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
@@ -26,7 +27,6 @@ from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
 from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.gathering import gather_of, rows_of, runs
-from prefetchd.workers.note import COLLATING, LOADING, WRITING, NoteWriter
 from prefetchd.workers.own_generators import OwnGenerators
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows

@@ -6,8 +6,9 @@ import os
 import time
 from typing import Any, TypeAlias
 
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes.worker_status import DIGESTING, IDLE
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
@@ -31,7 +32,6 @@ from prefetchd.wire.shard_states import MOST_BYTES
 from prefetchd.wire.stream_spec import Position
 from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
-from prefetchd.workers.note import DIGESTING, IDLE
 from prefetchd.workers.program import ProgramSpentError
 from prefetchd.workers.row_collate import Deviation
 from prefetchd.workers.samples import NOT_DEADLY

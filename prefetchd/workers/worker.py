@@ -7,12 +7,12 @@ import socket
 
 import torch
 
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes.worker_status import IDLE, NoteWriter
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
-from prefetchd.wire.kill_points import kill_point
 from prefetchd.wire.messages import Fill, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import Filler
-from prefetchd.workers.note import IDLE, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.task_runner import TaskRunner

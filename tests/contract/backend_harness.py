@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from prefetchd_client.batches.tensors import BatchReader, private_copy
+from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 from prefetchd_client.program_pickle import pickle_program, write_program
-from prefetchd_client.tensors import BatchReader, private_copy
-from prefetchd_client.trainer_fork import ForkRequest, TrainerFork
 
-from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.processes.worker_status import Note
 from prefetchd.ring.capacity import aligned_slot_bytes
 from prefetchd.ring.segment import RingSegment, new_header, unlink
+from prefetchd.supervisor.process_backend import ProcessBackend
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, MEASURE, Fill, Filled, Measured, Message
 from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.workers.note import Note
-from prefetchd.workers.process_backend import ProcessBackend
 
 STARTS = ("executed", "forked")
 """How a stream's zygote comes to be: from an interpreter of its own that loads the program, or from the trainer."""

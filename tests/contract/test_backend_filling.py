@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import xxhash
-from prefetchd_client.remote_errors import rebuild_exception
+from prefetchd_client.session.remote_errors import rebuild_exception
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.wire.messages import (

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 
 from prefetchd.daemon.engine.fairness import PRICE_OF_PLENTY, FairShares
-from prefetchd.daemon.engine.stream import LONG_PIECE_S, Account
-from prefetchd.daemon.engine.supply import FEW_AHEAD, REMEMBERED, Pace
+from prefetchd.daemon.engine.stream.stream_state import LONG_PIECE_S, Account
+from prefetchd.daemon.engine.stream.supply import FEW_AHEAD, REMEMBERED, Pace
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.budgets import tries
 from tests.property.world import World

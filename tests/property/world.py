@@ -11,10 +11,12 @@ import functools
 import struct
 
 from prefetchd.daemon.engine import commands as c
-from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
-from prefetchd.daemon.engine.alone import PATIENCE_S
 from prefetchd.daemon.engine.engine import Engine, Limits
+from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
+from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
+from prefetchd.processes.worker_status import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
 from prefetchd.ring.offers import Offers, takers
+from prefetchd.supervisor.backend import KILLED, ORPHANED, PLANNER, UNEXPLAINED
 from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
@@ -54,8 +56,6 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.workers.backend import KILLED, ORPHANED, PLANNER, UNEXPLAINED
-from prefetchd.workers.note import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from prefetchd_client.device import selection
+from prefetchd_client.loader import device_selection as selection
 
 from tests.unit.client.device.devices import DEVICES, Bench
 

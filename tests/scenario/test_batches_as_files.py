@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from prefetchd_client import BatchDirectory, PrefetchLoader, long_wait
+from prefetchd_client import BatchDirectory, PrefetchLoader
+from prefetchd_client.session import long_wait
 
 from prefetchd.wire.batch_file import file_name, temporary_name
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError

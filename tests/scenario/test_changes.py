@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader, sessions
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.loader import sessions
 from torch.utils.data import Dataset
 
 from prefetchd.wire.errors import DaemonUnavailableError

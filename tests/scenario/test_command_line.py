@@ -19,8 +19,8 @@ from prefetchd.cli import snapshot
 from prefetchd.cli import status as status_verb
 from prefetchd.cli.main import VERBS
 from prefetchd.cli.snapshot import read_report
+from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.runtime_paths import runtime_paths
-from prefetchd.workers.cpu_limits import usable_cpus
 from tests.scenario import bad_datasets as bad
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.raw_peer import Peer, control_hello

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from prefetchd_client import PrefetchLoader, autostart, link, reconnection
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.connection import autostart, reconnection
+from prefetchd_client.session import link
 
 from prefetchd.cli import control_client, stop
 from prefetchd.cli.snapshot import read_report
@@ -228,7 +230,7 @@ def test_what_a_killed_daemon_left_and_nobody_can_use_is_reclaimed(daemon):
 CRASHES = """
 import sys
 from prefetchd.cli.main import main
-from prefetchd.daemon.session_events import TrainerEvents
+from prefetchd.daemon.shell.session_events import TrainerEvents
 
 def forget(self, session, message):
     raise KeyError("a bug of ours")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.autostart import connect_or_start
+from prefetchd_client.connection.autostart import connect_or_start
 
 from prefetchd.wire.errors import DaemonUnavailableError
 from tests.scenario.datasets import Numbers

@@ -8,7 +8,7 @@ import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.daemon.engine.blame import BLAMED_AFTER, SUSPECTED_AFTER
+from prefetchd.daemon.engine.stream.blame import BLAMED_AFTER, SUSPECTED_AFTER
 from prefetchd.wire.errors import RemoteError, StreamFailedError, WorkerDiedError
 from tests.scenario import bad_datasets as bad
 from tests.scenario.watching import stream_when

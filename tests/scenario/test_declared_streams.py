@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader, link
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.session import link
 from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError, DaemonRefusedError, DaemonUnavailableError

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.iterator import PrefetchIterator
+from prefetchd_client.loader.iterator import PrefetchIterator
 
 from prefetchd.wire.errors import CallerError
 from tests.conftest import daemon_aside

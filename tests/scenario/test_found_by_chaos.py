@@ -46,7 +46,7 @@ def test_a_program_that_was_never_handed_over_is_gone_soon(daemon):
 NEVER_HANDS_OVER = """
 import signal, sys
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.introduction import Introduction
+from prefetchd_client.session.handshake import Introduction
 from tests.scenario.datasets import Numbers
 
 def never(*_):

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader, link
-from prefetchd_client.fork_work import ForkWork
-from prefetchd_client.link import Link
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.forking.fork_work import ForkWork
 from prefetchd_client.program_pickle import pickle_program
+from prefetchd_client.session import link
+from prefetchd_client.session.link import Link
 from torch.utils.data import Dataset
 
 from prefetchd.wire.messages import Deciding, Welcome

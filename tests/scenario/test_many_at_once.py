@@ -9,8 +9,9 @@ import time
 import psutil
 import pytest
 import torch
-from prefetchd_client import PrefetchLoader, long_wait
-from prefetchd_client import loader as loader_module
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.loader import loader as loader_module
+from prefetchd_client.session import long_wait
 
 from prefetchd.cli.snapshot import read_report
 from tests.conftest import daemon_aside

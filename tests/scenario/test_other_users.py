@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from prefetchd_client.autostart import connect_or_start
+from prefetchd_client.connection.autostart import connect_or_start
 
-from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.sessions import Listener
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.sockets.sessions import Listener
 from prefetchd.wire.errors import CallerError, DaemonUnavailableError
 from prefetchd.wire.runtime_paths import make_private, runtime_paths
 from tests.conftest import running_daemon

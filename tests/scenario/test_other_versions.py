@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from prefetchd_client import PrefetchLoader, introduction
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.session import handshake as introduction
 
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire import status_layout

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.epoch_plans import EpochPlans
+from prefetchd_client.session.epoch_plans import EpochPlans
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 

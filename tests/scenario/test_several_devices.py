@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from prefetchd_client.device import selection
+from prefetchd_client.loader import device_selection as selection
 
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.device_streams import expected, loader_of

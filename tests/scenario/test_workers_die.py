@@ -12,7 +12,7 @@ import psutil
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.daemon.engine.blame import BLAMED_AFTER, SUSPECTED_AFTER
+from prefetchd.daemon.engine.stream.blame import BLAMED_AFTER, SUSPECTED_AFTER
 from prefetchd.wire.errors import WorkerDiedError
 from tests.scenario.datasets import equal
 from tests.scenario.deadly_datasets import Gathering, Greedy, Partly, Slow, as_a_list, deadly_collate

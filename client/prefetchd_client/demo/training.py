@@ -31,7 +31,7 @@ from prefetchd_client.demo.trainer_messages import (
     decode_plan,
     encode,
 )
-from prefetchd_client.loader import PrefetchLoader
+from prefetchd_client.loader.loader import PrefetchLoader
 
 TELL_EVERY_S = 0.1
 LEARNING_RATE = 3e-3

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 
 from prefetchd.wire.errors import CallerError
-from prefetchd_client.loader import PrefetchLoader
+from prefetchd_client.loader.loader import PrefetchLoader
 
 
 def prepare(accelerator: Accelerator, loader: PrefetchLoader) -> PreparedLoader:

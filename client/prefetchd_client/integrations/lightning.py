@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import SequentialSampler
 
 from prefetchd.wire.errors import CallerError
-from prefetchd_client.loader import PrefetchLoader
+from prefetchd_client.loader.loader import PrefetchLoader
 
 
 class _Watch:

@@ -60,7 +60,7 @@ def build(cache: SampleCache, *, workers: int, progress: bool | None, socket: st
 
 def _round(cache: SampleCache, missing: list[int], workers: int, socket: str | None, advanced: Advanced) -> None:
     # Loaders import the cache.
-    from prefetchd_client.loader import PrefetchLoader
+    from prefetchd_client.loader.loader import PrefetchLoader
 
     loader = PrefetchLoader(
         Storing(cache, missing),

@@ -18,8 +18,9 @@ from torch.utils.data import Dataset, IterableDataset
 from prefetchd.wire.byte_sizes import format_bytes, parse_bytes
 from prefetchd.wire.cache_directory import SAMPLES, CacheDescription, LeafFile
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
-from prefetchd_client.fingerprint import fingerprint
-from prefetchd_client.fork_hooks import in_forks
+from prefetchd_client.fingerprint.walk import fingerprint
+from prefetchd_client.forking.fork_hooks import in_forks
+from prefetchd_client.loader.stream_request import whole_number
 from prefetchd_client.sample_cache.own_randomness import own_randomness
 from prefetchd_client.sample_cache.store import EXTRA, CacheStore, create_cache
 from prefetchd_client.sample_cache.structure import (
@@ -30,7 +31,6 @@ from prefetchd_client.sample_cache.structure import (
     structure_from,
     structure_of,
 )
-from prefetchd_client.stream_request import whole_number
 
 ATTEMPTS = 8
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

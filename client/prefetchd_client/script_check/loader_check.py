@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from prefetchd_client.loader import PrefetchLoader
+from prefetchd_client.loader.loader import PrefetchLoader
 from prefetchd_client.script_check.differences import Difference, difference
 from prefetchd_client.script_check.forked_run import ForkedRun, LostBatch, Run, forked_run
 

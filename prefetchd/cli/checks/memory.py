@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
 from prefetchd.cli.checks.mounts import IN_MEMORY, MOUNTS, mounts_in_memory, type_of
-from prefetchd.daemon.config import StreamConfig
+from prefetchd.daemon.config.daemon_config import StreamConfig
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.runtime_paths import SHARED_MEMORY

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator
 
 from prefetchd.cli.checks.finding import ADVICE, OK, Finding
-from prefetchd.workers.cpu_limits import usable_cpus
+from prefetchd.supervisor.cpu_limits import usable_cpus
 
 FEW_DESCRIPTORS = 4096
 

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.commands import Command, Send
-from prefetchd.daemon.engine.hosts import Hosts
+from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.registry import Registry
-from prefetchd.daemon.engine.stream import Host
+from prefetchd.daemon.engine.stream.stream_state import Host
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Message, WaitNamed
 

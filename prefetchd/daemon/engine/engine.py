@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from prefetchd.daemon.engine.adoption import FoundRing
+from prefetchd.daemon.engine.admin_actions import Operating
 from prefetchd.daemon.engine.commands import (
     CloseSession,
     Command,
@@ -18,18 +18,19 @@ from prefetchd.daemon.engine.commands import (
     Send,
     Wake,
 )
-from prefetchd.daemon.engine.growth import refuse_what_is_held
-from prefetchd.daemon.engine.hosts import Hosts
-from prefetchd.daemon.engine.keeping import follow, keep
-from prefetchd.daemon.engine.operating import Operating
-from prefetchd.daemon.engine.places import lose
-from prefetchd.daemon.engine.planners import Planners
-from prefetchd.daemon.engine.pool import Pool
+from prefetchd.daemon.engine.pool.hosts import Hosts
+from prefetchd.daemon.engine.pool.planners import Planners
+from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.rings import Rings
-from prefetchd.daemon.engine.stream import Stage, StreamState, Stuck
+from prefetchd.daemon.engine.stream.adoption import FoundRing
+from prefetchd.daemon.engine.stream.file_backed_ring import lose
+from prefetchd.daemon.engine.stream.growth import refuse_what_is_held
+from prefetchd.daemon.engine.stream.keeping import follow, keep
+from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Stuck
 from prefetchd.daemon.engine.trainers import UNKNOWN, Identity, Trainers
 from prefetchd.daemon.engine.waits import Waits
+from prefetchd.processes.worker_status import NO_NOTE, Note
 from prefetchd.ring.capacity import Bounds
 from prefetchd.wire.messages import (
     Farewell,
@@ -40,7 +41,6 @@ from prefetchd.wire.messages import (
     check_rows,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.note import NO_NOTE, Note
 
 
 @dataclasses.dataclass(frozen=True)

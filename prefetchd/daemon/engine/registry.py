@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from prefetchd.daemon.engine.adoption import FoundRing, found_batches, last_generation
-from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, Identify, Log, ParkStream, Send
-from prefetchd.daemon.engine.hosts import Hosts
-from prefetchd.daemon.engine.keeping import BEGINS, GOES_ON, waits_for_trainers
-from prefetchd.daemon.engine.places import ring_of
-from prefetchd.daemon.engine.planners import Planners
-from prefetchd.daemon.engine.pool import Pool
-from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState
+from prefetchd.daemon.engine.pool.hosts import Hosts
+from prefetchd.daemon.engine.pool.planners import Planners
+from prefetchd.daemon.engine.pool.pool import Pool
+from prefetchd.daemon.engine.stream.adoption import FoundRing, found_batches, last_generation
+from prefetchd.daemon.engine.stream.batches import Batch
+from prefetchd.daemon.engine.stream.file_backed_ring import ring_of
+from prefetchd.daemon.engine.stream.keeping import BEGINS, GOES_ON, waits_for_trainers
+from prefetchd.daemon.engine.stream.stream_state import AbsentConsumer, Consumer, Stage, StreamState
 from prefetchd.daemon.engine.stream_names import attached, difference, is_taken, left_by_another, related
 from prefetchd.ring.capacity import Bounds
 from prefetchd.ring.policy import SlotState

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, LendRing, ShareRing
-from prefetchd.daemon.engine.growth import cannot_grow, grown
-from prefetchd.daemon.engine.places import FILES, ring_of
 from prefetchd.daemon.engine.registry import Registry
-from prefetchd.daemon.engine.stream import FailStream, StreamState, WorkerStage
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES, ring_of
+from prefetchd.daemon.engine.stream.growth import cannot_grow, grown
+from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, WorkerStage
 from prefetchd.ring.capacity import Bounds
 
 

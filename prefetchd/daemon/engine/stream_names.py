@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from prefetchd.daemon.engine.stream import StreamState
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Hello
 from prefetchd.wire.stream_spec import StreamSpec

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from prefetchd.daemon.engine.bad_samples import named_before
 from prefetchd.daemon.engine.commands import CloseSession, Command, Send, ShareRing
 from prefetchd.daemon.engine.deciding import Undecided, UndecidedTrainers
-from prefetchd.daemon.engine.hosts import Hosts
-from prefetchd.daemon.engine.keeping import GHOST
+from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.registry import Registry
-from prefetchd.daemon.engine.stream import AbsentConsumer, Consumer, Stage, StreamState
+from prefetchd.daemon.engine.stream.bad_samples import named_before
+from prefetchd.daemon.engine.stream.keeping import GHOST
+from prefetchd.daemon.engine.stream.stream_state import AbsentConsumer, Consumer, Stage, StreamState
 from prefetchd.daemon.engine.waits import Waits
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.messages import (

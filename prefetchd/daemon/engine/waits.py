@@ -10,10 +10,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from prefetchd.daemon.engine.batches import Batch
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, Command, NameWait
-from prefetchd.daemon.engine.pool import Pool
-from prefetchd.daemon.engine.stream import Stage, StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.pool.pool import Pool
+from prefetchd.daemon.engine.stream.batches import Batch
+from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Worker, WorkerStage
 from prefetchd.ring.cursors import Cursor
 from prefetchd.ring.policy import Ring, SlotState
 

@@ -13,8 +13,8 @@ from benchmarks.chaos.report import shortfalls
 from benchmarks.chaos.rings import ReadyBatch, ready_of
 from benchmarks.chaos.verdict import Oracle, Samples, Trail, recomputed
 from benchmarks.chaos.work import NOTE, WORKS
+from prefetchd.kill_points.kill_point_table import POINTS
 from prefetchd.wire.batch_file import file_name
-from prefetchd.wire.kill_point_table import POINTS
 from prefetchd.wire.segment_layout import (
     CONSUMERS,
     OFFER,

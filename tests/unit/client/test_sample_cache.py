@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import SampleCache
-from prefetchd_client.fingerprint import fingerprint
+from prefetchd_client.fingerprint.walk import fingerprint
 from prefetchd_client.sample_cache import dataset as caching
 from prefetchd_client.sample_cache.own_randomness import own_randomness
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from prefetchd.daemon.engine.adoption import FoundConsumer, FoundRing
+from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
 from prefetchd.ring.offers import takers
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.segment_layout import SLOT_READY, SlotRecord

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from prefetchd.daemon.engine import commands as c
-from prefetchd.daemon.engine.keeping import BEGINS, GOES_ON
+from prefetchd.daemon.engine.stream.keeping import BEGINS, GOES_ON
 from prefetchd.wire.messages import AskPlan
 from tests.property.test_engine import SPEC
 from tests.property.world import PLANNED_ROWS, World

@@ -6,7 +6,7 @@ import pytest
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import DIGEST, FILL_ROWS
-from tests.unit.daemon.test_lookback import SPEC, Run
+from tests.unit.daemon.engine.stream.test_lookback import SPEC, Run
 
 STEPS = 5
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefetchd.daemon.engine.stream import Stage
+from prefetchd.daemon.engine.stream.stream_state import Stage
+from prefetchd.supervisor.backend import KILLED
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.backend import KILLED
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 13, 3)

@@ -8,9 +8,9 @@ import socket
 import subprocess
 import sys
 
-from prefetchd.daemon.acceptor import ACCEPT_AGAIN_S
-from prefetchd.daemon.loop import Loop
-from prefetchd.daemon.sessions import HELLO_WITHIN_S, Listener, _peer_pidfd
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.sockets.acceptor import ACCEPT_AGAIN_S
+from prefetchd.daemon.sockets.sessions import HELLO_WITHIN_S, Listener, _peer_pidfd
 from prefetchd.wire.framing import receive
 
 

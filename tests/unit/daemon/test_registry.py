@@ -8,7 +8,7 @@ import pytest
 
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.registry import SETTLE_S
-from prefetchd.daemon.engine.stream import Stage
+from prefetchd.daemon.engine.stream.stream_state import Stage
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.messages import Refused
 from prefetchd.wire.remote_exception import decode_exception

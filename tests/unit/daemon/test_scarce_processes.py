@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from prefetchd.daemon.engine.stream import LONGEST_START_PAUSE_S, Stage
+from prefetchd.daemon.engine.stream.stream_state import LONGEST_START_PAUSE_S, Stage
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 

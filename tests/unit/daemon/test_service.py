@@ -9,7 +9,7 @@ import pytest
 
 from prefetchd.daemon.engine.commands import LendRing
 from prefetchd.daemon.engine.engine import Limits
-from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.service import Service
 from prefetchd.wire.runtime_paths import runtime_paths
 

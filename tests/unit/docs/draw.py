@@ -21,7 +21,22 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 
 # The order of the map; packages that are not named here come last.
-PACKAGES = ("wire", "plan", "ring", "workers", "progress", "daemon", "engine", "cli", "prefetchd_client")
+PACKAGES = (
+    *("prefetchd/kill_points", "prefetchd/wire", "prefetchd/plan", "prefetchd/ring", "prefetchd/progress"),
+    *(
+        "prefetchd/processes",
+        "prefetchd/workers",
+        "prefetchd/supervisor",
+        "prefetchd/daemon",
+        "prefetchd/daemon/engine",
+    ),
+    *("prefetchd/daemon/engine/stream", "prefetchd/daemon/engine/pool", "prefetchd/daemon/shell"),
+    *("prefetchd/daemon/segments", "prefetchd/daemon/sockets", "prefetchd/daemon/telemetry"),
+    *("prefetchd/daemon/config", "prefetchd/daemon/declared", "prefetchd/daemon/process", "prefetchd/cli"),
+    *("client/prefetchd_client", "client/prefetchd_client/loader", "client/prefetchd_client/session"),
+    *("client/prefetchd_client/connection", "client/prefetchd_client/forking", "client/prefetchd_client/batches"),
+    *("client/prefetchd_client/changes", "client/prefetchd_client/fingerprint"),
+)
 
 # Who sends to whom is what the headings of messages.py say; these say it less exactly than one wants to read it.
 DIRECTIONS = {
@@ -89,7 +104,8 @@ def packages() -> list[Path]:
     found.remove(ROOT / "prefetchd")
 
     def place(directory: Path) -> tuple[int, Path]:
-        return (PACKAGES.index(directory.name) if directory.name in PACKAGES else len(PACKAGES), directory)
+        name = directory.relative_to(ROOT).as_posix()
+        return (PACKAGES.index(name) if name in PACKAGES else len(PACKAGES), directory)
 
     return sorted(found, key=place)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from prefetchd.daemon.config import DAEMON_KEYS, OTHER_STREAM_KEYS, STREAM_KEYS, parse_config
+from prefetchd.daemon.config.daemon_config import DAEMON_KEYS, OTHER_STREAM_KEYS, STREAM_KEYS, parse_config
 from tests.unit.docs.draw import DOCS
 
 

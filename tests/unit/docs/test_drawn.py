@@ -48,7 +48,7 @@ def test_every_message_has_a_direction():
 
 @pytest.mark.parametrize(
     ("peer", "code"),
-    [("trainer", "client/**/*.py"), ("command", "prefetchd/cli/**/*.py"), ("zygote", "prefetchd/workers/zygote*.py")],
+    [("trainer", "client/**/*.py"), ("command", "prefetchd/cli/**/*.py"), ("zygote", "prefetchd/*/zygote*.py")],
 )
 def test_each_peer_s_code_knows_the_messages_that_are_directed_from_or_to_it(peer, code):
     # Processes of the daemon's own, though they are made of the client's parts.

@@ -6,7 +6,7 @@ import os
 import textwrap
 
 import numpy as np
-from prefetchd_client.fingerprint import describe, fingerprint
+from prefetchd_client.fingerprint.walk import describe, fingerprint
 
 from tests.unit.docs.draw import DOCS
 

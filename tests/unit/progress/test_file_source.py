@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.process.loop import Loop
 from prefetchd.progress.file_source import FileSource
 
 # So long that nothing is found by it here.

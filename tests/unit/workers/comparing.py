@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from prefetchd_client.tensors import BatchReader
+from prefetchd_client.batches.tensors import BatchReader
 
 from prefetchd.wire.slot_layout import decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.workers.batch_codec import encode_batch

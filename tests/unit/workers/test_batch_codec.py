@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from prefetchd_client.tensors import BatchReader
+from prefetchd_client.batches.tensors import BatchReader
 
 from prefetchd.wire.errors import RemoteError
 from prefetchd.wire.slot_layout import DTYPES

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from prefetchd_client.batch_files import read_batch
+from prefetchd_client.batches.batch_files import read_batch
 
 from prefetchd.wire.batch_file import STREAM_FILE, file_name
 from prefetchd.wire.stream_spec import StreamSpec

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from prefetchd_client.remote_errors import rebuild_exception
-from prefetchd_client.tensors import BatchReader
+from prefetchd_client.batches.tensors import BatchReader
+from prefetchd_client.session.remote_errors import rebuild_exception
 from torch.utils.data import Subset, default_collate
 
 from prefetchd.wire.errors import CallerError

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from prefetchd_client.trainer_fork import ForkRequest, TrainerFork
+from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 
+from prefetchd.processes.worker_status import NoteFile
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
     Identified,
@@ -34,7 +35,6 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import program_size
-from prefetchd.workers.note import NoteFile
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import is_gone, until
 

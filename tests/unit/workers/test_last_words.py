@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 
-from prefetchd.daemon.loop import Loop
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import encode
 from prefetchd.wire.messages import Fill, Filled
-from prefetchd.workers.child_process import ChildProcess
 from tests.scenario.forked import forked, told_by
 
 

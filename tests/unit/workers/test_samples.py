@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from prefetchd_client.tensors import BatchReader
+from prefetchd_client.batches.tensors import BatchReader
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.seeds import SUBSTITUTES
+from prefetchd.processes.worker_status import COLLATING, LOADING, WRITING, Note, NoteWriter
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import Filler
-from prefetchd.workers.note import COLLATING, LOADING, WRITING, Note, NoteWriter
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation
 from prefetchd.workers.samples import ALL_AT_ONCE, TEXT_LIMIT_CHARACTERS

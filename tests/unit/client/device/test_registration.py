@@ -6,7 +6,7 @@ import os
 import threading
 
 import pytest
-from prefetchd_client.attachment import Attachment
+from prefetchd_client.batches.attachment import Attachment
 from prefetchd_client.device.cudart import CheckedCudart
 from prefetchd_client.device.pins import RingPins
 from prefetchd_client.device.registration import RingRegistration

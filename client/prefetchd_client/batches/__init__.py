@@ -1,0 +1,1 @@
+"""From shared memory, or a file, to the batch: attachments to rings, tensors over slots, leases."""

@@ -1,0 +1,1 @@
+"""What the user has changed between two epochs, found without digesting everything each time."""

@@ -1,0 +1,217 @@
+"""What the user has changed between two epochs: the dataset's attributes, the sampler, the collate function.
+
+Looked at when an iterator begins. An array or tensor counts as changed when another stands in its place, or when its
+content is not what it was. The content of a large one is looked at only if somebody may have written to it since this
+process was forked; where it was not forked, what is written to large arrays is not seen (PrefetchLoader.refresh). What
+a fingerprint cannot see, this cannot either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgpack
+
+from prefetchd_client.changes.change_walks import (
+    SMALL_BYTES,
+    GlancingWalk,
+    Known,
+    Large,
+    Seen,
+    SeenArray,
+    TooMuch,
+    WatchingWalk,
+    are_same,
+)
+from prefetchd_client.changes.written_pages import Block, WrittenPages
+from prefetchd_client.fingerprint.array_digest import content_digest, memory_block
+from prefetchd_client.fingerprint.module_sources import UserSource, file_digests, source_files
+from prefetchd_client.fingerprint.walk import Plain, Walk
+from prefetchd_client.quiet import quiet
+from prefetchd_client.session.sampler_state import Assumptions
+
+TOLD_WITHIN_S = 0.1
+"""A fork that has looked at all by then is waited for. Else this process is forked again."""
+
+
+class ChangeWatch:
+    """Remembers `parts`; of `masked` objects only that they are there, and what set_epoch() does to a sampler not at
+    all: whether an epoch was planned from these is asked apart (assumptions).
+
+    Where this process is forked, what takes long is left to the fork: here a glance sees what is set to something else,
+    and the kernel tells whether memory was written to. All is looked at only when a large container's elements may
+    have changed where they are."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, object],
+        masked: Iterable[object] = (),
+        assumptions: Assumptions | None = None,
+        elsewhere: Callable[[float], bytes | None] | None = None,
+        former: ChangeWatch | None = None,
+    ) -> None:
+        """To begin(). With `elsewhere`, a fork of this process looks at the same parts as they are now, and that tells
+        what it has found(), within so many seconds, or None when it has yet to tell. What was found of large containers
+        that are as they were when the `former` watch looked last need not be found out again."""
+        self._parts = parts
+        self._masked = frozenset(map(id, masked))
+        self._assumptions = assumptions
+        self._large: Large = {}
+        self.plain: Plain = {}
+        self._files: tuple[frozenset[UserSource], list[str]] = (frozenset(), [])
+        self._elsewhere = elsewhere
+        self._pages: WrittenPages | None = None
+        # Of large arrays whose content was looked at: its digest, by the id.
+        self._contents: dict[int, bytes] = {}
+        self._glanced: Seen | None = None
+        self._seen: Seen | None = None
+        self._is_deep = False
+        self._is_told = False
+        if former is not None:
+            self._take_over(former)
+
+    def begin(self) -> None:
+        """The parts are handed over as they are now; may be called a moment later, before anybody can change them."""
+        if self._elsewhere is None:
+            self._seen = self._look()
+        else:
+            self._glanced = self._glance()
+
+    def forked(self) -> None:
+        """This process was forked just now, and the fork has the parts as they are."""
+        self._pages = WrittenPages(self._blocks)
+
+    def found(self) -> bytes:
+        """What a process that is a fork of another finds the parts to be, for that one's `elsewhere`."""
+        seen = self._look()
+        contents = [content_digest(each.reference()) or b"" for each in seen.arrays]
+        large = {number: each.digest for number, each in self._large.items() if each.is_lasting}
+        plain = {number: digest for number, (_, digest) in self.plain.items() if number in large}
+        return bytes(msgpack.packb([seen.as_told(), contents, large, plain]))
+
+    def has_changed(self) -> bool:
+        """Since it was asked last. Takes time in proportion to what the parts hold, large arrays and lists left
+        aside."""
+        if self._elsewhere is not None:
+            if not self._is_told:
+                self._told()
+            before, after = self._glanced, self._glance()
+            self._glanced = after
+            if before is not None and after is not None:
+                if not are_same(before, after) or self._are_written(after):
+                    return True
+                if not self._is_deep:
+                    return False
+        return self._has_changed_deeply()
+
+    def _has_changed_deeply(self) -> bool:
+        told = self._told(TOLD_WITHIN_S) if self._seen is None else None
+        if self._seen is None and told is None:
+            # As long as nobody can tell, they may be others.
+            return True
+        before, after = self._seen, self._look()
+        self._seen = after
+        if before is None:
+            return told != after.as_told() or self._are_written(after)
+        if before.files != after.files:
+            # They may import others now.
+            self._files = (self._files[0], source_files(self._files[0]))
+            self._seen = dataclasses.replace(after, files=file_digests(self._files[1]))
+        return not are_same(before, after) or self._are_written(after)
+
+    # --- what large arrays and lists hold ---
+
+    def _blocks(self) -> Iterator[Block]:
+        for seen in (self._glanced, self._seen):
+            for each in seen.arrays if seen is not None else ():
+                block = memory_block(each.reference())
+                if block is not None and block[1] > SMALL_BYTES:
+                    yield block
+        yield from (each.elements.own for each in self._large.values() if each.elements is not None)
+
+    def _told(self, within_s: float = 0.0) -> Any:
+        """What was found elsewhere of all but the contents of arrays, which are remembered; None: nothing yet."""
+        told = self._elsewhere(within_s) if self._elsewhere is not None else None
+        if told is None:
+            return None
+        seen, contents, large, plain = msgpack.unpackb(told, strict_map_key=False)
+        self._contents = dict(zip(seen[1], contents)) | self._contents
+        if not self._is_told:
+            self._is_told = True
+            for number, known in self._large.items():
+                known.digest = known.digest or large.get(number, b"")
+                # Or it only seemed so.
+                known.is_lasting = known.is_lasting and bool(known.digest)
+                if number in plain:
+                    self.plain.setdefault(number, (known.value, plain[number]))
+        return seen
+
+    def _take_over(self, former: ChangeWatch) -> None:
+        former._told()
+        self._large = {number: each for number, each in former._large.items() if former._is_untouched(each)}
+        self.plain = {number: each for number, each in former.plain.items() if number in self._large}
+
+    def _is_untouched(self, known: Known) -> bool:
+        """True when the container has the elements that it had when it was remembered. Looks at none of them."""
+        if known.elements is None:
+            return known.is_lasting
+        # A fork has what this process had.
+        is_written = self._pages.may_be_written if self._pages is not None else lambda _: False
+        return not known.elements.may_be_others(known.value, is_written)
+
+    def _are_written(self, seen: Seen) -> bool:
+        # All are looked at: what they are now is what the next look compares with.
+        return sum(self._is_written(each.reference()) for each in seen.arrays if not each.content) > 0
+
+    def _is_written(self, array: Any) -> bool:
+        block = memory_block(array)
+        if block is None or self._pages is None or not self._pages.may_be_written(block):
+            return False
+        if id(array) not in self._contents:
+            self._told()
+        known, now = self._contents.get(id(array)), content_digest(array) or b""
+        self._contents[id(array)] = now
+        return now != known
+
+    # --- all else ---
+
+    def _glance(self) -> Seen | None:
+        """None when there is more to look at than can be at once."""
+        large: Large = {}
+        walks: list[GlancingWalk] = []
+
+        def walk(arrays: list[SeenArray], sources: set[UserSource]) -> Walk:
+            walks.append(GlancingWalk(self._masked, self._large, large, arrays, sources, self._is_untouched))
+            return walks[-1]
+
+        try:
+            seen = self._walked(walk)
+        except TooMuch:
+            return None
+        self._is_deep = any(each.is_deep for each in walks)
+        self._large = large
+        return seen
+
+    def _look(self) -> Seen:
+        large: Large = {}
+        keeps = self._elsewhere is None
+        seen = self._walked(
+            lambda arrays, sources: WatchingWalk(
+                self._masked, self._large, large, arrays, sources, self._is_untouched, keeps=keeps
+            )
+        )
+        self._large = large if keeps else self._large | large
+        return seen
+
+    def _walked(self, walk: Callable[[list[SeenArray], set[UserSource]], Walk]) -> Seen:
+        arrays: list[SeenArray] = []
+        sources: set[UserSource] = set()
+        at_epoch_zero = self._assumptions.at_epoch_zero() if self._assumptions is not None else contextlib.nullcontext()
+        with quiet(), at_epoch_zero:
+            digests = {name: walk(arrays, sources).digest(value) for name, value in self._parts.items()}
+            if sources != self._files[0]:
+                self._files = (frozenset(sources), source_files(sources))
+        return Seen(digests, arrays, file_digests(self._files[1]))

@@ -1,0 +1,1 @@
+"""The way to a daemon: found, started, lost and found again."""

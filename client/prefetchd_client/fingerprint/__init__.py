@@ -1,0 +1,1 @@
+"""The fingerprint: a digest of everything that decides a stream's bytes."""

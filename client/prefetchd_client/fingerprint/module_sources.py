@@ -1,0 +1,297 @@
+"""Where code comes from, and what stands for it in a fingerprint.
+
+An installed package counts by its version and those of the distributions that it requires; the standard library by
+Python's version alone; one of the user's own modules by its file and the files of all the user's modules that it
+imports; `__main__` not at all, since an edit of the training loop must not cost the ring: only the functions,
+classes and values of it that are reached count.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib.metadata
+import os
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from typing import NamedTuple, TypeAlias
+
+import xxhash
+
+from prefetchd_client.fingerprint.code_digest import Import, names_in
+from prefetchd_client.fingerprint.target_directories import is_recorded
+from prefetchd_client.quiet import quiet
+
+Versions: TypeAlias = tuple[tuple[str, str], ...]
+"""(package or distribution, version)."""
+
+MAIN_NAMES = ("__main__", "__mp_main__")
+
+
+class Origin(enum.Enum):
+    """Whose code it is. UNKNOWN: a module without a file that no installed package owns."""
+
+    MAIN = "main"
+    USER = "user"
+    INSTALLED = "installed"
+    UNKNOWN = "unknown"
+
+
+def module_origin(module: types.ModuleType) -> Origin:
+    """Whose module it is; by its file, whatever has been written into it."""
+    name = module.__name__
+    if name in MAIN_NAMES:
+        return Origin.MAIN
+    file = vars(module).get("__file__")
+    if isinstance(file, str):
+        return Origin.INSTALLED if is_installed_file(file) else Origin.USER
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or any(map(is_installed_file, _search_path(module))):
+        return Origin.INSTALLED
+    # Packages make modules without a file at run time: torch.ops, six.moves.
+    parent = sys.modules.get(top)
+    return Origin.UNKNOWN if parent is None or parent is module else module_origin(parent)
+
+
+def name_origin(name: str) -> Origin:
+    """Whose module `name` is; UNKNOWN when it is not loaded."""
+    module = sys.modules.get(name)
+    return module_origin(module) if module is not None else Origin.UNKNOWN
+
+
+def function_origin(function: types.FunctionType) -> Origin:
+    """Whose code `function` runs, by its code and not by the names that functools.wraps copied."""
+    name = function.__globals__.get("__name__")
+    file = function.__code__.co_filename
+    if is_installed_file(file):
+        return Origin.INSTALLED
+    if isinstance(name, str) and file.startswith("<") and name_origin(name) is Origin.INSTALLED:
+        return Origin.INSTALLED
+    return Origin.MAIN if name in MAIN_NAMES else Origin.USER
+
+
+@functools.cache
+def is_installed_file(path: str) -> bool:
+    """True below the standard library or any site-packages, and for packages that pip has put elsewhere."""
+    if path.startswith("<"):
+        return path.startswith("<frozen ")
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep)):
+        return True
+    return path.startswith(_STDLIB) or os.path.realpath(path).startswith(_STDLIB) or is_recorded(path)
+
+
+def package_of(name: str) -> types.ModuleType | str:
+    """The top-level package of module `name`; only its name for the standard library and what is not loaded."""
+    top = name.partition(".")[0]
+    return top if top in sys.stdlib_module_names else sys.modules.get(top, top)
+
+
+def package_versions(module: types.ModuleType) -> Versions:
+    """(package, version) of an installed top-level package and (distribution, version) of all that it requires."""
+    name = module.__name__
+    if name in sys.stdlib_module_names:
+        return ()
+    own = vars(module).get("__version__")
+    return ((name, str(own) if isinstance(own, str) else _recorded_version(name)), *_required_versions(name))
+
+
+class UserSource:
+    """One of the user's own modules, loaded or not; the same object for the same name."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def user_sources(names: Iterable[str]) -> tuple[UserSource, ...]:
+    """Those of `names` that are the user's own modules, sorted."""
+    own = sorted(name for name in set(names) if _user_file(name) is not None)
+    return tuple(_sources.setdefault(name, UserSource(name)) for name in own)
+
+
+def source_values(source: UserSource) -> Sequence[object]:
+    """A module's name, the digest of its file, and the user's modules that it imports."""
+    file = _user_file(source.name)
+    if file is None:
+        return [source.name]
+    read = _read(file)
+    is_package = os.path.basename(file).startswith("__init__.")
+    package = source.name if is_package else source.name.rpartition(".")[0]
+    names = [name for statement in read.imports for name in imported_names(statement, package)]
+    module = sys.modules.get(source.name)
+    if module is not None:
+        names += _neighbours(module)
+    return [source.name, read.digest, *user_sources(name for name in names if name != source.name)]
+
+
+def source_files(sources: Iterable[UserSource]) -> list[str]:
+    """The files of these modules, and of all the user's modules that they import, directly or not; sorted."""
+    found: set[UserSource] = set()
+    queue = list(sources)
+    while queue:
+        source = queue.pop()
+        if source not in found:
+            found.add(source)
+            queue += [value for value in source_values(source) if isinstance(value, UserSource)]
+    return sorted(file for source in found if (file := _user_file(source.name)) is not None)
+
+
+def file_digests(files: Iterable[str]) -> list[str]:
+    """Of what stands in them now. A file is read when its time or size has changed since it was read last."""
+    return [_read(file).digest for file in files]
+
+
+def imported_names(statement: Import, package: str) -> list[str]:
+    """The modules that an import statement in `package` may name; some of them may be no modules at all."""
+    level, name, names = statement
+    if level:
+        above = package.split(".")[: 1 - level or None]
+        name = ".".join([*above, name] if name else above)
+    if names:
+        return [name, *(f"{name}.{part}" for part in names if part != "*")]
+    # `import a.b.c` binds `a`: whatever it holds can be reached.
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _stdlib_directories() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    places = {paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__)}
+    return tuple(sorted({place + os.sep for path in places for place in (path, os.path.realpath(path))}))
+
+
+_STDLIB = _stdlib_directories()
+
+
+def _search_path(module: types.ModuleType) -> list[str]:
+    path = vars(module).get("__path__")
+    return [str(place) for place in path] if path is not None else []
+
+
+def _user_file(name: str) -> str | None:
+    if not name or name.startswith("."):
+        return None
+    top = sys.modules.get(name.partition(".")[0])
+    if top is not None and module_origin(top) is Origin.INSTALLED:
+        return None
+    module = sys.modules.get(name)
+    if module is not None:
+        file = vars(module).get("__file__")
+        return file if isinstance(file, str) and module_origin(module) is Origin.USER else None
+    spec = _find_spec(name)
+    if spec is None or not spec.has_location or spec.origin is None or is_installed_file(spec.origin):
+        return None
+    return spec.origin
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """As importlib.util.find_spec, without importing the packages above."""
+    above = name.rpartition(".")[0]
+    path: list[str] | None = None
+    if above:
+        module = sys.modules.get(above)
+        if module is not None:
+            path = _search_path(module)
+        else:
+            parent = _find_spec(above)
+            path = list(parent.submodule_search_locations or ()) if parent is not None else []
+        if not path:
+            return None
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find(name, path) if find is not None else None
+        if isinstance(spec, ModuleSpec):
+            return spec
+    return None
+
+
+def _neighbours(module: types.ModuleType) -> Iterator[str]:
+    """Modules of the values in a module's namespace: what an import that no statement shows has brought."""
+    for attribute, value in list(vars(module).items()):
+        # By the type itself: isinstance would ask a lazy object what it stands for.
+        if issubclass(type(value), types.ModuleType):
+            # The import system sets a package's submodules on it, whoever imported them.
+            if value.__name__ != f"{module.__name__}.{attribute}":
+                yield value.__name__
+        elif issubclass(type(value), types.FunctionType | type) and isinstance(value.__module__, str):
+            yield value.__module__
+
+
+class _File(NamedTuple):
+    """A file as last read."""
+
+    stamp: tuple[int, int]
+    digest: str
+    imports: tuple[Import, ...]
+
+
+_sources: dict[str, UserSource] = {}
+_files: dict[str, _File] = {}
+
+
+def _read(path: str) -> _File:
+    try:
+        status = os.stat(path)
+        stamp = (status.st_mtime_ns, status.st_size)
+        known = _files.get(path)
+        if known is None or known.stamp != stamp:
+            with open(path, "rb") as file:
+                text = file.read()
+            known = _File(stamp, xxhash.xxh3_128_hexdigest(text), _imports(path, text))
+            _files[path] = known
+        return known
+    except OSError:
+        # In a zip archive, or gone since it was imported: what is reached of it counts by its bytecode.
+        return _File((0, 0), "", ())
+
+
+def _imports(path: str, text: bytes) -> tuple[Import, ...]:
+    if not path.endswith(".py"):
+        return ()
+    try:
+        with quiet():
+            return names_in(compile(text, path, "exec", dont_inherit=True)).imports
+    except (SyntaxError, ValueError):
+        return ()
+
+
+@functools.cache
+def _recorded_version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        distributions = _distributions().get(package, ())
+        return ",".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(set(distributions)))
+
+
+@functools.cache
+def _distributions() -> dict[str, list[str]]:
+    # Reads every installed distribution's file list, 0.2 s: only for packages that no cheaper way names.
+    return {name: list(found) for name, found in importlib.metadata.packages_distributions().items()}
+
+
+@functools.cache
+def _required_versions(package: str) -> Versions:
+    """An upgraded Pillow changes what torchvision decodes, though no code of the user names it."""
+    found: dict[str, str] = {}
+    queue = [package]
+    while queue:
+        name = queue.pop()
+        if name in found:
+            continue
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            continue
+        found[name] = distribution.version
+        for requirement in distribution.requires or ():
+            required = re.match(r"[A-Za-z0-9._-]+", requirement)
+            if required is not None and "extra ==" not in requirement:
+                queue.append(re.sub(r"[-_.]+", "-", required[0]).lower())
+    found.pop(package, None)
+    return tuple(sorted(found.items()))

@@ -1,0 +1,1 @@
+"""The fork of the trainer that makes a loader's batches first."""

@@ -1,0 +1,228 @@
+"""A fork of this process that makes a loader's batches: everything the dataset holds is in its memory already.
+
+    client                         forked zygote (prefetchd.workers.forked_zygote)        daemon
+      |--fork------------------------->|
+      |--Hello, Forked (its descriptors)----------------------------------------------------->|
+      |                                |<------------------------------- workers are asked for |
+      |<------- Identified (owner) ----|--------------------------------- Identified --------->|
+      |--Serve (owner) --------------->|  when the daemon has died: another one's control socket
+
+Where no daemon answers, the fork looks for one, or starts it, and introduces it to this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
+from prefetchd.wire.messages import Forked, Identified, Serve
+from prefetchd.wire.process_environment import current_environment
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.connection.reconnection import Reconnection
+from prefetchd_client.forking.fork_hooks import run_fork_hooks
+from prefetchd_client.forking.fork_work import ForkWork
+from prefetchd_client.quiet import quiet
+
+_unreaped: dict[int, int] = {}
+"""Forks that have not been waited for, by pid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForkRequest:
+    """What a fork is to be made for; begin() may be called again when one has died. `forked` is called after each
+    fork."""
+
+    paths: RuntimePaths
+    spec: StreamSpec
+    parts: dict[str, Any]
+    fingerprint: Callable[[], str]
+    found: Callable[[], bytes]
+    forked: Callable[[], None]
+
+    def begin(self, search: Reconnection | None = None) -> tuple[TrainerFork, socket.socket | None]:
+        """Forks. A `search` is the fork's from then on: it reaches a daemon; the socket is a connection that will be
+        that daemon's, and may be talked into at once. Raises OSError."""
+        # Here: who forks nothing needs nothing of it.
+        from prefetchd.workers.birth import Birth
+        from prefetchd.workers.forked_zygote import run_forked_zygote
+        from prefetchd.workers.program import Program as WorkersProgram
+        from prefetchd.workers.seeding import kept_state_readers
+
+        program = WorkersProgram(**self.parts, once=self.spec.order == "iterable")
+        environment, readers = current_environment(), kept_state_readers()
+        work = ForkWork(self.paths, self.parts, self.spec.batch_size, environment, self.fingerprint, self.found)
+        reap()
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            owner, owner_end = _pair(ours, theirs)
+            control_end, control = _pair(ours, theirs)
+            session, session_end = _pair(ours, theirs) if search is not None else (None, None)
+            output, output_end = os.pipe()
+            ours.callback(os.close, output)
+            theirs.callback(os.close, output_end)
+            trainer = os.pidfd_open(os.getpid())
+            theirs.callback(os.close, trainer)
+            _flush()
+            kill_point("client.fork.before")
+            # DataLoader's forks of threaded processes say nothing, either.
+            with quiet(DeprecationWarning):
+                pid = os.fork()
+            if pid == 0:
+                run_forked_zygote(
+                    Birth(
+                        spec=self.spec,
+                        program=program,
+                        work=work,
+                        control=control,
+                        owner=owner_end,
+                        output=output_end,
+                        trainer=trainer,
+                        search=search,
+                        session=session_end,
+                        state_readers=readers,
+                        mark=self.paths.process_mark,
+                        prepare=run_fork_hooks,
+                    )
+                )
+            self.forked()
+            if search is not None:
+                search.abandon()
+            _unreaped[pid] = os.pidfd_open(pid)
+            fork = TrainerFork(pid, os.dup(_unreaped[pid]), owner, control_end, output)
+            ours.pop_all()
+        kill_point("client.fork.after")
+        return fork, session
+
+
+class TrainerFork:
+    """The trainer's end of a fork of itself. One thread at a time."""
+
+    def __init__(self, pid: int, pidfd: int, owner: socket.socket, control: socket.socket, output: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._owner = owner
+        self._for_daemon: tuple[socket.socket, int] | None = (control, output)
+        self._identified: Identified | None = None
+        # It will never know what its program is.
+        self._is_mute = False
+
+    @property
+    def fingerprint(self) -> str:
+        """The program's, if it is known by now; else empty."""
+        found = self.identified()
+        return found.fingerprint if found is not None else ""
+
+    def identified(self, timeout_s: float = 0.0) -> Identified | None:
+        """What the fork has found its program to be; None when that has not come within `timeout_s`, or never will."""
+        if self._identified is None and not self._is_mute and _can_be_read(self._owner, timeout_s):
+            with contextlib.suppress(OSError, ProtocolError):
+                message, fds = receive_with_fds(self._owner)
+                if message is not None:
+                    message, fds = disclose(message, fds)
+                close_all(fds)
+                if isinstance(message, Identified) and message.fingerprint:
+                    self._identified = message
+                elif isinstance(message, Identified):
+                    self._is_mute = True
+        return self._identified
+
+    def hand_over(self) -> tuple[Forked, list[int]] | None:
+        """What a daemon is to be sent, and the descriptors to go with it, which the caller closes: of the fork as it
+        was made, or for the next daemon. None when it is dead."""
+        if self._pidfd < 0 or _has_ended(self._pidfd):
+            return None
+        if self._for_daemon is None:
+            self._serve_another()
+        if self._for_daemon is None:
+            return None
+        (control, output), self._for_daemon = self._for_daemon, None
+        return Forked(self.pid), [os.dup(self._pidfd), control.detach(), output]
+
+    def _serve_another(self) -> None:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            control_end, control = _pair(ours, theirs)
+            output, output_end = os.pipe()
+            ours.callback(os.close, output)
+            theirs.callback(os.close, output_end)
+            # What it has said before is not lost.
+            self.identified()
+            try:
+                send(self._owner, Serve(), [control.fileno(), output_end])
+            except OSError:
+                return
+            self._for_daemon = control_end, output
+            ours.pop_all()
+
+    def close(self) -> None:
+        """The fork is the daemon's alone from now on. Idempotent."""
+        self._owner.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._for_daemon is not None:
+            self._for_daemon[0].close()
+            os.close(self._for_daemon[1])
+            self._for_daemon = None
+        reap()
+
+
+def reap() -> None:
+    """Forks that have ended leave nothing behind. Does not block. Several threads may call it at once."""
+    for pid in list(_unreaped):
+        # Whoever has taken it out sees to it.
+        pidfd = _unreaped.pop(pid, None)
+        if pidfd is None:
+            continue
+        if _has_ended(pidfd):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            os.close(pidfd)
+        else:
+            _unreaped[pid] = pidfd
+
+
+def _after_fork_in_child() -> None:
+    """They are the parent's."""
+    close_all(list(_unreaped.values()))
+    _unreaped.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _pair(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    """A pair of sockets: the first is closed with `ours`, the second with `theirs`."""
+    mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.callback(mine.close)
+    theirs.callback(other.close)
+    return mine, other
+
+
+def _can_be_read(sock: socket.socket, timeout_s: float) -> bool:
+    if sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _flush() -> None:
+    """What is in our buffers is not to come out of the fork a second time."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.flush()

@@ -1,0 +1,96 @@
+"""PREFETCHD_INLINE=1: the workers' own code in the trainer's process, batch by batch, for pdb and for no daemon.
+
+The one place where the client imports more of prefetchd than its wire: see docs/decisions/0004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prefetchd.wire.shard_states import ShardState
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.inline_batches import EpochEnds, InlineBatches, NoSuchBatch
+from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
+
+
+class InlineStream:
+    """A StreamClient without a daemon: the same batches, made when they are asked for."""
+
+    def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
+        self.name = spec.name
+        self.fork = None
+        self._batches = InlineBatches(spec, parts)
+        self._next_cursor = 1
+        self._yielded = 0
+        self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
+
+    @property
+    def attachment(self) -> None:
+        """There is no ring."""
+        return
+
+    @property
+    def has_cursors(self) -> bool:
+        """Of none is anything kept."""
+        return False
+
+    def take_first_cursor(self) -> ClientCursor | None:
+        """Nothing is filled ahead."""
+        return None
+
+    def place_cursor(self, epoch: int, step: int) -> ClientCursor:
+        cursor = ClientCursor(self._next_cursor, epoch, step, True, epoch)
+        if step and self._starts[0] == epoch:
+            cursor.shard_states |= self._starts[1]
+        self._next_cursor += 1
+        return cursor
+
+    def activate(self, cursor: ClientCursor) -> None:
+        cursor.waiting = False
+
+    def close_cursor(self, cursor: ClientCursor) -> None:
+        """Nothing was prefetched."""
+
+    def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
+        """The next batch, made now. Raises EndOfEpoch and the user's own exceptions."""
+        while True:
+            position = (cursor.epoch, cursor.step)
+            cursor.step += 1
+            try:
+                batch = self._batches.batch(position)
+            except NoSuchBatch:
+                continue
+            except EpochEnds:
+                cursor.step -= 1
+                raise EndOfEpoch from None
+            self._yielded += 1
+            if (found := self._batches.shard_state()) is not None:
+                _, shard, number, state = found
+                cursor.shard_states[shard] = (number, state)
+            return batch
+
+    def begin_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
+        """Cursors that are placed within the epoch from now on begin with these, by shard."""
+        self._starts = (epoch, states)
+        for shard, state in states.items():
+            self._batches.use_start(epoch, shard, state)
+
+    def assume(self, epoch: int) -> None:
+        """The sampler is the trainer's own."""
+
+    def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
+        """It runs its sampler as the batches are made."""
+
+    def ended(self, cursor: ClientCursor) -> None:
+        """It has left its generators as they are."""
+
+    def stats(self) -> dict[str, Any]:
+        bad = self._batches.bad_samples
+        return {"inline": True, "yielded": self._yielded, "bad_sample_count": len(bad), "bad_samples": bad}
+
+    def abandon(self) -> None:
+        """A forked child may go on with it: nothing is shared."""
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,652 @@
+"""PrefetchLoader: DataLoader's interface, the daemon's batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import GenericAlias
+from typing import Any, ClassVar
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.caller_warnings import warn_caller
+from prefetchd_client.changes.change_watch import ChangeWatch
+from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
+from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
+from prefetchd_client.loader.forks import guard_forks, is_forked
+from prefetchd_client.loader.iterator import PrefetchIterator
+from prefetchd_client.loader.loader_state import Standing
+from prefetchd_client.loader.positions import Positions
+from prefetchd_client.loader.ranks import resolve_rank
+from prefetchd_client.loader.rebuild_guard import RebuildGuard
+from prefetchd_client.loader.sessions import Session, Sessions
+from prefetchd_client.loader.single_thread_guard import Turns
+from prefetchd_client.loader.stream_names import Ordinal, default_stream_name
+from prefetchd_client.loader.stream_request import StreamRequest, resolve_order, stream_request
+from prefetchd_client.loader.successors import await_successor, mark_used, predecessor_of
+from prefetchd_client.loader.torch_samplers import draw_as, innermost
+from prefetchd_client.loader.transformed import transformed
+from prefetchd_client.loader.wrapping import arguments_of
+from prefetchd_client.session.cursors import ClientCursor
+from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.stream_client import WaitTimedOut
+from prefetchd_client.start_method import FORK, is_inline, start_method
+
+ON_THE_WAY = ("device", "device_transform")
+PIN_DEVICE_WARNING = (
+    "pin_memory_device is deprecated, the current accelerator will be used as the device,ignore pin_memory_device='{}'."
+)
+FINGERPRINT_WITHIN_S = 600.0
+OF_WORKERS = ("collate_fn", "worker_init_fn")
+WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
+
+
+class PrefetchLoader(RebuildGuard):
+    """A DataLoader whose batches a daemon makes ready ahead of time, in shared memory.
+
+    Takes DataLoader's arguments, with its checks and its errors, and these:
+
+      stream    the stream's name in the daemon; a given name may be shared by several processes. Default: the script,
+                the loader's ordinal in it, the rank
+      seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0, or this
+                process's rank where several share nothing: each has an order of its own, as with DataLoader
+      buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB, a quarter of the
+                free shared memory, a quarter of what the memory cgroup leaves, and two epochs; it grows for a single
+                batch that is much larger than the first, as far as memory is free
+      lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
+                most half of it. What its holder has written to is made again. Costs workers one more pass over each
+                batch
+      rank, world_size    this process's share of each epoch, as in torch.distributed; rank="auto": what that or
+                torchrun says of this process. Default: all of it, as with DataLoader. Ranks partition each epoch,
+                evened out with its first samples as DistributedSampler does; a sampler makes its own shares, such as
+                DistributedSampler(drop_last=True)
+      on_error  what becomes of a sample that raises, or that ends its workers even when nothing else runs: "raise"
+                raises its error in the batch's place; "skip" leaves it out, the batch is smaller then; "substitute"
+                has another one take its place, the same in every run. A batch of which nothing is left raises. Each
+                such sample is told on stderr once, and stands in stats(); `prefetchd status` counts each time
+      deterministic   True says that samples and batches depend on nothing random: without shuffle all epochs are equal
+                then, and while one fits the buffer its batches are kept for the next instead of being made again. None:
+                what the dataset's attribute `deterministic` says, where torch's default collation makes the batches
+      fingerprint_extra   anything else that decides what the batches are, such as the version of the data files
+      transform   what becomes of each sample, such as random transforms after a SampleCache; `dataset` is then the
+                dataset of these
+      fresh     True drops batches that an earlier run left
+      socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
+
+      device    a CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer (docs/device.md)
+      device_transform    a callable or nn.Module that takes a batch on `device` and returns what is handed out, under
+                no_grad; seeded for each batch. A module is moved to the device
+
+    pin_memory=True: tensors that are pinned, and are the ring's own memory.
+
+    num_workers 0 lets the daemon decide; another number is how many workers this stream has, unless `[daemon] workers`
+    of a configuration or `prefetchd run --workers` allow fewer, which is warned of. Of an IterableDataset it is the
+    number of shards, as get_worker_info() tells them, and decides which batches there are. Workers are forks of this
+    process as it is now; with multiprocessing_context "spawn" or "forkserver" they are forks of an interpreter of their
+    own, to which dataset and functions are pickled. prefetch_factor and in_order are accepted and have no meaning:
+    batches are prefetched up to `buffer`, and the order is always kept. With persistent_workers dataset, collate_fn and
+    worker_init_fn stay what they are when the first epoch begins, and the base seed is drawn from `generator` in epoch
+    0 alone, as with DataLoader; workers outlive the trainer anyway. pin_memory_device is ignored, as DataLoader ignores
+    it (docs/arguments.md).
+
+    timeout makes next() raise after so many seconds, as DataLoader's does. A piece of a batch that takes a worker
+    longer is given up with its worker: that batch's place has a TaskTimeoutError that names the sample. Without a
+    timeout nothing is given up for being slow; a wait of 60 s, and every 30 s more of it, is explained on stderr.
+
+    Filling starts now. Batches are tensors in shared memory that stay valid, and the holder's own, as long as they are
+    held. Not for use by several threads at once.
+    """
+
+    # As DataLoader is: annotations name what batches are.
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    # DataLoader's iterator would not draw a base seed any more.
+    _is_seeded = False
+    # Whatever becomes of the dataset, workers have it as it was.
+    _workers_stay = False
+    _fork_teller: _ForkTeller | None = None
+    # By which it is named, unless somebody has named it.
+    _ordinal: Ordinal | None = None
+    _fingerprint_s = 0.0
+    _spec: StreamSpec
+    # What a subclass has set before our constructor, and what was there after it, by name.
+    _names_before: frozenset[str] = frozenset()
+    _names_after: frozenset[str] | None = None
+    _request_made: StreamRequest
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        stream: str | None = None,
+        seed: int | None = None,
+        buffer: str | int | None = None,
+        lookback: int = 0,
+        device: Any = None,
+        device_transform: Callable[[Any], Any] | None = None,
+        rank: int | str | None = None,
+        world_size: int | None = None,
+        on_error: str = "raise",
+        deterministic: bool | None = None,
+        fingerprint_extra: object = None,
+        transform: Callable[[Any], Any] | None = None,
+        fresh: bool = False,
+        socket: str | None = None,
+    ) -> None:
+        """Raises DataLoader's ValueErrors, CallerError, DaemonUnavailableError, DaemonRefusedError. Blocks until the
+        daemon has answered, not until a batch is ready."""
+        self._names_before = frozenset(vars(self))
+        # Within `dataset` from here on: who makes a loader anew from this one's attributes is not to apply it twice.
+        dataset, self.transform = transformed(dataset, transform), None
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        # Under their names, as DataLoader's: who makes a loader anew from another's attributes finds them. Not
+        # `stream`: that name is taken as long as this loader lives.
+        self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
+        self.rank, self.world_size, self.socket = rank, world_size, socket
+        self.device, self.device_transform = device, device_transform
+        self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
+        self._watch = ChangeWatch({})
+        self._path = select_path(device, device_transform, pin_memory=self.pin_memory)
+        self._own_batch_sampler = batch_sampler
+        self._made_batch_sampler = self.batch_sampler
+        share = resolve_rank(rank, world_size)
+        self._options: dict[str, Any] = {
+            "stream": stream,
+            "seed": seed,
+            "buffer": buffer,
+            "lookback": lookback,
+            "rank": share[0],
+            "world_size": share[1],
+            "on_error": on_error,
+            "fingerprint_extra": fingerprint_extra,
+            "deterministic": deterministic,
+        }
+        is_own_order = sampler is not None or batch_sampler is not None
+        former = predecessor_of(self.dataset, self.collate_fn) if is_own_order else None
+        if former is not None:
+            name, self._ordinal = former.hand_over(self._options)
+        elif stream is None:
+            self._ordinal = Ordinal()
+            name = default_stream_name(self._ordinal.number)
+        else:
+            name = stream
+        request = self._watched(self._request(name))
+        sessions = Sessions.opened(socket, request, fresh=fresh)
+        # Beside what the fork, and a daemon that has to be started, have to do.
+        self._watch.begin()
+        self._begin(sessions, request.assumptions)
+        if not is_own_order:
+            await_successor(self)
+        self._names_after = frozenset(vars(self))
+
+    def _begin(self, sessions: Sessions, assumptions: Assumptions | None) -> None:
+        if self._fork_teller is not None:
+            self._fork_teller.ask(sessions)
+        self._turns = Turns()
+        self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
+        self._sessions = sessions
+        guard_forks(self)
+        self._finalizer = weakref.finalize(self, _end, self._sessions, self._path)
+        self._positions = Positions(sessions, assumptions, *self._end_of_sampler())
+
+    def _end_of_sampler(self) -> tuple[int, Callable[[], object] | None]:
+        """What Positions is to know: workers of DataLoader's fetch ahead, and so a loop that is broken off may leave
+        its sampler at its end. Only a RandomSampler is known to draw there."""
+        sampler: Any = innermost(self._index_sampler)
+        steps = self.spec.epoch_steps
+        drawn = type(sampler) is RandomSampler and sampler.generator is not None and not sampler.replacement
+        if not (drawn and steps and self.num_workers):
+            return 0, None
+        ahead = self.num_workers * (self.prefetch_factor or 2)
+        return max(1, steps - ahead + 1), partial(torch.randperm, len(sampler.data_source), generator=sampler.generator)
+
+    @classmethod
+    def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
+        """A PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
+        return cls(dataloader.dataset, **(arguments_of(dataloader) | extra))
+
+    @classmethod
+    def attach(
+        cls,
+        stream: str,
+        *,
+        timeout: float = 0,
+        pin_memory: bool = False,
+        device: Any = None,
+        device_transform: Callable[[Any], Any] | None = None,
+        socket: str | None = None,
+    ) -> PrefetchLoader:
+        """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
+        private copies while others consume the stream too.
+
+        Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
+        when that has failed. Blocks until the daemon has looked at the stream's dataset.
+        """
+        path = select_path(device, device_transform, pin_memory=pin_memory)
+        session = attached_client(runtime_paths(socket), stream)
+        spec = session.spec
+        loader = cls.__new__(cls)
+        DataLoader.__init__(
+            loader,
+            dataset_of(spec),
+            batch_size=spec.batch_size or None,
+            drop_last=spec.drop_last,
+            pin_memory=pin_memory,
+            timeout=timeout,
+        )
+        loader.device, loader.device_transform, loader._path = device, device_transform, path
+        loader.socket = socket
+        loader._spec = spec
+        loader._watch = ChangeWatch({})
+        loader._watch.begin()
+        loader._functions = loader._current_functions()
+        loader._begin(Sessions(session, socket), None)
+        return loader
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """A new iterator. It takes its epoch at its first next(); until then it consumes nothing."""
+        iterator: Iterator[Any] = self._get_iterator()
+        return iterator
+
+    def _get_iterator(self) -> Any:
+        """DataLoader's: subclasses override it, or ask for an iterator that they keep."""
+        if self.pin_memory and self.pin_memory_device:
+            warn_caller(PIN_DEVICE_WARNING.format(self.pin_memory_device))
+        self._draw_as_dataloader()
+        iterator = PrefetchIterator(self) if self._path is None else new_iterator(self, self._path)
+        self._iterators.add(iterator)
+        return iterator
+
+    def _draw_as_dataloader(self) -> None:
+        """A new iterator of DataLoader's draws its base seed from torch's global generator, and torch's samplers what
+        decides their order: what the script draws next, such as a dropout's mask, is to be the same."""
+        if self.generator is None and not self._is_seeded:
+            torch.empty((), dtype=torch.int64).random_()
+            self._is_seeded = self.persistent_workers
+        draw_as(self._index_sampler)
+
+    def __prefetchd_fingerprint__(self) -> dict[str, Any]:
+        """What a subclass has set of its own: its methods may be the collate function, and then this is all of the
+        loader that decides what they do: what a fingerprint takes of it, and what is pickled."""
+        of_its_own = self._names_before if self._names_after is None else vars(self).keys() - self._names_after
+        names = (self._names_before | of_its_own) - vars(PrefetchLoader).keys()
+        return {name: vars(self)[name] for name in sorted(names)}
+
+    def __len__(self) -> int:
+        """Batches in an epoch of this rank. Raises TypeError where only a sampler or an iterable dataset could tell,
+        and has no length."""
+        if not self.spec.is_arithmetic:
+            return super().__len__()
+        dataset: Any = self.dataset
+        samples = -(-len(dataset) // self.spec.world_size)
+        rows = self.batch_size or 1
+        return samples // rows if self.drop_last else -(-samples // rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
+        load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
+        self._check_fork()
+        if epoch < 0:
+            raise CallerError(f"epoch {epoch}; allowed: 0 or more")
+        self._positions.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
+        the epoch's StopIteration (e + 1, 0). O(1), of an iterable dataset O(shards); asks nobody."""
+        return self._positions.state(self.spec)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
+        follow. With a state from after an epoch's last batch, the next iterator ends at once. Living iterators go on
+        as they are. O(1): no batch is skipped over.
+
+        With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
+        CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the position is
+        taken all the same.
+        """
+        self._check_fork()
+        self._positions.load(self.spec, state)
+
+    @property
+    def told_length(self) -> int | None:
+        """Samples of an iterable dataset, as its len() said when somebody asked for the loader's; else None."""
+        told: int | None = self._IterableDataset_len_called
+        return told
+
+    @property
+    def spec(self) -> StreamSpec:
+        """What the daemon was asked for."""
+        return self._spec
+
+    @property
+    def fingerprint_s(self) -> float:
+        """Seconds that this process spent on the fingerprint, as far as it was taken here."""
+        return self._fingerprint_s
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iterator to begin takes."""
+        return self._positions.next_epoch
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this loader since it was made: batches, copies, waits; and which samples were bad (`on_error`),
+        those of batches ahead of the trainer included: `bad_samples` has each index once, with where it was bad first,
+        and `bad_sample_count` is their number. How often samples were bad, over all epochs, `prefetchd status` counts.
+        With pin_memory or device also what they are copied from (docs/device.md)."""
+        session = self._sessions.current
+        found = {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
+        return found if self._path is None else found | self._path.stats()
+
+    def record_stream(self, batch: Any, stream: Any) -> None:
+        """`batch`, or a tensor of one, is used on `stream` too, which was not the current one at its next(): its memory
+        is used again only when that has done what is in line there when the batch is dropped."""
+        if self._path is not None:
+            self._path.record_stream(batch, stream)
+
+    def refresh(self) -> None:
+        """Looks at all of dataset, sampler and collate_fn again: if they are not what they were, iterators that begin
+        from now on get batches of what they are now. Those that have begun go on. A new iterator looks by itself, but
+        where this process was not forked it does not see what was written into large arrays; this does. Does nothing
+        to an attached loader, whose dataset is not here. Raises UnpicklableError, NoSpaceError and what the constructor
+        raises."""
+        self._check_fork()
+        if is_elsewhere(self.dataset):
+            return
+        request = self._request(self.spec.name)
+        known = request.fingerprint()
+        if known == self.fingerprint:
+            return
+        self._replace(request)
+
+    def _replace(self, request: StreamRequest) -> None:
+        request = self._watched(request)
+        if self._fork_teller is not None:
+            self._fork_teller.ask(self._sessions)
+        self._positions.replace(request, self._sessions.prepare(request))
+        self._watch.begin()
+
+    def share(self, rank: int, world_size: int) -> None:
+        """From the next iterator on the loader has this share of each epoch, as if made with rank= and world_size=; for
+        who knows it only later, as trainers' integrations do. Where a sampler decides, or that is its share already,
+        nothing happens. Raises CallerError and what the constructor raises."""
+        self._check_fork()
+        share = resolve_rank(rank, world_size)
+        self.rank, self.world_size = share
+        if is_elsewhere(self.dataset) or share == (self.spec.rank, self.spec.world_size):
+            return
+        self._options["rank"], self._options["world_size"] = share
+        if self.spec.order != "sampler":
+            self._replace(self._request(self.spec.name))
+
+    @property
+    def fingerprint(self) -> str:
+        """That of all that decides the batches. Blocks until it is known: a fork of this process takes it, or a daemon
+        has told it."""
+        if not self.spec.is_identified:
+            fork = self._sessions.current.fork
+            told = fork.identified(FINGERPRINT_WITHIN_S) if fork is not None else None
+            known = told.fingerprint if told is not None else self._request_made.fingerprint()
+            self._spec = dataclasses.replace(self._spec, fingerprint=known)
+        return self.spec.fingerprint
+
+    def close(self) -> None:
+        """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
+        mark_used(self)
+        for iterator in list(self._iterators):
+            iterator.stop()
+        # The cursors end with the session: until then they tell the daemon where the next run goes on.
+        self._finalizer()
+        if self._ordinal is not None:
+            self._ordinal.give_back()
+
+    def __reduce__(self) -> Any:
+        """As its arguments: unpickled, it is a loader of its own, at its beginning."""
+        if is_elsewhere(self.dataset):
+            kept = {name: getattr(self, name) for name in ("timeout", "pin_memory", *ON_THE_WAY, "socket")}
+            return partial(type(self).attach, self.spec.name, **kept), ()
+        own = {name: getattr(self, name) for name in ("rank", "world_size", "socket", "fresh", *ON_THE_WAY)}
+        return partial(type(self), self.dataset, **(arguments_of(self) | self._options | own)), ()
+
+    def __enter__(self) -> PrefetchLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def hand_over(self, options: dict[str, Any]) -> tuple[str, Ordinal | None]:
+        """For a loader that a framework makes of this one, with these `options`: gives up the stream, and says what it
+        is called, with the ordinal that it is called by. Whoever iterates over this loader after all gets another
+        one."""
+        mark_used(self)
+        self._positions.give_up(self._request_anew)
+        options["stream"], self._options["stream"] = self._options["stream"], None
+        ordinal, self._ordinal = self._ordinal, None
+        return self.spec.name, ordinal
+
+    # --- for iterators ---
+
+    def standing(self) -> Standing:
+        """Where state_dict() says that the trainer stands."""
+        return self._positions.standing()
+
+    def stand_at(self, standing: Standing) -> None:
+        """For an iterator that fetches ahead of what it yields."""
+        self._positions.stand_at(standing)
+
+    def begin_epoch(self) -> tuple[Session, ClientCursor]:
+        """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
+        self._check_fork()
+        mark_used(self)
+        watched = slice(len(OF_WORKERS) if self._workers_stay else 0, None)
+        is_another = any(map(operator.is_not, self._functions[watched], self._current_functions()[watched]))
+        with self._turns:
+            if self._watch.has_changed() or is_another or self._has_another_order():
+                self._refresh_if_possible()
+            begun = self._positions.begin_epoch()
+            if self.persistent_workers and not self._workers_stay:
+                self._watch_samplers_only()
+        if self._positions.assumptions is None and self.generator is not None and not self._is_seeded:
+            # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            self._is_seeded = self.persistent_workers
+        return begun
+
+    def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
+        """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
+        self._check_fork()
+        try:
+            with self._turns:
+                batch = self._positions.next_batch(session, cursor, float(self.timeout))
+        except WaitTimedOut:
+            raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
+        if cursor.told_length is not None and cursor.yielded > cursor.told_length:
+            warn_caller(self._more_than_told(cursor))
+        return batch
+
+    def _more_than_told(self, cursor: ClientCursor) -> str:
+        """As DataLoader words it, which compares batches with samples."""
+        text = (
+            f"Length of IterableDataset {self.dataset} was reported to be {cursor.told_length}"
+            f"(when accessing len(dataloader)), but {cursor.yielded} samples have been fetched. "
+        )
+        if not self.num_workers:
+            return text
+        return (
+            f"{text}For multiprocessing data-loading, this could be caused by not properly configuring the "
+            "IterableDataset replica at each worker. Please see "
+            "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+        )
+
+    def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
+        if not is_forked(self):
+            self._sessions.close_cursor(session, cursor)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is sent, and nothing of the parent's is kept open."""
+        self._sessions.abandon()
+
+    def _current_batch_sampler(self) -> Any:
+        """The caller's own, or None."""
+        # A subclass may have put another one in the place of ours, or of the one that it was given.
+        is_replaced = self.batch_sampler is not self._made_batch_sampler
+        return self.batch_sampler if is_replaced else self._own_batch_sampler
+
+    def _current_order(self) -> str:
+        return resolve_order(self.dataset, self.sampler, self._current_batch_sampler(), self.generator)
+
+    def _has_another_order(self) -> bool:
+        """True when the sampler is no longer over as many indices as the dataset has samples, or is again."""
+        return not is_elsewhere(self.dataset) and self._current_order() != self.spec.order
+
+    def _request(self, name: str) -> StreamRequest:
+        began_s = time.perf_counter()
+        own = self._current_batch_sampler()
+        request = stream_request(
+            dataset=self.dataset,
+            order=self._current_order(),
+            batch_size=_rows_of(own) if own is not None else self.batch_size,
+            drop_last=self.drop_last,
+            collate_fn=self.collate_fn,
+            worker_init_fn=self.worker_init_fn,
+            num_workers=self.num_workers,
+            timeout=self.timeout,
+            index_sampler=self._index_sampler,
+            generator=self.generator,
+            seeds_once=self.persistent_workers,
+            name=name,
+            minimum_slots=minimum_slots(self._path),
+            **self._options,
+        )
+        self._fingerprint_s = time.perf_counter() - began_s
+        return request
+
+    def _request_anew(self) -> StreamRequest:
+        self._ordinal = Ordinal()
+        return self._request(default_stream_name(self._ordinal.number))
+
+    def _current_functions(self) -> tuple[Any, ...]:
+        """What may be set to others between two epochs, besides what the dataset holds."""
+        # Bound methods are made anew each time that they are asked for.
+        kept = vars(self)
+        return tuple(kept.get(name) for name in (*OF_WORKERS, "sampler", "batch_sampler"))
+
+    def _watch_samplers_only(self) -> None:
+        """DataLoader's persistent workers keep dataset and functions as they are in the first epoch, whatever the
+        script does to its own afterwards; its samplers are in the trainer."""
+        request = self._request_made
+        masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
+        sampler = request.parts.get("index_sampler")
+        parts = {"index_sampler": sampler} if sampler is not None else {}
+        self._watch = ChangeWatch(parts, [*masked, self.dataset], request.assumptions)
+        self._watch.begin()
+        self._workers_stay = True
+
+    def _watched(self, request: StreamRequest) -> StreamRequest:
+        """The request as a session is to have it, whose parts are watched from now on."""
+        began_s = time.perf_counter()
+        forks = not is_inline() and start_method(self.multiprocessing_context) == FORK
+        watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
+        masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
+        self._fork_teller = _ForkTeller() if forks else None
+        former = self._watch if forks else None
+        self._watch = ChangeWatch(watched, masked, request.assumptions, self._fork_teller, former)
+        self._workers_stay = False
+        # The attributes may be set to others; the watch looks at those that were handed over.
+        self._functions = self._current_functions()
+        if forks:
+            watch = self._watch
+            request = dataclasses.replace(
+                request, forks=True, found=watch.found, forked=watch.forked, plain=watch.plain
+            )
+        else:
+            request = request.identified()
+        self._spec = request.spec
+        self._request_made = request
+        self._fingerprint_s += time.perf_counter() - began_s
+        return request
+
+    def _refresh_if_possible(self) -> None:
+        try:
+            if self._fork_teller is None:
+                self.refresh()
+            else:
+                # Its fork takes the fingerprint.
+                self._replace(self._request(self.spec.name))
+        except (CallerError, UnpicklableError) as error:
+            warn_caller(
+                f"the dataset or sampler has changed since it was handed over, and what it is now cannot be ({error}): "
+                "batches are of what it was before"
+            )
+
+    def _check_fork(self) -> None:
+        if is_forked(self):
+            raise ForkedError("this loader belongs to the parent process; make one of its own in the forked child")
+
+
+class _ForkTeller:
+    """What the fork that makes a loader's batches has found its parts to be. It holds neither the loader nor its
+    sessions, which hold it: they are to end when nobody else does."""
+
+    _sessions: weakref.ReferenceType[Sessions] | None = None
+
+    def ask(self, sessions: Sessions) -> None:
+        """Of these from now on."""
+        self._sessions = weakref.ref(sessions)
+
+    def __call__(self, within_s: float) -> bytes | None:
+        sessions = self._sessions() if self._sessions is not None else None
+        fork = sessions.current.fork if sessions is not None else None
+        told = fork.identified(within_s) if fork is not None else None
+        return told.found if told is not None else None
+
+
+def _end(sessions: Sessions, path: AnyPath | None) -> None:
+    if path is not None:
+        path.close()
+    sessions.close()
+
+
+def _rows_of(batch_sampler: Any) -> int:
+    """The samples of each batch but the last; -1 when only the sampler knows."""
+    return int(batch_sampler.batch_size) if type(batch_sampler) is BatchSampler else -1

@@ -1,0 +1,140 @@
+"""Where a loader's trainer stands, and where its next iterator begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prefetchd.wire.shard_states import ShardState
+from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd_client.loader.loader_state import Standing, from_state, to_state
+from prefetchd_client.loader.sessions import Prepared, Session, Sessions
+from prefetchd_client.loader.stream_request import StreamRequest
+from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
+from prefetchd_client.session.sampler_state import Assumptions
+
+
+class Positions:
+    """Of one loader, whose sessions are `sessions`; one thread at a time. `assumptions` are those of its sampler, None
+    where the order is arithmetic. Once `runs_out_at` batches of an epoch are yielded, DataLoader has run the sampler to
+    its end, and `run_out` does to the generators what that does then."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        assumptions: Assumptions | None,
+        runs_out_at: int = 0,
+        run_out: Callable[[], object] | None = None,
+    ) -> None:
+        self.assumptions = assumptions
+        self._runs_out_at = runs_out_at
+        self._run_out = run_out
+        self._sessions = sessions
+        self._epoch = 0
+        self._step = 0
+        self._position = (0, 0)
+        # (epoch, states of the generators before it) of the iterator that whoever called next() last has.
+        self._began_with: tuple[int, tuple[bytes, ...]] | None = None
+        # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
+        self._shard_states: tuple[int, Mapping[int, ShardState]] = (0, {})
+        # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
+        # and says where with its set_epoch() or its first next().
+        self._waiting = sessions.current.take_first_cursor()
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iterator to begin takes."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iterator to begin takes `epoch`. The step that load() has set within that epoch stays."""
+        if self.assumptions is not None:
+            self.assumptions.set_epoch(epoch)
+        if epoch != self._epoch:
+            self._go_to(epoch, 0)
+
+    def state(self, spec: StreamSpec) -> dict[str, Any]:
+        """What state_dict() of a loader of `spec` says."""
+        epoch, step = self._position
+        generators = None
+        if self.assumptions is not None and self.assumptions.generators:
+            begun = self._began_with
+            generators = begun[1] if begun is not None and begun[0] == epoch else self.assumptions.states
+        shards = self._shard_states[1] if step and self._shard_states[0] == epoch else {}
+        return to_state(spec, epoch, step, generators, shards)
+
+    def load(self, spec: StreamSpec, state: Mapping[str, Any]) -> None:
+        """Raises and warns as from_state() does."""
+        place = from_state(spec, state)
+        if self.assumptions is not None and place.generators is not None:
+            # Before anything moves: they may be no states of these generators.
+            self.assumptions.set(place.generators)
+        self._shard_states = (place.epoch, place.shards)
+        # Before the cursor is placed: whoever begins there is to know.
+        self._sessions.current.begin_shards(*self._shard_states)
+        self._go_to(place.epoch, place.step)
+        if place.generators is not None:
+            self._sessions.current.assume(place.epoch)
+
+    def standing(self) -> Standing:
+        """Where state() says that the trainer stands."""
+        return self._position, self._began_with, (self._shard_states[0], dict(self._shard_states[1]))
+
+    def stand_at(self, standing: Standing) -> None:
+        """For an iterator that fetches ahead of what it yields."""
+        self._position, self._began_with, self._shard_states = standing
+
+    def begin_epoch(self) -> tuple[Session, ClientCursor]:
+        """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
+        if self._waiting is None:
+            self._place_waiting()
+        cursor = self._waiting
+        assert cursor is not None
+        session = self._sessions.current
+        session.activate(cursor)
+        self._epoch, self._step = cursor.epoch + 1, 0
+        self._waiting = None
+        self._place_waiting()
+        return session, cursor
+
+    def next_batch(self, session: Session, cursor: ClientCursor, timeout_s: float) -> Any:
+        """As StreamClient.next_batch."""
+        try:
+            batch = session.next_batch(cursor, timeout_s)
+        except EndOfEpoch:
+            session.ended(cursor)
+            self._position = (cursor.epoch + 1, 0)
+            raise
+        finally:
+            if cursor.began_with is not None:
+                self._began_with = (cursor.epoch, cursor.began_with.states)
+        cursor.yielded += 1
+        self._position = (cursor.epoch, cursor.step)
+        if self._run_out is not None and cursor.step == self._runs_out_at:
+            session.ran_out(cursor, self._run_out)
+        if cursor.shard_states:
+            self._shard_states = (cursor.epoch, cursor.shard_states)
+        return batch
+
+    def replace(self, request: StreamRequest, prepared: Prepared | None) -> None:
+        """Iterators that begin from now on are on what `request` tells. Raises what Sessions.replace raises."""
+        self.assumptions = request.assumptions
+        waiting, self._waiting = self._waiting, None
+        self._sessions.replace(request, prepared, waiting)
+        self._sessions.current.assume(self._epoch)
+
+    def give_up(self, again: Callable[[], StreamRequest]) -> None:
+        """As Sessions.give_up."""
+        self._waiting = None
+        self._sessions.give_up(again)
+
+    def _go_to(self, epoch: int, step: int) -> None:
+        if (epoch, step) != (self._epoch, self._step):
+            self._epoch, self._step = epoch, step
+            self._place_waiting()
+        self._position = (epoch, step)
+
+    def _place_waiting(self) -> None:
+        if self._waiting is not None:
+            self._sessions.current.close_cursor(self._waiting)
+        self._waiting = self._sessions.current.place_cursor(self._epoch, self._step)

@@ -1,0 +1,114 @@
+"""The sessions of one loader: that of its next iterator, and those of iterators that began before a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.stream_spec import Position
+from prefetchd_client.loader.inline import InlineStream
+from prefetchd_client.loader.stream_request import StreamRequest
+from prefetchd_client.program_pickle import pickle_program
+from prefetchd_client.session.cursors import ClientCursor
+from prefetchd_client.session.stream_client import StreamClient
+from prefetchd_client.start_method import is_inline
+
+Prepared = tuple[bytes, list[memoryview]]
+"""A pickled program, and its buffers."""
+
+Session = StreamClient | InlineStream
+
+
+class Sessions:
+    """One thread at a time."""
+
+    def __init__(self, current: Session, socket: str | Path | None) -> None:
+        self._current = current
+        self._socket = socket
+        self._former: list[Session] = []
+        self._again: Callable[[], StreamRequest] | None = None
+
+    @property
+    def current(self) -> Session:
+        """The session that new cursors belong to. Raises what StreamClient raises when it was given up."""
+        if self._again is not None:
+            self._current = _open(self._socket, self._again(), fresh=False, first=None)
+            self._again = None
+        return self._current
+
+    @classmethod
+    def opened(cls, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> Sessions:
+        """With a session on what `request` tells. Raises what StreamClient raises."""
+        return cls(_open(socket, request, fresh=fresh, first=(0, 0)), socket)
+
+    def give_up(self, again: Callable[[], StreamRequest]) -> None:
+        """The stream is another's from now on; whoever needs a session still gets one on what `again` tells then."""
+        self._current.close()
+        self._again = again
+
+    def prepare(self, request: StreamRequest) -> Prepared | None:
+        """What replace() needs of another stream. Raises UnpicklableError."""
+        if isinstance(self.current, InlineStream) or request.forks:
+            return None
+        return pickle_program(request.parts, request.spec.batch_size)
+
+    def replace(self, request: StreamRequest, prepared: Prepared | None, waiting: ClientCursor | None) -> None:
+        """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises what
+        StreamClient raises, and whoever needs a session then gets one on that stream, or the error again."""
+        former = self.current
+        if waiting is not None:
+            former.close_cursor(waiting)
+        if former.has_cursors:
+            self._former.append(former)
+        else:
+            # First: its name is free then.
+            former.close()
+        try:
+            # What was there is of something else: nobody has to wait until that is known for certain.
+            self._current = _open(self._socket, request, prepared, fresh=request.forks, first=None)
+        except BaseException:
+            self._again = lambda: request
+            raise
+
+    def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
+        """An iterator of `session` is gone. Idempotent."""
+        session.close_cursor(cursor)
+        if session in self._former and not session.has_cursors:
+            self._former.remove(session)
+            session.close()
+
+    def close(self) -> None:
+        """Ends all. Idempotent."""
+        self._again = None
+        for session in (*self._former, self._current):
+            session.close()
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        for session in (*self._former, self._current):
+            session.abandon()
+
+
+def _open(
+    socket: str | Path | None,
+    request: StreamRequest,
+    prepared: Prepared | None = None,
+    *,
+    fresh: bool,
+    first: Position | None,
+) -> Session:
+    if is_inline():
+        return InlineStream(request.spec, request.parts)
+    paths = runtime_paths(socket)
+    return StreamClient(
+        paths,
+        request.spec,
+        request.parts,
+        request.assumptions,
+        prepared,
+        shared=request.shared,
+        fresh=fresh,
+        fork_request=request.fork_request(paths) if request.forks else None,
+        first=first,
+    )

@@ -1,0 +1,457 @@
+"""One process on one stream: cursors, what was offered to each, and the messages that keep both sides agreed.
+
+The daemon offers batches in order, cursor by cursor; next_batch() takes them. Nothing here knows of DataLoader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.wire.errors import ClosedError, NoSpaceError, PrefetchdError, StreamFailedError, UnpicklableError
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import (
+    BadSamplesNamed,
+    BatchFailed,
+    CloseCursor,
+    Consumed,
+    EpochStates,
+    GiveBack,
+    Goodbye,
+    Message,
+    Output,
+    PlaceCursor,
+    Published,
+    Recall,
+    Refused,
+    RingOpened,
+    ShardStart,
+    StreamFailed,
+    Waiting,
+    WaitNamed,
+    Welcome,
+)
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.shard_states import MOST_BYTES, ShardState, Stated
+from prefetchd.wire.stream_spec import Position, StreamSpec, decode_spec
+from prefetchd_client.batches.attachment import Attachment, NotOurs
+from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
+from prefetchd_client.session.bad_samples import BadSampleList
+from prefetchd_client.session.cursors import ClientCursor, Cursors, EndOfEpoch
+from prefetchd_client.session.epoch_plans import EpochPlans
+from prefetchd_client.session.handshake import Introduction
+from prefetchd_client.session.link import Link
+from prefetchd_client.session.long_wait import LongWait
+from prefetchd_client.session.progress import Progress
+from prefetchd_client.session.remote_errors import rebuild_exception, refusal, stream_failure
+from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.worker_output import print_output
+
+TELL_WAIT_AFTER_S = 0.05
+DRAIN_EVERY = 8
+DRAIN_BELOW = 4
+
+# Closed clients whose batches are still held: nobody else keeps their connections open.
+_outliving: set[StreamClient] = set()
+
+
+def _after_fork_in_child() -> None:
+    """Their connections, and the locks on their records, are the parent's."""
+    for client in list(_outliving):
+        client.abandon()
+    _outliving.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
+    """The batch did not come within the loader's timeout. No TimeoutError: the user's own code may raise that."""
+
+
+class StreamClient:
+    """The session of one loader. One thread at a time."""
+
+    def __init__(
+        self,
+        paths: RuntimePaths,
+        spec: StreamSpec,
+        parts: dict[str, Any],
+        assumptions: Assumptions | None = None,
+        prepared: tuple[bytes, list[memoryview]] | None = None,
+        *,
+        shared: bool,
+        fresh: bool,
+        introduction: Introduction | None = None,
+        fork_request: ForkRequest | None = None,
+        first: Position | None = None,
+    ) -> None:
+        """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
+        `prepared` is its pickle, if it was made already. With a `fork_request` this process is forked instead, and a
+        daemon that has to be started is not waited for. With another `introduction` the daemon is reached, and the
+        stream asked for, as that does it. From `first` on the stream is filled if it is new.
+
+        Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
+        """
+        self.name = spec.name
+        self.spec = spec
+        self._introduction = introduction or Introduction(
+            paths, spec, parts, prepared, shared=shared, fork_request=fork_request
+        )
+        self._cursors = Cursors()
+        self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
+        self._attachment: Attachment | None = None
+        self._failure: PrefetchdError | None = None
+        self._closed = False
+        self._wait: LongWait | None = None
+        self._progress = Progress()
+        self._bad = BadSampleList()
+        self._undrained = 0
+        self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
+        self._first = self._cursors.new(*first, first[0], proposed=True) if first is not None else None
+        self._link = Link(
+            paths, self._introduction, lambda: self._introduction.hello(self.name, self._cursors, None, fresh=fresh)
+        )
+        if self._link.welcome is not None:
+            self._welcomed(self._link.welcome)
+            if self._first is not None and not self._link.welcome.is_new:
+                self._cursors.end(self._first)
+                self._first = None
+
+    def take_first_cursor(self) -> ClientCursor | None:
+        """The waiting cursor that was proposed, unless the daemon has said that it has batches of the stream. It is
+        placed if it has none."""
+        first, self._first = self._first, None
+        return first
+
+    @property
+    def fork(self) -> TrainerFork | None:
+        """The fork of this process that makes the batches, or was to."""
+        return self._introduction.fork
+
+    def _welcomed(self, message: Welcome) -> None:
+        self.name = message.stream
+        self._consumer = message.consumer
+        self._generation = message.generation
+        if message.spec:
+            self.spec = decode_spec(message.spec)
+
+    # --- cursors ---
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """The ring that the latest batches come out of; None before the first."""
+        return self._attachment
+
+    @property
+    def has_cursors(self) -> bool:
+        """True while an iterator lives, or the next one is waited for."""
+        return any(True for _ in self._cursors)
+
+    def place_cursor(self, epoch: int, step: int) -> ClientCursor:
+        """A new waiting cursor, filled ahead from (epoch, step) on."""
+        self._check_usable()
+        cursor = self._cursors.new(epoch, step, 0 if self.spec.equal_epochs else epoch)
+        if step and self._starts[0] == epoch:
+            cursor.shard_states |= self._starts[1]
+        self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, step, True))
+        return cursor
+
+    def activate(self, cursor: ClientCursor) -> None:
+        """The waiting cursor's iterator begins."""
+        cursor.waiting = False
+        kill_point("client.cursor.begun")
+        self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, cursor.step, False))
+
+    def close_cursor(self, cursor: ClientCursor) -> None:
+        """Its iterator is gone. Idempotent, and silent after close()."""
+        if self._cursors.end(cursor) and not self._closed:
+            self._tell_progress()
+            self._link.send(CloseCursor(cursor.number))
+            kill_point("client.cursor.closed")
+            if self._attachment is not None and (released := self._attachment.take_released()):
+                self._link.send(Consumed(-1, 0, released))
+
+    # --- batches ---
+
+    def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
+        """The cursor's next batch; waits for it. `timeout_s` 0 waits as long as it takes.
+
+        Raises EndOfEpoch, the user's own exception for a batch that failed, StreamFailedError,
+        DaemonUnavailableError, WaitTimedOut.
+        """
+        self._check_usable()
+        if self._plans is None:
+            waited_us = self._come_to_next(cursor, timeout_s)
+        else:
+            waited_us = self._come_to_planned(self._plans, cursor, timeout_s)
+        offer = cursor.offers.pop(cursor.step)
+        step = cursor.step
+        cursor.step += 1
+        attachment = self._attachment
+        if isinstance(offer, bytes):
+            self._progress.went_on(cursor, (), waited_us)
+            self._tell_progress()
+            raise rebuild_exception(offer)
+        assert attachment is not None
+        slot, generation, private = offer
+        released = attachment.take_released()
+        batch, leased = attachment.take(cursor.number, slot, generation, private=private)
+        if type(batch) is Stated:
+            number, shard = divmod(step, self.spec.logical_shards)
+            cursor.shard_states[shard] = (number + 1, batch.state)
+            batch = batch.batch
+        kill_point("client.batch.unnoted")
+        now_ns = attachment.note_yield(cursor.number, cursor.plan_epoch, step + 1, waited_us)
+        kill_point("client.batch.noted")
+        if not leased:
+            released += (cursor.number, slot, generation)
+        if self._progress.cursor is not cursor:
+            self._tell_progress()
+        self._progress.went_on(cursor, released, waited_us)
+        if self._progress.is_due(now_ns, attachment.slots):
+            self._tell_progress()
+            self._progress.told_ns = now_ns
+        return batch
+
+    # --- iterable datasets ---
+
+    def begin_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
+        """Cursors that are placed within the epoch from now on may begin with these, by shard."""
+        self._starts = (epoch, states)
+        self._tell_shards(epoch, states)
+
+    def _tell_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
+        for shard, (number, state) in states.items():
+            if len(state) <= MOST_BYTES:
+                self._link.send(ShardStart(epoch, shard, number, state))
+
+    # --- where a sampler decides the order ---
+
+    def assume(self, epoch: int) -> None:
+        """The next iterator begins `epoch` as sampler and generators are now."""
+        if self._plans is not None:
+            self._plans.assume(epoch)
+
+    def ended(self, cursor: ClientCursor) -> None:
+        """The epoch is over: the sampler's generators are left as DataLoader leaves them."""
+        if self._plans is not None:
+            self._plans.ended(cursor)
+
+    def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
+        """The epoch goes on, but DataLoader's sampler would be at its end: run_out() does to the generators what that
+        does there."""
+        if self._plans is not None:
+            self._plans.ran_out(cursor, run_out)
+
+    def _say(self, message: Message) -> None:
+        # Progress first: what it says of cursors is about those that there were.
+        self._tell_progress()
+        self._link.send(message)
+
+    def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> int:
+        self._drain()
+        with contextlib.suppress(EndOfEpoch):
+            if not cursor.is_offered:
+                return self._wait_for(cursor, timeout_s)
+        return 0
+
+    def close(self) -> None:
+        """Ends the session in order. Batches that are still held stay valid. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        kill_point("client.close.begun")
+        self._tell_progress()
+        attachment = self._attachment
+        # Before the Goodbye: what that ends is not to be taken for a death.
+        self._link.stay()
+        if attachment is not None:
+            attachment.note_departure()
+            attachment.reclaim()
+        if attachment is not None and (released := attachment.take_released()):
+            self._link.send(Consumed(-1, 0, released))
+        kill_point("client.close.released")
+        self._link.send(Goodbye())
+        kill_point("client.close.told")
+        if attachment is None or not attachment.held:
+            self._end_after_close()
+        else:
+            # The daemon may reuse the slots of held batches once the connection has ended: the last one ends it.
+            _outliving.add(self)
+            attachment.when_all_are_dropped(self._end_after_close)
+
+    def _end_after_close(self) -> None:
+        # First the lock on our record: once the connection has ended, the record may be another's.
+        if self._attachment is not None:
+            self._attachment.close()
+        self._link.close()
+        _outliving.discard(self)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the loader was made, times in seconds; the bad samples that were named, and their number."""
+        counts = self._attachment.stats() if self._attachment is not None else {"yielded": 0}
+        bad = {"bad_sample_count": self._bad.count, "bad_samples": self._bad.told()}
+        return counts | {"reconnections": self._link.returns} | bad
+
+    def abandon(self) -> None:
+        """In a forked child: closes what it inherited and sends nothing."""
+        self._closed = True
+        self._link.abandon()
+        if self._attachment is not None:
+            self._attachment.close()
+
+    # --- inside ---
+
+    def _come_to_next(self, cursor: ClientCursor, timeout_s: float) -> int:
+        """Until the cursor's next batch is offered; microseconds that it took."""
+        self._undrained += 1
+        # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
+        # caches are cold, a good part of a next().
+        if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._link.is_lost:
+            self._drain()
+        return 0 if cursor.is_offered else self._wait_for(cursor, timeout_s)
+
+    def _come_to_planned(self, plans: EpochPlans, cursor: ClientCursor, timeout_s: float) -> int:
+        """As _come_to_next, to a batch or an end of the plan that the trainer means."""
+        waited_us = 0
+        while True:
+            if not cursor.compared:
+                waited_us += plans.compare(cursor, timeout_s)
+            try:
+                waited_us += self._come_to_next(cursor, timeout_s)
+            except EndOfEpoch:
+                if cursor.compared:
+                    raise
+            else:
+                if cursor.compared:
+                    return waited_us
+
+    def _tell_progress(self) -> None:
+        message = self._progress.take()
+        if message is not None:
+            kill_point("client.progress.untold")
+            self._link.send(message)
+            kill_point("client.progress.told")
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError("the loader is closed")
+        if self._failure is not None:
+            raise self._failure
+
+    def _wait_for(self, cursor: ClientCursor, timeout_s: float) -> int:
+        """Until the cursor's next batch is offered; microseconds that it took."""
+        self._tell_progress()
+        wait = self._wait = LongWait(self.name, cursor.epoch, cursor.step)
+        try:
+            self._wait_until_offered(cursor, timeout_s, wait)
+        finally:
+            self._wait = None
+        return wait.waited_us
+
+    def _wait_until_offered(self, cursor: ClientCursor, timeout_s: float, wait: LongWait) -> None:
+        told = False
+        while not cursor.is_offered:
+            if cursor.steps is not None and cursor.step >= cursor.steps:
+                raise EndOfEpoch
+            if self._failure is not None:
+                raise self._failure
+            self._link.check()
+            waited_s = wait.waited_s
+            if timeout_s and waited_s >= timeout_s:
+                raise WaitTimedOut
+            if waited_s >= wait.name_at_s:
+                wait.name(self._link.why_silent())
+            if not told and waited_s >= TELL_WAIT_AFTER_S:
+                told = True
+                self._link.send(Waiting(cursor.number))
+            wake_at_s = min(wait.name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or wait.name_at_s)
+            # The next daemon has not been told.
+            told = told and not self._link.is_lost
+            self._link.wait(wake_at_s - waited_s)
+            self._drain()
+
+    def _drain(self) -> None:
+        self._undrained = 0
+        if self._link.come_back():
+            self._begin_again()
+        while (found := self._receive()) is not None:
+            message, fds = found
+            if isinstance(message, RingOpened) and len(fds) == 1:
+                self._attach(fds[0])
+                continue
+            close_all(fds)
+            self._handle(message)
+
+    def _receive(self) -> tuple[Message, list[int]] | None:
+        try:
+            return self._link.receive()
+        except (UnpicklableError, NoSpaceError, StreamFailedError) as error:
+            # What the daemon has asked for cannot be handed over, and it does not ask again.
+            self._failure = error
+            raise
+
+    def _begin_again(self) -> None:
+        """What was offered is good as long as no daemon has heard our Hello; then it is offered again."""
+        # The Hello says all that was not told.
+        self._progress.take()
+        if self._attachment is not None:
+            self._attachment.take_released()
+        self._cursors.forget_offers()
+        kill_point("client.return.unsaid")
+        self._link.send(self._introduction.hello(self.name, self._cursors, self._attachment))
+        self._link.hand_over_fork()
+        if self._plans is not None:
+            self._plans.say_again()
+        for cursor in self._cursors:
+            self._tell_shards(cursor.epoch, cursor.shard_states)
+        kill_point("client.return.said")
+
+    def _attach(self, fd: int) -> None:
+        former = self._attachment
+        if former is not None and former.is_to(fd, self._consumer):
+            os.close(fd)
+            return
+        try:
+            self._attachment = Attachment(fd, self._consumer, self._generation, former)
+        except NotOurs:
+            # Whatever else the daemon has said is about a ring as it was, or about another's record.
+            self._link.lose()
+            return
+        if former is not None:
+            former.when_all_are_dropped(former.close)
+
+    def _handle(self, message: Message) -> None:
+        if isinstance(message, Welcome):
+            self._welcomed(message)
+        elif isinstance(message, Published):
+            self._cursors.published(message)
+        elif isinstance(message, BatchFailed):
+            self._cursors.failed(message)
+        elif isinstance(message, EpochStates):
+            self._cursors.planned(message)
+        elif isinstance(message, Recall):
+            self._give_back(message)
+        elif isinstance(message, Output):
+            print_output(message)
+        elif isinstance(message, BadSamplesNamed):
+            self._bad.named(message)
+        elif isinstance(message, WaitNamed):
+            cursor = self._cursors.get(message.cursor)
+            # What comes when nobody waits any more is of no interest.
+            if self._wait is not None and cursor is not None and message.step >= cursor.step:
+                self._wait.named(message)
+        elif isinstance(message, StreamFailed):
+            self._failure = stream_failure(message.code, message.message, message.error)
+        elif isinstance(message, Refused):
+            self._failure = refusal(message)
+
+    def _give_back(self, message: Recall) -> None:
+        self._tell_progress()
+        given = self._cursors.recalled(message)
+        if given is not None:
+            self._link.send(GiveBack(*given))

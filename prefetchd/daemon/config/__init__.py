@@ -1,0 +1,1 @@
+"""The daemon's configuration, from TOML text to plain data."""

@@ -1,0 +1,158 @@
+"""What a daemon is found by: its lock file, its socket, its status segment. Looked after while it lives.
+
+Somebody may remove them under a daemon that runs: a logout clears $XDG_RUNTIME_DIR and, with RemoveIPC, /dev/shm;
+something tidies /tmp. They are made again, unless another daemon has taken the place meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+from pathlib import Path
+
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.service import Service
+from prefetchd.daemon.sockets.sessions import Listener
+from prefetchd.wire.errors import CallerError, PrefetchdError
+from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
+
+BACKLOG = 128
+PROBE_TIMEOUT_S = 1.0
+LOOK_AFTER_S = 0.25
+
+log = logging.getLogger("prefetchd")
+
+
+class Presence:
+    """A daemon's socket, and the care for all that it is found by. `lock` is held, and stays the caller's."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        paths: RuntimePaths,
+        lock: LockFile,
+        generation: int,
+        service: Service,
+        listening: socket.socket | None = None,
+    ) -> None:
+        """Listens, or goes on `listening` for somebody who removes that socket himself, and has `service` told of who
+        connects. Raises CallerError when something is in the way."""
+        self._loop = loop
+        self._paths = paths
+        self._lock = lock
+        self._generation = generation
+        self._service = service
+        self._told = ""
+        sock = listening or listen(paths.socket)
+        self._is_ours = listening is None
+        self._identity = _identity(paths.socket)
+        self._listener = Listener(sock, loop, service.session_events, _log_refusal)
+        service.listen(self._listener)
+        loop.call_later(LOOK_AFTER_S, self._look)
+
+    def close(self) -> None:
+        """Removes the socket, if it still is ours."""
+        if self._is_ours and _identity(self._paths.socket) == self._identity:
+            with contextlib.suppress(FileNotFoundError):
+                self._paths.socket.unlink()
+
+    def _look(self) -> None:
+        if self._service.engine.stopping:
+            return
+        try:
+            self._restore()
+            self._told = ""
+        except (OSError, PrefetchdError) as error:
+            # Tried again and again, told once.
+            if str(error) != self._told:
+                self._told = str(error)
+                log.error("nobody finds this daemon", extra={"fields": {"why": self._told}})
+        self._loop.call_later(LOOK_AFTER_S, self._look)
+
+    def _restore(self) -> None:
+        if not self._lock.is_held:
+            found = _identity(self._paths.socket)
+            make_private(self._paths.socket.parent)
+            if not self._lock.restore():
+                # Another daemon starts, or finds that we are here and leaves again; or it serves in our place.
+                if found not in (None, self._identity):
+                    self._service.stop("another daemon serves its socket now: its lock file was removed")
+                return
+            self._lock.write_number(self._generation)
+            self._tell("lock file")
+        if _identity(self._paths.socket) != self._identity:
+            sock = listen(self._paths.socket)
+            self._identity = _identity(self._paths.socket)
+            self._is_ours = True
+            self._listener.listen_on(sock)
+            self._tell("socket")
+        if self._service.status.restore_name():
+            self._tell("status segment")
+
+    @staticmethod
+    def _tell(what: str) -> None:
+        log.warning("removed by somebody, made again", extra={"fields": {"what": what}})
+
+
+def is_served(path: Path) -> bool:
+    """True when somebody answers there: a daemon whose lock file was removed, or one that is not ours."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True
+
+
+def clear_the_way(path: Path) -> None:
+    """Removes the socket of a daemon that died: we hold the lock, so none of ours is behind it. Raises CallerError when
+    anything else is there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect(os.fspath(path))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+                return
+        except OSError:
+            pass
+    raise CallerError(
+        f"{path} is there and is not the socket of a daemon that died; it was left alone. "
+        f"Choose another with --socket or ${SOCKET_VARIABLE}"
+    )
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket at `path` that accepts connections of our uid. Raises CallerError when something is in the way."""
+    clear_the_way(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.umask(0o177)
+    try:
+        sock.bind(os.fspath(path))
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(BACKLOG)
+    return sock
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _log_refusal(level: str, event: str, uid: int) -> None:
+    log.log(getattr(logging, level.upper()), event, extra={"fields": {"uid": uid}})

@@ -1,0 +1,1 @@
+"""Streams that the configuration declares."""

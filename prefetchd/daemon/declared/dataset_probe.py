@@ -1,0 +1,135 @@
+"""The process that looks at one declared stream: the daemon itself imports nothing of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Protocol
+
+from prefetchd.daemon.config.daemon_config import StreamConfig
+from prefetchd.processes.environment import DENIED
+from prefetchd.processes.zygote_children import ending
+from prefetchd.supervisor.backend import Watcher
+from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import Declared, LoadFailed, Message, Surroundings
+from prefetchd.wire.runtime_paths import RuntimePaths
+
+# As -c, with main()'s arguments. Importing the client's package is importing torch: the environment is told before, and
+# without the gc it takes a fifth less.
+BOOTSTRAP = (
+    "import gc, sys; gc.disable(); "
+    "from prefetchd.wire.process_environment import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
+    "from prefetchd_client.declared import main; gc.freeze(); gc.enable(); main(*sys.argv[1:])"
+)
+CLOSE_DEADLINE_S = 5.0
+
+
+class LookEvents(Protocol):
+    """Who is told what a DeclaringProcess finds: one of declared, failed and, when it has said nothing, died, once,
+    unless it was closed."""
+
+    def surroundings(self, environment: bytes) -> None:
+        """In which environment the workers will run; long before the rest, where it is said at all."""
+
+    def declared(self, message: Declared, fd: int) -> None:
+        """The stream there is; the receiver owns `fd`."""
+
+    def failed(self, why: str, error: bytes) -> None:
+        """There is none."""
+
+    def died(self, how: str) -> None: ...
+
+    def printed(self, text: str) -> None: ...
+
+
+class DeclaringProcess:
+    """Runs until it has said what the stream is, or that there is none."""
+
+    def __init__(
+        self,
+        stream: StreamConfig,
+        directory: str,
+        paths: RuntimePaths,
+        watcher: Watcher,
+        events: LookEvents,
+    ) -> None:
+        """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
+        self._events = events
+        self._is_over = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, into = os.pipe()
+        request = os.memfd_create("declared")
+        try:
+            os.write(request, json.dumps(_told(stream)).encode())
+            os.lseek(request, 0, os.SEEK_SET)
+            self._process = subprocess.Popen(
+                [stream.python or sys.executable, "-c", BOOTSTRAP]
+                + [str(os.getpid()), str(theirs.fileno()), str(paths.socket)],
+                stdin=request,
+                stdout=into,
+                stderr=into,
+                pass_fds=[theirs.fileno()],
+                cwd=stream.cwd or directory or "/",
+                env=_variables(stream),
+            )
+        except OSError:
+            ours.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(into)
+            os.close(request)
+        pid = self._process.pid
+        pidfd = os.pidfd_open(pid)
+        self._child = ChildProcess(watcher, ours, pid, pidfd, output, self._said, self._ended, events.printed)
+
+    def close(self) -> None:
+        """Ends it, whatever it is at, and does not wait for that. Idempotent."""
+        if not self._is_over:
+            self._is_over = True
+            self._child.kill()
+            self._child.forsake(self._reap)
+
+    def wait(self) -> None:
+        """After close(), when the loop runs no more: until it is dead."""
+        self._child.close()
+        self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_DEADLINE_S)
+
+    def _said(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Declared) and len(fds) == 1:
+            self.close()
+            self._events.declared(message, fds[0])
+            return
+        close_all(fds)
+        if isinstance(message, Surroundings):
+            self._events.surroundings(message.environment)
+        elif isinstance(message, LoadFailed):
+            self.close()
+            self._events.failed(message.message, message.error)
+
+    def _ended(self, _: str) -> None:
+        self._is_over = True
+        self._child.close()
+        self._reap()
+        code = self._process.returncode or 0
+        self._events.died(ending(-code if code < 0 else code << 8))
+
+
+def _told(stream: StreamConfig) -> dict[str, object]:
+    return {field.name: getattr(stream, field.name) for field in dataclasses.fields(stream) if field.name != "env"}
+
+
+def _variables(stream: StreamConfig) -> dict[str, str]:
+    denied = {name.decode() for name in DENIED}
+    return {name: value for name, value in os.environ.items() if name not in denied} | dict(stream.env)

@@ -1,0 +1,214 @@
+"""One stream that the configuration declares: from the look at its dataset to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefetchd import __version__
+from prefetchd.daemon.config.daemon_config import StreamConfig
+from prefetchd.daemon.declared.dataset_probe import DeclaringProcess
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
+from prefetchd.daemon.engine.stream.keeping import planned
+from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.segments.file_streams import FileStreams
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.progress.file_source import FileSource
+from prefetchd.progress.source import Source
+from prefetchd.ring.segment import unlink
+from prefetchd.supervisor.backend import is_hopeless, told_of
+from prefetchd.wire.errors import CallerError, PrefetchdError
+from prefetchd.wire.messages import PROTOCOL_VERSION, Declared, Hello, Program
+from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.stream_spec import MINIMUM_SLOTS, Position, StreamSpec, decode_spec, encode_spec
+
+log = logging.getLogger("prefetchd")
+
+
+class DeclaredStream:
+    """Kept by the daemon's own `session`, a number that no connection has. Started at once; `prepare` is told in which
+    environment its workers will run, as soon as that is known; `settled` is called when it is a stream of the engine,
+    or never will be: `failure` says why."""
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        directory: str,
+        session: int,
+        paths: RuntimePaths,
+        loop: Loop,
+        engine: Engine,
+        rings: StreamRings,
+        files: FileStreams,
+        prepare: Callable[[bytes], None],
+        settled: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.session = session
+        self.failure = ""
+        self.error = b""
+        self.is_settled = False
+        self._begun_s = time.monotonic()
+        self._paths = paths
+        self._loop = loop
+        self._engine = engine
+        self._rings = rings
+        self._files = files
+        self._settled = settled
+        self._source: Source | None = None
+        self._process: DeclaringProcess | None = None
+        self._deaths = 0
+        self._directory = directory
+        self._prepare = prepare
+        self._look()
+
+    @property
+    def stream(self) -> StreamState | None:
+        """The engine's stream, while it is one."""
+        return self._engine.stream_of(self.session)
+
+    def why_unsettled(self) -> str:
+        """For who waits for it."""
+        for_s = time.monotonic() - self._begun_s
+        return (
+            f"stream {self.config.name!r} is still being looked at: {self.config.dataset} makes it, for {for_s:.0f} s"
+        )
+
+    def about(self) -> dict[str, Any]:
+        """For the snapshot: where its consumer stands, if a file tells that."""
+        source = self._source
+        return {
+            "file": self.config.progress_file,
+            "epoch": source.position[0] if source is not None and source.position is not None else -1,
+            "step": source.position[1] if source is not None and source.position is not None else -1,
+            "unreadable": source.unreadable if source is not None else 0,
+            "complaint": source.complaint if source is not None else "",
+        }
+
+    def close(self, why: str = "") -> None:
+        """Ends the stream; its trainers are told `why`. Idempotent."""
+        if self._process is not None:
+            self._process.close()
+        if self._source is not None:
+            self._source.close()
+        stream = self.stream
+        if why and stream is not None:
+            self._engine.drop(stream.number, why)
+        if why and self.config.store == FILES:
+            self._files.give_up(self.config.directory, remove=True)
+
+    def wait(self) -> None:
+        """After close(), when the loop runs no more."""
+        if self._process is not None:
+            self._process.wait()
+
+    def _look(self) -> None:
+        config = self.config
+        try:
+            self._process = DeclaringProcess(config, self._directory, self._paths, self._loop, self)
+        except OSError as error:
+            why = f"{error.filename or config.python}: {error.strerror}"
+            self._loop.call_later(0.0, lambda: self.failed(f"its process cannot be started: {why}", b""))
+
+    # --- LookEvents ---
+
+    def surroundings(self, environment: bytes) -> None:
+        self._prepare(environment)
+
+    def died(self, how: str) -> None:
+        self._deaths += 1
+        fields = {"stream": self.config.name, "how": how, "deaths": self._deaths}
+        log.warning("look at the dataset ended", extra={"fields": fields})
+        if is_hopeless(self._deaths, how):
+            self.failed(f"it {told_of(how)}, {self._deaths} times in a row; its output is in the log", b"")
+        else:
+            self._look()
+
+    def declared(self, message: Declared, fd: int) -> None:
+        with contextlib.ExitStack() as unused:
+            unused.callback(unlink, message.name)
+            unused.callback(os.close, fd)
+            try:
+                self._begin(spec_of(self.config, decode_spec(message.spec)), message, fd, unused)
+            except PrefetchdError as error:
+                self.failed(str(error), b"")
+                return
+        self.is_settled = True
+        self._settled()
+
+    def failed(self, why: str, error: bytes) -> None:
+        self.failure, self.error = why, error
+        self.is_settled = True
+        log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
+        self._settled()
+
+    def printed(self, text: str) -> None:
+        for line in text.split("\n"):
+            log.info("output", extra={"fields": {"stream": self.config.name, "worker": 0, "line": line}})
+
+    # --- from there on ---
+
+    def _begin(self, spec: StreamSpec, message: Declared, fd: int, unused: contextlib.ExitStack) -> None:
+        """Where the program is taken over, it is not `unused`."""
+        session = self.session
+        hello = Hello(
+            PROTOCOL_VERSION,
+            "trainer",
+            __version__,
+            os.getpid(),
+            spec.name,
+            spec.fingerprint,
+            encode_spec(spec),
+            shared=True,
+        )
+        found: Position | None = None
+        if spec.store == FILES:
+            found = self._files.find(spec)
+        self._engine.hello(session, hello, time.monotonic())
+        stream = self.stream
+        if stream is None or stream.name != spec.name:
+            if stream is not None:
+                self._engine.session_closed(session, (), time.monotonic())
+            raise CallerError("its name is in use by a trainer; end that, or give the stream another name")
+        # Else it was adopted from a daemon that died, with its program: the fingerprint says that it is the same.
+        if stream.stage is Stage.AWAITING_PROGRAM:
+            unused.pop_all()
+            self._rings.take_program(stream, Program(message.name, message.program_bytes), fd)
+            self._engine.program_arrived(session)
+        if self.config.progress_file:
+            self._source = FileSource(
+                self.config.progress_file, self.config.poll_s, self._loop, self._moved, self._in_plan
+            )
+            found = self._source.position
+        self._engine.keep(session, found or (0, 0), follows_progress=bool(self.config.progress_file))
+        log.info("stream declared", extra={"fields": {"stream": spec.name, "fingerprint": spec.fingerprint}})
+
+    def _moved(self, position: Position) -> None:
+        self._engine.progress(self.session, position)
+
+    def _in_plan(self, position: Position) -> Position | str:
+        stream = self.stream
+        return planned(stream, position) if stream is not None else position
+
+
+def spec_of(config: StreamConfig, found: StreamSpec) -> StreamSpec:
+    """What the look at the dataset has `found`, with what the configuration says of how it is kept."""
+    return dataclasses.replace(
+        found,
+        name=config.name,
+        buffer_bytes=config.buffer_bytes,
+        buffer_batches=config.buffer_batches,
+        minimum_slots=MINIMUM_SLOTS,
+        low_watermark=config.low_watermark,
+        high_watermark=config.high_watermark,
+        store=config.store,
+        directory=config.directory,
+        epochs=config.epochs,
+    )

@@ -1,0 +1,190 @@
+"""All streams that the configuration declares: begun at once, attached to by name, changed when it is read again."""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefetchd.daemon.config.config_file import read_config
+from prefetchd.daemon.config.daemon_config import Config, ConfigError, StreamConfig
+from prefetchd.daemon.declared.declared_stream import DeclaredStream
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
+from prefetchd.daemon.engine.stream.keeping import is_warm
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.segments.file_streams import FileStreams
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.daemon.sockets.sessions import Session
+from prefetchd.wire.errors import CallerError, PrefetchdError, StreamFailedError
+from prefetchd.wire.messages import Hello, WaitNamed
+from prefetchd.wire.runtime_paths import RuntimePaths
+
+FIRST_SESSION = -2
+"""Of the daemon's own sessions, which count down: connections count up, and -1 is the engine's ghost."""
+
+NO_PROGRESS = {"file": "", "epoch": -1, "step": -1, "unreadable": 0, "complaint": ""}
+
+GoOn = Callable[[Session, Hello], None]
+
+log = logging.getLogger("prefetchd")
+
+
+class DeclaredStreams:
+    """Those of one daemon."""
+
+    def __init__(
+        self,
+        config: Config,
+        config_file: Path | None,
+        loop: Loop,
+        engine: Engine,
+        rings: StreamRings,
+        paths: RuntimePaths,
+        prepare: Callable[[bytes], None],
+        name_waits_every_s: float,
+    ) -> None:
+        """`prepare` is the backend's. Who waits for the look at a dataset is told so every `name_waits_every_s`. Raises
+        CallerError when a stream's directory cannot be used."""
+        self._config = config
+        self._config_file = config_file
+        self._loop = loop
+        self._engine = engine
+        self._rings = rings
+        self._paths = paths
+        self._prepare = prepare
+        self._next_session = FIRST_SESSION
+        self._streams: dict[str, DeclaredStream] = {}
+        self.files = FileStreams(engine, rings)
+        self.files.claim(_directories(config))
+        self._attaching: list[tuple[Session, Hello, GoOn]] = []
+        self._name_waits_every_s = name_waits_every_s
+        self._is_naming = False
+
+    def begin(self) -> None:
+        """Once the socket is there: all streams."""
+        for stream in self._config.streams:
+            self._begin(stream)
+
+    def reload(self) -> None:
+        """Reads the configuration again. Streams that it declares as before are left as they are; one that cannot be
+        read changes nothing."""
+        if self._engine.stopping:
+            return
+        if self._config_file is None:
+            log.info("no configuration to read again")
+            return
+        try:
+            config = read_config(self._config_file)
+        except ConfigError as error:
+            for problem in error.problems:
+                log.error("configuration not taken", extra={"fields": {"problem": problem}})
+            return
+        if config.daemon != self._config.daemon:
+            log.warning("[daemon] is read when the daemon starts: restart it for what has changed there")
+        before, self._config = self._config, config
+        changed = []
+        for stream in before.streams:
+            declared = self._streams.get(stream.name)
+            if declared is None:  # its directory could not be used
+                continue
+            if config.stream(stream.name) != stream or declared.failure:
+                why = "its declaration has changed" if config.stream(stream.name) else "it is not declared any more"
+                declared.close(why)
+                del self._streams[stream.name]
+                changed.append(stream.name)
+        for stream in config.streams:
+            if stream.name not in self._streams:
+                try:
+                    self.files.claim(_directories(Config(streams=(stream,))))
+                except CallerError as error:
+                    log.error("configuration not taken", extra={"fields": {"problem": str(error)}})
+                else:
+                    self._begin(stream)
+        # What they wait for may not be declared any more.
+        self._attach_again()
+        log.info("configuration read again", extra={"fields": {"streams": len(config.streams), "ended": changed}})
+
+    def attach(self, session: Session, hello: Hello, go_on: GoOn) -> None:
+        """A trainer asks for a stream by name alone: `go_on` is called when that is known, now or later. Raises
+        StreamFailedError."""
+        declared = self._streams.get(hello.stream)
+        if declared is not None and not declared.is_settled:
+            self._attaching.append((session, hello, go_on))
+            self._name_later()
+            return
+        if declared is not None and declared.failure:
+            raise StreamFailedError(f"the declared stream {hello.stream!r} has failed: {declared.failure}")
+        go_on(session, hello)
+
+    def tell(self, found: dict[str, Any]) -> None:
+        """Adds to a snapshot what is declared."""
+        for stream in found["streams"]:
+            declared = self._streams.get(stream["name"])
+            state = declared.stream if declared is not None else None
+            stream["declared"] = declared is not None
+            stream["progress"] = declared.about() if declared is not None else NO_PROGRESS
+            stream["store_fault"] = (self.files.fault_of(state.spec) or state.store_fault) if state is not None else ""
+            stream["batches_ready"] = state.window.ready_ahead() if state is not None else 0
+            stream["warm"] = state is not None and is_warm(state)
+        # From the first snapshot on, before any of them is begun.
+        found["declared"] = [self._about(stream.name) for stream in self._config.streams]
+
+    def close(self) -> None:
+        """When the loop runs no more."""
+        for declared in self._streams.values():
+            declared.close()
+            declared.wait()
+        self.files.close()
+
+    def _about(self, name: str) -> dict[str, Any]:
+        declared = self._streams.get(name)
+        return {
+            "name": name,
+            "settled": declared is not None and declared.is_settled,
+            "failure": declared.failure if declared is not None else "",
+        }
+
+    def _begin(self, stream: StreamConfig) -> None:
+        directory = os.path.dirname(self._config_file) if self._config_file is not None else ""
+        self._streams[stream.name] = DeclaredStream(
+            stream,
+            directory,
+            self._next_session,
+            self._paths,
+            self._loop,
+            self._engine,
+            self._rings,
+            self.files,
+            self._prepare,
+            self._attach_again,
+        )
+        self._next_session -= 1
+
+    def _name_later(self) -> None:
+        if self._attaching and not self._is_naming:
+            self._is_naming = True
+            self._loop.call_later(self._name_waits_every_s, self._name_waits)
+
+    def _name_waits(self) -> None:
+        self._is_naming = False
+        for session, hello, _ in self._attaching:
+            if session.is_clear:
+                session.send(WaitNamed(0, 0, 0, self._streams[hello.stream].why_unsettled()))
+        self._name_later()
+
+    def _attach_again(self) -> None:
+        """Whoever waits for a stream that is settled, or not declared any more, is answered."""
+        attaching, self._attaching = self._attaching, []
+        for session, hello, go_on in attaching:
+            if session.is_open:
+                try:
+                    self.attach(session, hello, go_on)
+                except PrefetchdError as error:
+                    session.refuse(error)
+
+
+def _directories(config: Config) -> list[str]:
+    return [stream.directory for stream in config.streams if stream.store == FILES]

@@ -1,0 +1,95 @@
+"""What an operator asks of streams: pause, resume, drain, evict. Pure.
+
+A paused stream is given no task; what is under way ends, what is ready is served. A drained one is paused and, once
+nothing of it is under way, parked: its processes are gone until it is resumed, its ring stays. A successor of this
+daemon knows of neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prefetchd.daemon.engine.commands import Command, Log
+from prefetchd.daemon.engine.pool.pool import Pool
+from prefetchd.daemon.engine.registry import Registry
+from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState
+from prefetchd.wire.errors import CallerError
+
+EVICTED = "it was evicted (`prefetchd evict`); make the loader again"
+
+
+class Operating:
+    """Changes `streams`, which are the engine's. Every method raises CallerError when no stream has that name."""
+
+    def __init__(
+        self, streams: Mapping[int, StreamState], registry: Registry, pool: Pool, commands: list[Command]
+    ) -> None:
+        self._streams = streams
+        self._registry = registry
+        self._pool = pool
+        self._commands = commands
+
+    def pause(self, name: str) -> list[str]:
+        """Nothing more is filled of the stream, or of all that there are when `name` is empty. Returns their names."""
+        return [self._hold(stream, "stream paused") for stream in self._named(name)]
+
+    def resume(self, name: str) -> list[str]:
+        """Takes pause() and drain() back; names of those of which it did."""
+        held = [stream for stream in self._named(name) if stream.paused]
+        for stream in held:
+            stream.paused = stream.draining = False
+            self._log("stream resumed", stream)
+        return [stream.name for stream in held]
+
+    def drain(self, name: str) -> list[str]:
+        """Pauses, and has the processes of each stream end when nothing of it is under way any more."""
+        streams = self._named(name)
+        for stream in streams:
+            stream.draining = True
+            self._hold(stream, "stream drains")
+        self.park_drained()
+        return [stream.name for stream in streams]
+
+    def evict(self, name: str, *, force: bool) -> list[str]:
+        """Drops a stream: its ring, its program and its processes. While somebody consumes it only with `force`; who
+        does is told. Raises CallerError otherwise."""
+        if not name:
+            raise CallerError("evict takes the name of one stream; `prefetchd status` lists them")
+        (stream,) = self._named(name)
+        if stream.in_use and not force:
+            pids = [each.pid for each in stream.consumers.values() if not each.departed]
+            pids += [each.pid for each in stream.absents.values() if not each.departed]
+            raise CallerError(
+                f"stream {name!r} is in use by pid {', '.join(map(str, pids))}; stop that first, or use --force: "
+                "its next() will raise"
+            )
+        self._log("stream evicted", stream)
+        self._registry.drop(stream, EVICTED)
+        return [name]
+
+    def park_drained(self) -> None:
+        """Ends the processes of streams that are to be drained and are at nothing."""
+        for stream in self._streams.values():
+            busy = any(worker.busy for worker in stream.workers.values())
+            if not stream.draining or busy or stream.stage is not Stage.RUNNING:
+                continue
+            for number in stream.workers:
+                # What one keeps until there is room goes with it.
+                stream.filling.forget_keeper(number)
+            self._registry.end_processes(stream)
+
+    def _hold(self, stream: StreamState, event: str) -> str:
+        if not stream.paused:
+            stream.paused = True
+            self._log(event, stream)
+        return stream.name
+
+    def _named(self, name: str) -> list[StreamState]:
+        found = [stream for stream in self._streams.values() if not name or stream.name == name]
+        if name and not found:
+            there = ", ".join(repr(stream.name) for stream in self._streams.values()) or "none"
+            raise CallerError(f"no stream {name!r}; there are: {there}")
+        return found
+
+    def _log(self, event: str, stream: StreamState) -> None:
+        self._commands.append(Log("info", event, (("stream", stream.name),)))

@@ -1,0 +1,92 @@
+"""The planners of streams whose order only a sampler knows: started, asked, and started again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prefetchd.daemon.engine.commands import Assign, Command, Log, StartWorker, StopWorker
+from prefetchd.daemon.engine.stream.stream_state import FailStream, Planner, Stage, StreamState
+from prefetchd.supervisor.backend import ORPHANED, PLANNER, UNEXPLAINED, is_hopeless
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import Message, Planned
+
+
+class Planners:
+    """One process a stream, beside its workers and of their numbers; the limit on busy workers is not for it."""
+
+    def __init__(
+        self,
+        streams: Mapping[int, StreamState],
+        commands: list[Command],
+        new_number: Callable[[], int],
+        fail_stream: FailStream,
+    ) -> None:
+        self._streams = streams
+        self._commands = commands
+        self._new_number = new_number
+        self._fail_stream = fail_stream
+
+    def dispatch(self, now_s: float) -> None:
+        """Asks what is to be asked; starts planners that are not there."""
+        for stream in self._streams.values():
+            plans, planner = stream.plans, stream.planner
+            host = stream.host
+            if plans is None or stream.stage is not Stage.RUNNING or stream.paused or not plans.has_question:
+                continue
+            if host is None or (planner is None and stream.starts_again_s is not None):
+                continue
+            if planner is None:
+                stream.planner = Planner(self._new_number(), now_s)
+                self._commands.append(StartWorker(stream.number, host.number, stream.planner.number, PLANNER, 1))
+            elif planner.ready:
+                planner.since_s = now_s
+                for message in plans.questions():
+                    self._commands.append(Assign(planner.number, message))
+
+    def stream_of(self, number: int) -> StreamState | None:
+        """Whose planner the process `number` is."""
+        for stream in self._streams.values():
+            if stream.planner is not None and stream.planner.number == number:
+                return stream
+        return None
+
+    def ready(self, stream: StreamState) -> None:
+        assert stream.planner is not None
+        stream.planner.ready = True
+        stream.has_started()
+
+    def says(self, stream: StreamState, message: Message) -> None:
+        """Raises ProtocolError."""
+        if stream.plans is None:
+            raise ProtocolError(f"a worker does not send {type(message).__name__}")
+        stream.plans.planner_says(message)
+        if isinstance(message, Planned):
+            stream.planner_deaths = 0
+
+    def not_started(self, stream: StreamState) -> None:
+        """No process can be had for it."""
+        assert stream.plans is not None
+        stream.planner = None
+        stream.plans.planner_is_new()
+
+    def died(self, stream: StreamState, how: str) -> None:
+        """It is gone, by its own will when it was asked for what lies behind it."""
+        assert stream.plans is not None
+        stream.planner = None
+        stream.plans.planner_is_new()
+        # One that died of its zygote's death counts as that one's.
+        stream.planner_deaths += how not in (UNEXPLAINED, ORPHANED)
+        fields = (("stream", stream.name), ("how", how), ("deaths", stream.planner_deaths))
+        self._commands.append(Log("info" if how == "exited with 0" else "warning", "planner ended", fields))
+        if is_hopeless(stream.planner_deaths, how):
+            text = f"the planner of stream {stream.name!r}, which runs its sampler, dies again and again: {how}"
+            self._fail_stream(stream, "stream_failed", text)
+
+    def forget(self, stream: StreamState, *, stop: bool = False) -> None:
+        """The stream is dropped or parked, and its zygote takes the planner with it; or it has failed: `stop`."""
+        if stream.planner is not None:
+            if stop:
+                self._commands.append(StopWorker(stream.planner.number, kill=True))
+            stream.planner = None
+            if stream.plans is not None:
+                stream.plans.planner_is_new()

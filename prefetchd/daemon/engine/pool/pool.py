@@ -1,0 +1,381 @@
+"""The workers of all streams: who gets which task, who starts, who retires. Pure.
+
+Rules
+ 1. Each stream keeps workers of its own, as many as its loader has asked for: those that compute share the CPUs by the
+    kernel's rules, as those of several DataLoaders do, and those that wait need none.
+ 2. A `limit`, where there is one, bounds the workers that are busy at once over all streams. Then fairness.py says
+    whose turn it is.
+ 3. Whoever is next, has an idle worker and may not use it, as `limit` workers are busy, waits for one: nobody else is
+    given more meanwhile. So cheap tasks wait for no more than one of another stream's slow ones; or two, where these
+    are short enough to be queued (LONG_PIECE_S).
+ 4. How long a stream's tasks take nobody knows before the first has been filled. Till then a worker of a bounded number
+    has one at a time.
+ 5. A stream that has been measured keeps its turn for RING_COMES_WITHIN_S, in which it gets its ring: its first batch
+    is not to wait for another one of somebody's slow tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from prefetchd.daemon.engine.commands import Assign, Command, LendRing, Log, LookAt, StartWorker, StopWorker
+from prefetchd.daemon.engine.fairness import FairShares
+from prefetchd.daemon.engine.pool.suspect_isolation import Alone
+from prefetchd.daemon.engine.pool.worker_deaths import Deaths
+from prefetchd.daemon.engine.pool.worker_results import Answers
+from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, Stage, StreamState, Stuck, Worker, WorkerStage
+from prefetchd.processes.worker_status import Note
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import Fill, Measured, Message, Spent
+
+RING_COMES_WITHIN_S = 0.25
+"""Seconds (rule 5)."""
+LOOKED_AT_WITHIN_S = 3.0
+"""Then a worker whose task is overdue is killed whether or not it is known where it is."""
+
+
+class Pool:
+    """Hands fill tasks to workers and takes their answers."""
+
+    def __init__(
+        self,
+        limit: int,
+        stream_workers: int,
+        retire_after_s: float,
+        streams: MutableMapping[int, StreamState],
+        commands: list[Command],
+        fail_stream: FailStream,
+    ) -> None:
+        self.limit = limit
+        """Workers that may be busy at once, over all streams; 0: any number."""
+        self._stream_workers = limit or stream_workers
+        self._shares = FairShares()
+        self.workers: dict[int, Worker] = {}
+        self.finishing = False
+        self._most = limit
+        self._now_s = 0.0
+        self._alone = Alone()
+        self._deaths = Deaths(commands, fail_stream)
+        self._answers = Answers(commands, self._take)
+        self._retire_after_s = retire_after_s
+        self._streams = streams
+        self._commands = commands
+        self._next_worker = 1
+        self._next_task = 1
+
+    # --- giving tasks ---
+
+    def dispatch(self) -> None:
+        """Gives every worker what it can take, the neediest stream first; a suspect before all, and alone. Nothing
+        while the daemon is `finishing`."""
+        if self.finishing:
+            return
+        if not self._alone.holds_back(self._now_s) and not self._suspect_goes_first():
+            self._hand_out()
+            # What was claimed just now may be one.
+            self._suspect_goes_first()
+        self._start_workers()
+
+    def _suspect_goes_first(self) -> bool:
+        """True when all others must wait: for a suspect that begins now, or to let it begin."""
+        streams, now_s = [stream for stream in self._streams.values() if not stream.paused], self._now_s
+        if self._alone.waits(streams, self.workers.values(), now_s):
+            return True
+        found = self._alone.begin(streams, now_s)
+        if found is not None:
+            worker, piece = found
+            self._assign(worker, [(self._task(worker, piece), worker.stream.task_keys(worker, piece))])
+        return found is not None
+
+    def _assign(self, worker: Worker, given: list[tuple[tuple[int, ...], bytes]]) -> None:
+        tasks, keys = zip(*given)
+        self._commands.append(Assign(worker.number, Fill(tasks, keys if any(keys) else ())))
+
+    @property
+    def waits_for_time(self) -> bool:
+        """True while a suspect keeps others from their work, or they it, or a ring is waited for: not for ever, so ask
+        dispatch() again."""
+        return self._alone.is_under_way or any(
+            stream.claims.queue.has_suspect or (stream.measured_s is not None and stream.claims.roomless)
+            for stream in self._streams.values()
+        )
+
+    def _hand_out(self) -> None:
+        assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
+        running = [each for each in self._streams.values() if each.stage is Stage.RUNNING and not each.paused]
+        contended = self.limit > 0 and len(running) > 1
+        # What is ready does not change here.
+        short = {each: not contended or each.is_short(self._now_s) for each in running}
+        while running:
+            stream = min(running, key=lambda each: (each.lingers, each.account.tag_s(short=short[each]), each.number))
+            if contended and not stream.claims.has_work():
+                running.remove(stream)
+                continue
+            worker = self._worker_for(stream)
+            if worker is None:
+                running.remove(stream)
+                continue
+            if not worker.busy and self._is_full(stream):
+                # Rule 3.
+                break
+            piece = stream.claims.next_piece(worker.number, stream.pieces)
+            if piece is not None:
+                piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
+                assigned.setdefault(worker, []).append((self._task(worker, piece), stream.task_keys(worker, piece)))
+            elif contended and self._is_about_to_have_a_ring(stream):
+                # Rule 5.
+                break
+            elif self._worker_for(stream) in (worker, None):
+                # Else what it has claimed, or found room for, is another's: then that one is next.
+                running.remove(stream)
+        for worker, given in assigned.items():
+            self._assign(worker, given)
+
+    def _is_about_to_have_a_ring(self, stream: StreamState) -> bool:
+        since_s = stream.measured_s
+        return bool(stream.claims.roomless) and since_s is not None and self._now_s < since_s + RING_COMES_WITHIN_S
+
+    @staticmethod
+    def _expected_s(piece: Piece, stream: StreamState) -> float:
+        """How long such pieces have taken."""
+        return stream.row_s * max(1, piece.rows)
+
+    def _worker_for(self, stream: StreamState) -> Worker | None:
+        """One that something waits for which no other can do, else the one with the shortest queue; None when all have
+        as much as they may have. Whether one more may be busy is not looked at."""
+        most = 1 if self.limit and not stream.row_s else stream.tasks_a_worker
+        free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
+        if not free:
+            return None
+        expecting = stream.claims.queue.expecting()
+        best: Worker | None = None
+        for worker in free:
+            if worker.number in expecting:
+                best = worker
+                break
+            if best is None or len(worker.tasks) < len(best.tasks):
+                best = worker
+        return best
+
+    def _task(self, worker: Worker, piece: Piece) -> tuple[int, ...]:
+        task = self._next_task
+        self._next_task += 1
+        if not worker.tasks:
+            worker.head_since_s = self._now_s
+        worker.tasks[task] = piece
+        batch = piece.batch
+        slot = batch.grant.slot if batch.grant is not None else 0
+        end = batch.payload_bytes if piece.digests else piece.end
+        deadly = worker.stream.blame.deadly(piece)
+        return (task, piece.kind, *batch.position, piece.first, end, slot, *deadly)
+
+    def busy_beside(self, stream: StreamState) -> list[Worker]:
+        """The busy workers that `stream` must share the limit with. One that has a consumer does not wait for those
+        that have none: what they are at may never end."""
+        lingers = stream.lingers
+        return [each for each in self.workers.values() if each.busy and (lingers or not each.stream.lingers)]
+
+    def _is_full(self, stream: StreamState) -> bool:
+        """True when no more workers may be busy for `stream`."""
+        return self.limit > 0 and len(self.busy_beside(stream)) >= self.limit
+
+    def busy_limit(self, stream: StreamState) -> int:
+        """Most workers of the stream that may be busy at once."""
+        asked = stream.workers_asked(self._stream_workers)
+        return min(self.limit, asked) if self.limit else asked
+
+    def worker_limit(self, stream: StreamState) -> int:
+        """Most workers that the stream may have. One that lost some for memory has no more than may be busy; else a
+        shard's iterator keeps its worker, busy or not."""
+        if stream.shards and self.limit == self._most:
+            return stream.shards
+        return self.busy_limit(stream)
+
+    def _start_workers(self) -> None:
+        for stream in self._streams.values():
+            wanted = self.worker_limit(stream)
+            if stream.homes is not None:
+                stream.homes.want(wanted)
+            host = stream.host
+            if stream.stage is not Stage.RUNNING or stream.paused or host is None or stream.starts_again_s is not None:
+                continue
+            if len(stream.workers) >= wanted or not stream.claims.has_work():
+                continue
+            while len(stream.workers) < wanted:
+                places = {each.place for each in stream.workers.values()}
+                place = next(each for each in range(wanted) if each not in places)
+                worker = Worker(self.new_number(), stream, host, place, head_since_s=self._now_s)
+                self.workers[worker.number] = stream.workers[worker.number] = worker
+                self._commands.append(StartWorker(stream.number, host.number, worker.number, place, wanted))
+            stream.workers_changed()
+
+    def new_number(self) -> int:
+        """A number that no process of this daemon has had."""
+        number = self._next_worker
+        self._next_worker += 1
+        return number
+
+    # --- what comes back ---
+
+    def worker_ready(self, number: int, now_s: float) -> None:
+        self._now_s = now_s
+        worker = self.workers.get(number)
+        if worker is None or worker.stage is not WorkerStage.STARTING:
+            return
+        worker.stage = WorkerStage.READY
+        worker.stream.has_started()
+        worker.stream.cut_anew()
+        worker.idle_since_s = now_s
+        worker.stream.deaths_at_start = 0
+        if worker.stream.window.ring is not None and not worker.has_ring:
+            self._commands.append(LendRing(number, worker.stream.number))
+            worker.has_ring = True
+
+    def worker_message(self, number: int, message: Message, now_s: float) -> StreamState | None:
+        """The stream that the answer was about, or None when the worker is gone."""
+        self._now_s = now_s
+        worker = self.workers.get(number)
+        if worker is None:
+            return None
+        self._answers.told(worker, message)
+        if isinstance(message, Measured):
+            worker.stream.measured_s = now_s
+        if isinstance(message, Spent) and worker.stage is WorkerStage.READY:
+            self._stop(worker)
+        if not worker.busy:
+            worker.idle_since_s = now_s
+        return worker.stream
+
+    def _take(self, worker: Worker, task: int) -> Piece:
+        piece = worker.tasks.pop(task, None)
+        if piece is None:
+            raise ProtocolError(f"worker {worker.number} answers task {task}, which it was not given")
+        self._shares.end(worker.stream.account, piece.charge, self._now_s - worker.head_since_s)
+        worker.head_since_s = self._now_s
+        if worker.tasks:
+            self._alone.began(worker)
+        return piece
+
+    def worker_died(self, number: int, how: str, now_s: float, note: Note, oom_kills: int = 0) -> Worker | None:
+        """The worker's rows go to others; it is returned if it was known. With `oom_kills`, so many of this daemon's
+        processes the kernel has killed for memory by now, and the worker is one of them: then fewer are busy at once,
+        before anything is blamed."""
+        self._now_s = now_s
+        worker = self.workers.pop(number, None)
+        if worker is None:
+            return None
+        stream = worker.stream
+        stream.workers.pop(number, None)
+        stream.workers_changed()
+        stream.filling.forget_keeper(number)
+        if worker.stage is WorkerStage.STOPPING and not worker.tasks:
+            return worker
+        lowered = self.short_of_memory(oom_kills)
+        head = next(iter(worker.tasks.values()), None)
+        alone = head is not None and self._alone.is_alone(head)
+        self._deaths.told(worker, how, note, alone=alone, innocent=lowered)
+        worker.tasks.clear()
+        return worker
+
+    def worker_not_started(self, number: int) -> Worker | None:
+        """No process can be had for the worker, which is returned if it was known."""
+        worker = self.workers.pop(number, None)
+        if worker is not None:
+            worker.stream.workers.pop(number, None)
+            worker.stream.workers_changed()
+        return worker
+
+    def short_of_memory(self, oom_kills: int) -> bool:
+        """A process of ours was killed for memory, if `oom_kills` is not 0: fewer workers may be busy at once from now
+        on. False when that is not so, or there is but one."""
+        before = self.limit or len(self.workers) + 1
+        if not oom_kills or before <= 1:
+            return False
+        self.limit = before - 1
+        self._log(
+            "warning",
+            "workers are killed for memory",
+            busy_at_once=self.limit,
+            before=before,
+            oom_kills=oom_kills,
+            knob="--workers, num_workers=, or more memory",
+        )
+        idle = [worker for worker in self.workers.values() if self._is_retirable(worker)]
+        for worker in idle[: max(0, len(self.workers) - self.limit)]:
+            self._stop(worker)
+        return True
+
+    # --- going ---
+
+    def tick(self, now_s: float) -> None:
+        """Ends the workers of overdue tasks; stops workers beyond the limit that have been idle for long."""
+        self._now_s = now_s
+        if not self._streams:
+            # Who needed so much memory is gone.
+            self.limit = self._most
+        for worker in self.workers.values():
+            timeout_s = worker.stream.spec.timeout_s
+            if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s and not worker.stream.shards:
+                self._end_overdue(worker)
+        for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
+            if len(self.workers) <= (self.limit or self._stream_workers):
+                return
+            if self._is_retirable(worker) and worker.idle_since_s + self._retire_after_s <= now_s:
+                self._stop(worker)
+
+    def looked_at(self, number: int, stuck: Stuck) -> None:
+        """It has been found out where the worker is: it is killed if its task is still overdue."""
+        worker = self.workers.get(number)
+        if worker is None or worker.overdue_task is None or worker.stuck is not None:
+            return
+        if worker.overdue_task != next(iter(worker.tasks), None):
+            worker.overdue_task = None
+            return
+        worker.stuck = stuck
+        self._commands.append(StopWorker(number, kill=True))
+
+    def _end_overdue(self, worker: Worker) -> None:
+        task = next(iter(worker.tasks))
+        if worker.overdue_task != task:
+            worker.overdue_task, worker.overdue_since_s, worker.stuck = task, self._now_s, None
+            self._log(
+                "warning",
+                "task overdue",
+                stream=worker.stream.name,
+                worker=worker.number,
+                timeout_s=worker.stream.spec.timeout_s,
+            )
+            self._commands.append(LookAt(worker.stream.number, worker.number))
+        elif self._now_s - worker.overdue_since_s > LOOKED_AT_WITHIN_S:
+            self.looked_at(worker.number, Stuck())
+
+    def stop_workers(self, stream: StreamState, host: Host | None = None) -> None:
+        """Ends the stream's workers, or only those of `host`; their answers still come or their deaths."""
+        for worker in stream.workers.values():
+            if worker.stage is not WorkerStage.STOPPING and (host is None or worker.host is host):
+                self._stop(worker)
+        stream.workers_changed()
+
+    def forget_stream(self, stream: StreamState) -> None:
+        """The stream is being dropped or parked; its zygote takes the workers with it."""
+        for number, worker in stream.workers.items():
+            self.workers.pop(number, None)
+            worker.tasks.clear()
+        stream.workers.clear()
+        stream.workers_changed()
+
+    def _is_retirable(self, worker: Worker) -> bool:
+        return (
+            worker.stage is WorkerStage.READY
+            and not worker.busy
+            and not (worker.stream.homes is not None and worker.stream.in_use)
+        )
+
+    def _stop(self, worker: Worker) -> None:
+        worker.stage = WorkerStage.STOPPING
+        worker.stream.cut_anew()
+        self._commands.append(StopWorker(worker.number))
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        self._commands.append(Log(level, event, tuple(fields.items())))

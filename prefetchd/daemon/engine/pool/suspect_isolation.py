@@ -1,0 +1,72 @@
+"""When a suspect runs: while no other task is under way in any worker of the daemon. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Worker, WorkerStage
+
+PATIENCE_S = 30.0
+"""A task that takes longer is not waited for, whether it is a suspect or stands in its way: one that never ends must
+not stop all streams."""
+
+
+class Alone:
+    """At most one suspect at a time."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._piece: Piece | None = None
+        self._began_s = 0.0
+        self._disturbed = False
+
+    def is_alone(self, piece: Piece) -> bool:
+        """True when the piece is under way and nothing was begun beside it."""
+        return self._piece is piece and not self._disturbed
+
+    def began(self, worker: Worker) -> None:
+        """The worker has begun the next of the tasks that it had: it was not waited for, but goes on after all."""
+        if worker is not self._worker:
+            self._disturbed = True
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._piece is not None
+
+    def holds_back(self, now_s: float) -> bool:
+        """True while no other task may begin: a suspect is at its task."""
+        worker, piece = self._worker, self._piece
+        if worker is None:
+            return False
+        if piece not in worker.tasks.values() or now_s - self._began_s >= PATIENCE_S:
+            self._worker = self._piece = None
+            return False
+        return True
+
+    def waits(self, streams: Collection[StreamState], workers: Collection[Worker], now_s: float) -> bool:
+        """True while a suspect is ready to begin and tasks that are under way must end before."""
+        return any(map(_could_begin, streams)) and any(
+            worker.busy and now_s - worker.head_since_s < PATIENCE_S for worker in workers
+        )
+
+    def begin(self, streams: Collection[StreamState], now_s: float) -> tuple[Worker, Piece] | None:
+        """The next suspect, which begins now, and the worker for it; when nothing is waited for."""
+        for stream in streams:
+            if not _could_begin(stream):
+                continue
+            worker = next((each for each in _ready(stream) if not each.busy), None)
+            if worker is not None:
+                self._worker, self._piece, self._began_s = worker, stream.claims.queue.next_suspect(), now_s
+                self._disturbed = False
+                return worker, self._piece
+        return None
+
+
+def _could_begin(stream: StreamState) -> bool:
+    # Until it has a worker the others may go on.
+    return stream.stage is Stage.RUNNING and stream.claims.queue.has_suspect and bool(_ready(stream))
+
+
+def _ready(stream: StreamState) -> list[Worker]:
+    return [worker for worker in stream.workers.values() if worker.stage is WorkerStage.READY]

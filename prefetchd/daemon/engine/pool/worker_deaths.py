@@ -1,0 +1,96 @@
+"""What follows from a worker's death: its rows go to others, and what killed it may be found out. Pure."""
+
+from __future__ import annotations
+
+from prefetchd.daemon.engine.commands import Command, Log
+from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.daemon.engine.stream.blame import (
+    Verdict,
+    blamed_error,
+    given_up_error,
+    overdue_error,
+    what_was_made,
+)
+from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, Stuck, Worker, WorkerStage
+from prefetchd.processes.worker_status import LOADING, NO_NOTE, Note
+from prefetchd.supervisor.backend import ORPHANED, UNEXPLAINED, is_hopeless
+
+
+class Deaths:
+    """Told of each worker that died without being told to, once nothing of it can write any more."""
+
+    def __init__(self, commands: list[Command], fail_stream: FailStream) -> None:
+        self._commands = commands
+        self._fail_stream = fail_stream
+
+    def told(self, worker: Worker, how: str, note: Note, *, alone: bool, innocent: bool) -> None:
+        """`alone`: nothing else ran beside the task that it had in hand. `innocent`: something else is known to have
+        killed it."""
+        stream = worker.stream
+        stream.counters.worker_deaths += 1
+        tasks = list(worker.tasks.items())
+        stream.counters.retries += bool(tasks)
+        if not tasks or note.task != tasks[0][0] or how == UNEXPLAINED:
+            # Between two tasks it is about none; and one that died of its zygote's death, about nothing of its own.
+            note = NO_NOTE
+        about = {"at": what_was_made(note, tasks[0][1].batch.position)} if tasks else {}
+        self._log("warning", "worker died", stream=stream.name, worker=worker.number, how=how, **about)
+        if worker.stage is WorkerStage.STARTING:
+            # One that died of its zygote's death counts as that one's.
+            if not innocent and how not in (UNEXPLAINED, ORPHANED):
+                self._died_at_start(stream, how)
+            return
+        # The task at hand is the oldest; the others only waited behind it. They go first again, in their order.
+        for _, piece in reversed(tasks[1:]):
+            stream.filling.lost(piece)
+        if not tasks:
+            return
+        task, piece = tasks[0]
+        if worker.overdue_task == task:
+            self._fail(stream, piece, _overdue(worker, piece, note))
+        elif innocent or piece.batch.error is not None or piece.batch.cancelled:
+            stream.filling.lost(piece)
+        else:
+            self._judge(stream, piece, how, note, alone)
+
+    def _judge(self, stream: StreamState, piece: Piece, how: str, note: Note, alone: bool) -> None:
+        position = piece.batch.position
+        verdict = stream.blame.died(position, note, alone=alone)
+        if verdict is Verdict.AGAIN:
+            stream.filling.lost(piece)
+        elif verdict is Verdict.GIVEN_UP:
+            self._fail(stream, piece, given_up_error(note, position, how))
+        elif note.phase == LOADING and stream.spec.on_error != "raise":
+            self._log("warning", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=how)
+            stream.blame.call_deadly(position, note.row, note.attempt)
+            if stream.spec.on_error == "skip" and not piece.batch.is_whole_task:
+                stream.filling.deviates(piece)
+            else:
+                stream.filling.lost(piece)
+        else:
+            self._log("error", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=how)
+            self._fail(stream, piece, blamed_error(note, position, how))
+
+    def _fail(self, stream: StreamState, piece: Piece, error: bytes) -> None:
+        if stream.filling.failed(piece, error):
+            stream.counters.failed += 1
+
+    def _died_at_start(self, stream: StreamState, how: str) -> None:
+        stream.deaths_at_start += 1
+        if is_hopeless(stream.deaths_at_start, how):
+            text = f"{stream.deaths_at_start} workers in a row died before they were ready: {how}"
+            self._fail_stream(stream, "stream_failed", text)
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _overdue(worker: Worker, piece: Piece, note: Note) -> bytes:
+    stuck = worker.stuck or Stuck()
+    return overdue_error(
+        note,
+        piece.batch.position,
+        worker.stream.spec.timeout_s,
+        stuck.frames,
+        may_be_a_lock=stuck.sleeps and worker.host.is_fork,
+    )

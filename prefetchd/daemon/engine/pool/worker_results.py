@@ -1,0 +1,122 @@
+"""What workers answer to their tasks, and what becomes of pieces with it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefetchd.daemon.engine.commands import Command, Log
+from prefetchd.daemon.engine.stream.bad_samples import BadSampleNews
+from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.daemon.engine.stream.growth import grow_for, is_too_large, too_large
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import (
+    BadSamples,
+    Digested,
+    Filled,
+    FillFailed,
+    Measured,
+    Message,
+    ShardCame,
+    ShardEnded,
+    Spent,
+    StoreFailed,
+    Unfit,
+)
+
+
+class Answers:
+    """Takes each answer to where it belongs. `take` ends a worker's task and says which piece it was about; it raises
+    ProtocolError for a task that the worker was not given."""
+
+    def __init__(self, commands: list[Command], take: Callable[[Worker, int], Piece]) -> None:
+        self._commands = commands
+        self._take = take
+        self._bad_samples = BadSampleNews(commands)
+
+    def told(self, worker: Worker, message: Message) -> None:
+        """Raises ProtocolError for what a worker does not say."""
+        if isinstance(message, Filled):
+            for task, payload_bytes, duration_us, samples in message.tasks:
+                self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
+            worker.stream.counters.samples_took(message.sample_times)
+        elif isinstance(message, Digested):
+            worker.fill_us += message.duration_us
+            self._digested(worker.stream, self._take(worker, message.task), message)
+        elif isinstance(message, Measured):
+            self._measured(worker, self._take(worker, message.task), message)
+        elif isinstance(message, Unfit):
+            self._unfit(worker, self._take(worker, message.task), message)
+        elif isinstance(message, FillFailed):
+            _fail(worker.stream, self._take(worker, message.task), message.error)
+        elif isinstance(message, ShardCame):
+            worker.stream.learn_start(message)
+        elif isinstance(message, Spent):
+            worker.stream.filling.lost(self._take(worker, message.task))
+        elif isinstance(message, ShardEnded):
+            worker.stream.shard_ended(self._take(worker, message.task), message.batches)
+        elif isinstance(message, StoreFailed):
+            self._store_failed(worker, self._take(worker, message.task), message.reason)
+        elif isinstance(message, BadSamples):
+            piece = worker.tasks.get(message.task)
+            if piece is None:
+                raise ProtocolError(f"worker {worker.number} tells of task {message.task}, which it was not given")
+            self._bad_samples.told(worker, piece, message)
+        else:
+            raise ProtocolError(f"a worker does not send {type(message).__name__}")
+
+    def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
+        stream = worker.stream
+        stream.timed(max(1, piece.rows), duration_us / 1e6)
+        stream.counters.task_took(duration_us, samples)
+        worker.fill_us += duration_us
+        stream.host_deaths = 0
+        if stream.store_fault:
+            self._log("info", "batches can be stored again", stream=stream.name)
+            stream.store_fault = ""
+        if stream.filling.filled(piece, payload_bytes):
+            stream.counters.batch_is_ready(piece.batch.payload_bytes)
+
+    def _digested(self, stream: StreamState, piece: Piece, message: Digested) -> None:
+        stream.counters.tasks += 1
+        stream.counters.fill_us += message.duration_us
+        if stream.filling.digested(piece, message.digest):
+            stream.counters.batch_is_ready(piece.batch.payload_bytes)
+
+    def _store_failed(self, worker: Worker, piece: Piece, reason: str) -> None:
+        """The worker keeps the batch, and gets the task again; others have their turn first."""
+        stream = worker.stream
+        if stream.store_fault != reason:
+            self._log("error", "batches cannot be stored", stream=stream.name, why=reason)
+        stream.store_fault = reason
+        stream.filling.lost(piece)
+        piece.keeper = worker.number
+
+    def _measured(self, worker: Worker, piece: Piece, message: Measured) -> None:
+        stream = worker.stream
+        stream.batch_bytes = message.payload_bytes
+        stream.layout = message.layout
+        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.pieces)
+
+    def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
+        stream = worker.stream
+        ring = stream.window.ring
+        if not message.payload_bytes:
+            stream.counters.deviations += 1
+            stream.filling.deviates(piece)
+            return
+        assert ring is not None
+        span = -(-message.payload_bytes // stream.slot_bytes)
+        if is_too_large(stream, span):
+            _fail(stream, piece, too_large(stream, piece.batch, message.payload_bytes))
+            return
+        stream.filling.too_large(piece, span, worker.number)
+        grow_for(stream, span, self._commands)
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        self._commands.append(Log(level, event, tuple(fields.items())))
+
+
+def _fail(stream: StreamState, piece: Piece, error: bytes) -> None:
+    if stream.filling.failed(piece, error):
+        stream.counters.failed += 1

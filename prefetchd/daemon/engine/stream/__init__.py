@@ -1,0 +1,1 @@
+"""One stream: what is claimed, filled, offered, leased and kept."""

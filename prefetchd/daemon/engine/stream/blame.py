@@ -1,0 +1,172 @@
+"""Who is to blame when workers die: nobody, until a sample has ended its worker twice while nothing else ran. Pure.
+
+Deaths are counted for each place where a worker can die: a row (the sample, or one that was tried in its place),
+__getitems__, collate_fn, the writing of the batch. From SUSPECTED_AFTER deaths on, what a place is part of runs alone:
+no other task is under way in any worker of the daemon. BLAMED_AFTER deaths alone settle it. So a worker that is killed
+by chance, or for the memory that others take, blames nobody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Sequence
+
+from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.processes.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, Note
+from prefetchd.supervisor.backend import told_of
+from prefetchd.wire.remote_exception import RemoteException, encode_exception
+from prefetchd.wire.stream_spec import Position
+
+SUSPECTED_AFTER = 2
+BLAMED_AFTER = 2
+MOST_DEATHS_A_BATCH = 12
+"""Deaths on one batch, wherever in it, beyond those that have made suspects: then the batch is given up."""
+
+MOST_SUSPICIONS = 256
+MOST_DEADLY = 4096
+PLACES = frozenset((LOADING, ITERATING, COLLATING, WRITING, DIGESTING))
+MAY_BE_A_LOCK = (
+    "if it waits for a lock that another thread of the trainer held when this was forked, PREFETCHD_START=exec has "
+    "workers from an interpreter of its own"
+)
+Place = tuple[int, int, int]
+"""(phase, row, attempt), as a worker's note tells them."""
+
+
+class Verdict(enum.Enum):
+    AGAIN = "again"
+    BLAMED = "blamed"
+    GIVEN_UP = "given up"
+
+
+@dataclasses.dataclass(slots=True)
+class _Deaths:
+    """At one place: all, and those while nothing else ran."""
+
+    all: int = 0
+    alone: int = 0
+
+
+class Blame:
+    """The deaths on one stream's batches, by position: a batch may be dropped and made anew."""
+
+    def __init__(self) -> None:
+        self._suspicions: dict[Position, dict[Place | None, _Deaths]] = {}
+        self._deadly: dict[Position, list[tuple[int, int]]] = {}
+
+    def died(self, position: Position, note: Note, *, alone: bool) -> Verdict:
+        """A worker died on a task of the batch at `position`; `note` is empty when it is not about that task."""
+        deaths = self._suspicions.setdefault(position, {})
+        while len(self._suspicions) > MOST_SUSPICIONS:
+            del self._suspicions[next(iter(self._suspicions))]
+        place = _place_of(note)
+        here = deaths.setdefault(place, _Deaths())
+        here.all += 1
+        here.alone += alone
+        if place is not None and here.alone >= BLAMED_AFTER:
+            del deaths[place]
+            return Verdict.BLAMED
+        suspects = sum(each.all >= SUSPECTED_AFTER for place, each in deaths.items() if place is not None)
+        if sum(each.all for each in deaths.values()) >= MOST_DEATHS_A_BATCH + SUSPECTED_AFTER * suspects:
+            return Verdict.GIVEN_UP
+        return Verdict.AGAIN
+
+    def call_deadly(self, position: Position, row: int, attempt: int) -> None:
+        """From now on workers are told that this sample ends them."""
+        self._deadly.setdefault(position, []).append((row, attempt))
+        while len(self._deadly) > MOST_DEADLY:
+            del self._deadly[next(iter(self._deadly))]
+
+    def deadly(self, piece: Piece) -> tuple[int, ...]:
+        """Flat (row, attempt) pairs of the samples among these rows that end their workers."""
+        found = self._deadly.get(piece.batch.position, ()) if self._deadly else ()
+        return tuple(word for pair in found if pair[0] < 0 or piece.first <= pair[0] < piece.end for word in pair)
+
+    def parts(self, piece: Piece) -> list[Piece]:
+        """The piece, with rows on which a worker has died cut out into pieces of their own."""
+        deaths = self._suspicions.get(piece.batch.position) if self._suspicions else None
+        if not deaths or piece.batch.is_whole_task:
+            return [piece]
+        rows = {place[1] for place in deaths if place is not None and place[0] == LOADING and place[1] >= 0}
+        bounds = {piece.first, piece.end}
+        for row in rows:
+            bounds |= {each for each in (row, row + 1) if piece.first < each < piece.end}
+        if len(bounds) <= 2:
+            return [piece]
+        ends = sorted(bounds)
+        return [Piece(piece.batch, first, end) for first, end in itertools.pairwise(ends)]
+
+    def is_suspect(self, piece: Piece) -> bool:
+        """True when the piece must run alone."""
+        deaths = self._suspicions.get(piece.batch.position) if self._suspicions else None
+        if not deaths:
+            return False
+        return any(
+            each.all >= SUSPECTED_AFTER
+            and place is not None
+            and (piece.batch.is_whole_task or piece.first <= place[1] < piece.end)
+            for place, each in deaths.items()
+        )
+
+    def settled(self, position: Position) -> None:
+        """The batch is made, or has failed."""
+        if self._suspicions:
+            self._suspicions.pop(position, None)
+
+
+def _place_of(note: Note) -> Place | None:
+    return (note.phase, note.row, note.attempt) if note.phase in PLACES else None
+
+
+# --- what the trainer is told ---
+
+
+def what_was_made(note: Note, position: Position) -> str:
+    """What the worker was at, in words."""
+    where = f"epoch {position[0]}, step {position[1]}"
+    if note.phase == LOADING and note.row >= 0:
+        return f"dataset[{note.index}], {where}"
+    what = {
+        LOADING: "dataset.__getitems__",
+        ITERATING: "dataset.__iter__",
+        COLLATING: "collate_fn",
+        WRITING: "writing the batch",
+        DIGESTING: "the digest of the batch",
+    }
+    return f"{what.get(note.phase, 'the batch')}, {where}"
+
+
+def blamed_error(note: Note, position: Position, how: str) -> bytes:
+    """A sample, or whatever else is about the batch, has ended its workers."""
+    what = what_was_made(note, position)
+    text = f"{what}: ends its worker each time, also when nothing else runs; the last one {told_of(how)}. "
+    if note.phase == LOADING:
+        text += "on_error='skip' leaves such samples out, on_error='substitute' replaces them"
+    else:
+        text += "on_error= is about samples only"
+    return encode_exception(RemoteException("WorkerDiedError", text, "", what))
+
+
+def given_up_error(note: Note, position: Position, how: str) -> bytes:
+    """Workers die on the batch, now here, now there."""
+    epoch, step = position
+    text = (
+        f"worker after worker died on the batch at epoch {epoch}, step {step}, and no single sample is to blame; the "
+        f"last one {told_of(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
+    )
+    return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))
+
+
+def overdue_error(
+    note: Note, position: Position, timeout_s: float, frames: Sequence[str] = (), *, may_be_a_lock: bool = False
+) -> bytes:
+    """A task took longer than the loader's timeout; its worker was at these `frames`, the innermost first."""
+    what = what_was_made(note, position)
+    at = "".join(f"\n    {frame}" for frame in frames)
+    text = f"{what}: not done within timeout={timeout_s:g} seconds; its worker was killed"
+    text += f", at:{at}\nRaise timeout=, or 0 to wait" if at else ". Raise timeout=, or 0 to wait"
+    if may_be_a_lock:
+        text += f"; {MAY_BE_A_LOCK}"
+    return encode_exception(RemoteException("TaskTimeoutError", text, "", what))

@@ -1,0 +1,93 @@
+"""Pieces of claimed batches that wait for workers, in the order in which they are handed out. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from prefetchd.daemon.engine.stream.batches import Batch, Piece
+from prefetchd.daemon.engine.stream.blame import Blame
+from prefetchd.daemon.engine.stream.shard_affinity import Homes
+
+
+class PieceQueue:
+    """Those of one stream. What must run alone, as `blame` says, waits apart (next_suspect). Pieces whose batch was
+    dropped meanwhile are passed over."""
+
+    def __init__(self, blame: Blame, homes: Homes | None) -> None:
+        """`homes` tells which worker makes which batch; without it any does."""
+        self._blame = blame
+        self._homes = homes
+        self._pieces: deque[Piece] = deque()
+        self._suspects: deque[Piece] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, pieces: list[Piece], *, first: bool = False) -> None:
+        """Pending pieces are to be had from now on; `first` ones before all others."""
+        for piece in list(pieces):
+            parts = self._blame.parts(piece)
+            if len(parts) > 1:
+                piece.batch.pending.remove(piece)
+                piece.batch.pending += parts
+            for part in reversed(parts) if first else parts:
+                if self._blame.is_suspect(part):
+                    self._suspects.append(part)
+                elif first:
+                    self._pieces.appendleft(part)
+                else:
+                    self._pieces.append(part)
+
+    def add_digest(self, batch: Batch) -> None:
+        """The digest of all that is in the batch is to be taken."""
+        batch.pending = [Piece(batch, 0, 0, digests=True)]
+        self.add(batch.pending)
+
+    def take(self, worker: int) -> Piece | None:
+        """The first one that `worker` can do."""
+        others: list[Piece] = []
+        found: Piece | None = None
+        while self._pieces and found is None:
+            piece = self._pieces.popleft()
+            if piece not in piece.batch.pending:
+                continue
+            if self._owner(piece) in (None, worker):
+                found = piece
+            else:
+                others.append(piece)
+        # In their order: a shard's batches are made one after another.
+        self._pieces.extendleft(reversed(others))
+        return _begun(found) if found is not None else None
+
+    def expecting(self) -> set[int]:
+        """The workers for which a piece waits that no other can do."""
+        return {owner for piece in self._pieces if (owner := self._owner(piece)) is not None}
+
+    @property
+    def is_crowded(self) -> bool:
+        """True when so many wait for their own workers that no more are to be claimed for others."""
+        return self._homes is not None and len(self._pieces) >= self._homes.most_waiting
+
+    @property
+    def has_suspect(self) -> bool:
+        """True while a piece waits that must run alone."""
+        while self._suspects and self._suspects[0] not in self._suspects[0].batch.pending:
+            self._suspects.popleft()
+        return bool(self._suspects)
+
+    def next_suspect(self) -> Piece:
+        """The next of those; has_suspect."""
+        assert self.has_suspect
+        return _begun(self._suspects.popleft())
+
+    def _owner(self, piece: Piece) -> int | None:
+        """The only worker for the piece: it keeps what has been made of it, or is the home of its shard."""
+        if piece.keeper is not None:
+            return piece.keeper
+        return None if self._homes is None or piece.digests else self._homes.of(piece.batch.position)
+
+
+def _begun(piece: Piece) -> Piece:
+    piece.batch.pending.remove(piece)
+    piece.batch.under_way += 1
+    return piece

@@ -1,0 +1,250 @@
+"""What the planner has told of a stream whose order only a sampler knows: keys of batches, ends, states. Pure.
+
+Plans run ahead of the filling by AHEAD steps, and are forgotten once nobody can want them: the ring bounds what is
+kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on, up
+to an epoch of which another trainer has said how it begins, or yielded. All whose epochs are void by that are told anew
+how these begin, before they are offered a batch of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+
+from prefetchd.daemon.engine.stream.batches import Contents
+from prefetchd.plan.keys import digest
+from prefetchd.ring.cursors import Cursor, EpochLengths
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import (
+    AFTER_FIRST,
+    AT_END,
+    BEFORE,
+    STAGES,
+    AskPlan,
+    Assume,
+    Begun,
+    EpochStates,
+    Message,
+    PlanFailed,
+    Planned,
+    Rebase,
+)
+from prefetchd.wire.stream_spec import POSITION_LIMIT, Position
+
+AHEAD = 32
+STEPS_AN_ASK = 64
+KEPT_BEYOND_NEED = 4096
+KEPT_ASSUMPTIONS = 8
+KEPT_STATES = 8
+MOST_STATES = 1024
+"""Epochs ahead of the cursors whose states are kept: of more, those that come first."""
+
+BEGINNING_STEPS = 1024
+BEGINNING_EPOCHS = 8
+"""What is kept of the beginning, for a script that is run again: its planner has long gone on, and would have to begin
+again with it."""
+
+
+class Plans:
+    """Those of one stream. At most one question is with the planner."""
+
+    def __init__(self, lengths: EpochLengths) -> None:
+        self._lengths = lengths
+        self._known: dict[Position, Contents] = {}
+        self._wanted: dict[int, int] = {}
+        self._asked: AskPlan | None = None
+        self._asked_in_vain = False
+        self._assumed: list[Assume] = []
+        self._told_planner = 0
+        self._states: dict[tuple[int, int], Begun] = {}
+        self._told: dict[Hashable, tuple[int, int]] = {}
+        self._trim_at = KEPT_BEYOND_NEED
+        self._trim_states_at = len(STAGES) * KEPT_STATES
+
+    # --- towards the filling ---
+
+    def at(self, position: Position) -> Contents | None:
+        """The batch at `position`, or None: then the planner is to be asked."""
+        found = self._known.get(position)
+        epoch, step = position
+        if found is None:
+            self._want(epoch, step)
+        elif (epoch, step + AHEAD) not in self._known and self._lengths.steps(epoch) is None:
+            while (epoch, step) in self._known:
+                step += 1
+            self._want(epoch, step)
+        return found
+
+    def knows(self, position: Position) -> bool:
+        """True when at() would tell; asks for nothing."""
+        return position in self._known or self._lengths.is_end(position)
+
+    def _want(self, epoch: int, step: int) -> None:
+        if not self._lengths.is_end((epoch, step)):
+            self._wanted.setdefault(epoch, step)
+
+    # --- towards the planner ---
+
+    @property
+    def has_question(self) -> bool:
+        """True when the planner is to be asked something, and is not at an answer."""
+        return self._asked is None and bool(self._wanted)
+
+    @property
+    def asked(self) -> AskPlan | None:
+        """What the planner is at."""
+        return self._asked
+
+    def questions(self) -> list[Message]:
+        """What to send to the planner, which is at nothing; has_question."""
+        # The earliest epoch first: a sampler goes forward.
+        epoch = min(self._wanted)
+        step = self._wanted.pop(epoch)
+        begun = next((stage for stage in STAGES if (epoch, stage) not in self._states), len(STAGES))
+        self._asked = AskPlan(epoch, step, STEPS_AN_ASK, begun)
+        self._asked_in_vain = False
+        due = [each for each in self._assumed[self._told_planner :] if each.epoch <= epoch]
+        self._told_planner += len(due)
+        return [*(Rebase(each.epoch, each.sampler_epoch, each.states) for each in due[-1:]), self._asked]
+
+    def planner_is_new(self) -> None:
+        """Another planner begins, or the one that was has gone: it knows of nothing."""
+        if self._asked is not None and not self._asked_in_vain:
+            self._wanted[self._asked.epoch] = self._asked.first_step
+        self._asked = None
+        self._told_planner = 0
+
+    def planner_says(self, message: Message) -> None:
+        """Raises ProtocolError."""
+        asked = self._asked
+        if not isinstance(message, (Begun, Planned, PlanFailed)) or asked is None or message.epoch != asked.epoch:
+            raise ProtocolError(f"a planner does not send {type(message).__name__} now")
+        if self._asked_in_vain:
+            if isinstance(message, Planned):
+                self._asked = None
+        elif isinstance(message, Begun):
+            self._states[message.epoch, message.stage] = message
+        elif isinstance(message, PlanFailed):
+            self._known[message.epoch, message.step] = Contents(0, error=message.error)
+        else:
+            self._planned(message, asked)
+
+    def _planned(self, message: Planned, asked: AskPlan) -> None:
+        self._asked = None
+        epoch, first = message.epoch, message.first_step
+        if first != asked.first_step or len(message.samples) != len(message.keys):
+            raise ProtocolError(f"a planner that was asked for step {asked.first_step} tells of step {first}")
+        for step, (samples, keys) in enumerate(zip(message.samples, message.keys), first):
+            self._known[epoch, step] = Contents(samples, keys, digest(keys))
+        if message.steps >= 0:
+            failed = (epoch, message.steps) in self._known
+            self._lengths.learn(epoch, message.steps + failed)
+        elif not message.keys:
+            raise ProtocolError("a planner that tells of nothing")
+
+    # --- towards the trainers ---
+
+    def agrees(self, message: Assume) -> bool | None:
+        """Whether the epoch is planned from that already; None when it is not planned from anything yet."""
+        beginning = self._beginning(message.epoch)
+        return None if beginning is None else beginning == message
+
+    def assume(self, message: Assume, meant: Collection[int] = ()) -> range:
+        """A trainer begins the epoch like this: what was planned from there on is void, up to the first later epoch of
+        which others have `meant` what it is planned from. The epochs that are void."""
+        later = (self._beginning(epoch) for epoch in sorted(meant) if epoch > message.epoch)
+        stays = next((each for each in later if each is not None), None)
+        epochs = range(message.epoch, POSITION_LIMIT if stays is None else stays.epoch)
+        self._known = {position: found for position, found in self._known.items() if position[0] not in epochs}
+        self._states = {key: begun for key, begun in self._states.items() if key[0] not in epochs}
+        self._wanted = {epoch: step for epoch, step in self._wanted.items() if epoch not in epochs}
+        self._told = {key: told for key, told in self._told.items() if told[0] not in epochs}
+        self._lengths.forget(epochs)
+        if self._asked is not None and self._asked.epoch in epochs:
+            self._asked_in_vain = True
+        before = [each for each in self._assumed if each.epoch < epochs.start]
+        # A planner that comes there from before it would go on with what is said now.
+        beyond = [] if stays is None else [stays, *(each for each in self._assumed if each.epoch > stays.epoch)]
+        room = KEPT_ASSUMPTIONS - 1
+        beyond = beyond[:room]
+        forgotten = max(0, len(before) + len(beyond) - room)
+        self._told_planner = max(0, min(self._told_planner, len(before)) - forgotten)
+        self._assumed = [*before[forgotten:], message, *beyond]
+        return epochs
+
+    def _beginning(self, epoch: int) -> Assume | None:
+        """What the epoch is planned from, as far as anything is known of that."""
+        begun = self._states.get((epoch, BEFORE))
+        if begun is not None:
+            return Assume(epoch, begun.sampler_epoch, begun.states)
+        return next((each for each in self._assumed if each.epoch == epoch), None)
+
+    def has_begun(self, epoch: int) -> bool:
+        """True when a trainer can be told how the epoch begins; else the planner is to be asked. No batch of it is
+        offered before: the trainer could not compare."""
+        if (epoch, AFTER_FIRST) in self._states:
+            return True
+        self._wanted.setdefault(epoch, 0)
+        return False
+
+    def has_ended(self, epoch: int) -> bool:
+        """True when a trainer can be told how the epoch, whose length is known, leaves sampler and generators; else the
+        planner is to be asked. Its end is not told before."""
+        if (epoch, AT_END) in self._states:
+            return True
+        self._wanted.setdefault(epoch, self._lengths.steps(epoch) or 0)
+        return False
+
+    def has_news(self, cursor: Cursor) -> bool:
+        return self._next_news(cursor) is not None
+
+    def news(self, cursor: Cursor, number: int) -> list[Message]:
+        """The states of the cursor's epoch that its trainer was not told."""
+        told: list[Message] = []
+        while (stage := self._next_news(cursor)) is not None:
+            begun = self._states[cursor.epoch, stage]
+            told.append(EpochStates(number, begun.epoch, stage, begun.sampler_epoch, begun.states))
+            self._told[cursor.key] = (cursor.epoch, stage)
+        return told
+
+    def _next_news(self, cursor: Cursor) -> int | None:
+        epoch, stage = self._told.get(cursor.key, (-1, -1))
+        after = stage + 1 if epoch == cursor.epoch else 0
+        begun = self._states.get((cursor.epoch, after))
+        return after if begun is not None and (begun.states or begun.sampler_epoch >= 0) else None
+
+    # --- the beginning ---
+
+    def beginning(self) -> list[Position]:
+        """The first batches of all as far as they are known without a gap: at most BEGINNING_STEPS."""
+        found: list[Position] = []
+        epoch, step = 0, 0
+        while len(found) < BEGINNING_STEPS and epoch < BEGINNING_EPOCHS:
+            if (epoch, step) in self._known:
+                found.append((epoch, step))
+                step += 1
+            elif step and self._lengths.is_end((epoch, step)):
+                epoch, step = epoch + 1, 0
+            else:
+                break
+        return found
+
+    # --- bounds ---
+
+    def trim(self, cursors: Iterable[Cursor], is_needed: Callable[[Position], bool]) -> None:
+        """Forgets what nobody needs, now and then. The beginning stays."""
+        trims_plans, trims_states = len(self._known) > self._trim_at, len(self._states) > self._trim_states_at
+        first = {*self.beginning()} if trims_plans or trims_states else frozenset()
+        if trims_plans:
+            self._known = {each: found for each, found in self._known.items() if each in first or is_needed(each)}
+            # So that each plan is looked at a few times at most, however many are needed.
+            self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
+        living = {cursor.key: cursor.epoch for cursor in cursors}
+        if trims_states:
+            epochs = sorted({epoch for epoch, _ in self._states})
+            # Whoever asks for one again asks for a planner that begins again: it has long gone on.
+            needed = [epoch for epoch in epochs if is_needed((epoch, 0))][:MOST_STATES]
+            kept = {*living.values(), *needed, *epochs[-KEPT_STATES:], *(epoch for epoch, _ in first)}
+            self._states = {key: begun for key, begun in self._states.items() if key[0] in kept}
+            self._trim_states_at = len(STAGES) * KEPT_STATES + 2 * len(self._states)
+        if len(self._told) > 2 * len(living) + KEPT_STATES:
+            self._told = {key: told for key, told in self._told.items() if key in living}

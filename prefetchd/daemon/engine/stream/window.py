@@ -1,0 +1,277 @@
+"""What one stream keeps: its cursors, the batches it has claimed, and which of them anybody still wants. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from prefetchd.daemon.engine.stream.batches import Batch
+from prefetchd.daemon.engine.stream.lookback import Lookback
+from prefetchd.ring.cursors import Cursor, EpochLengths, forget_from
+from prefetchd.ring.policy import Grant, Ring, SlotState
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
+from prefetchd.wire.stream_spec import Position
+
+
+class Window:
+    """The stream's cursors over its ring.
+
+    `ring` is None until the first batch was measured. `batches` holds what is claimed and can still be offered
+    to anybody; an exclusively offered batch is not in it: `lent` counts these. `lookback` has those that were yielded
+    and are kept. `write` receives every change of a slot's record.
+    """
+
+    def __init__(
+        self,
+        lengths: EpochLengths,
+        write: Callable[[int, SlotRecord], None],
+        low_watermark: int = 0,
+        high_watermark: int = 0,
+        lookback: int = 0,
+        epoch_steps: int = 0,
+    ) -> None:
+        """`epoch_steps` is 0 unless all epochs are equal: then all cursors walk epoch 0, and end with it."""
+        self.lengths = lengths
+        self.lookback = Lookback(lookback, epoch_steps)
+        self.epoch_steps = epoch_steps
+        self.lent: Counter[Position] = Counter()
+        self.ring: Ring | None = None
+        self.wanted_slots = 0
+        """Slots that the ring has, or is to have as soon as there is memory behind them."""
+        self.batches: dict[Position, Batch] = {}
+        self.cursors: dict[Hashable, Cursor] = {}
+        self._write = write
+        self.set_watermarks(low_watermark, high_watermark)
+        self._cursors_moved = False
+        self._filling = True
+
+    def set_watermarks(self, low: int, high: int) -> None:
+        """Ready batches at which filling resumes and stops; 0 means the ring's size."""
+        self._low = low
+        self._high = high
+
+    # --- how much each cursor may have ahead ---
+
+    @property
+    def capacity(self) -> int:
+        """Batches that may be ready at once, ahead of all cursors."""
+        slots = 1
+        if self.ring is not None:
+            slots = self.ring.capacity
+            if not self.lookback.has_epoch(self.ring):
+                slots -= self.lookback.limit(self.ring)
+        return max(1, min(self._high, slots) if self._high else slots)
+
+    def limit(self, cursor: Cursor) -> int:
+        """Batches that `cursor` may have ahead: living cursors share the ring, the waiting one gets the rest."""
+        living = 0
+        for each in self.cursors.values():
+            living += not each.waiting
+        if not cursor.waiting:
+            return max(1, self.capacity // max(1, living))
+        ahead = sum(self.lengths.distance(each.next, each.fill) for each in self.cursors.values() if not each.waiting)
+        rest = max(0 if living else 1, (self.capacity - ahead) // (len(self.cursors) - living))
+        rest = min(rest, cursor.reach)
+        return min(rest, self.epoch_steps - cursor.next[1]) if self.epoch_steps else rest
+
+    def ready_ahead(self) -> int:
+        """Batches that are ready and not yet yielded."""
+        offered = sum(self.lengths.distance(each.next, each.offered) for each in self.cursors.values())
+        ready = int(self.ring.count(SlotState.READY) / self.ring.mean_span) if self.ring else 0
+        return offered + max(0, ready - len(self.lookback))
+
+    def fill_ratio(self, cursor: Cursor) -> float:
+        """Batches ahead of the cursor relative to the low watermark: the neediest cursor has the least."""
+        low = min(self._low, self.capacity) if self._low else self.capacity
+        return self.lengths.distance(cursor.next, cursor.fill) / max(1, low)
+
+    def may_fill(self) -> bool:
+        """The watermarks' switch: off at the high one, on again below the low one, or when next() waits. Where no
+        cursor lives, also when next() may wait unheard: who follows a progress file may use the batch where it stands
+        and want the one after it."""
+        if self._low and self._high and self._low < self._high:
+            ready = self.ready_ahead()
+            if ready >= self.capacity:
+                self._filling = False
+            elif ready < self._low:
+                self._filling = True
+        if self._filling or any(each.blocked for each in self.cursors.values()):
+            return True
+        near = (self.lengths.distance(each.next, each.fill) < 2 for each in self.cursors.values())
+        return all(each.waiting for each in self.cursors.values()) and any(near)
+
+    def resume(self) -> None:
+        """Filling goes on up to the high watermark, however many batches are ready: some before them are not."""
+        self._filling = True
+
+    # --- what is wanted ---
+
+    def is_wanted(self, position: Position) -> bool:
+        """True when some cursor will be offered the batch at `position` before the ring turns over."""
+        return any(
+            cursor.wants(position)
+            and cursor.walks(position)
+            and self.lengths.distance(cursor.next, position) < self.limit(cursor)
+            for cursor in self.cursors.values()
+        )
+
+    def is_claimed(self, position: Position) -> bool:
+        """True when there is a batch at `position`, or will be, and it is the one that is wanted there."""
+        batch = self.batches.get(position)
+        return batch is not None and batch.proven
+
+    def comes_back(self, position: Position) -> bool:
+        """True when a batch is not to be made for whoever comes there: all epochs are equal, and a holder has it."""
+        return self.epoch_steps > 0 and self.lent[position] > 0 and position not in self.lookback
+
+    def lend(self, position: Position, key: Hashable) -> None:
+        """The batch is the cursor's alone. Others that counted on it, the next iterator's if all epochs are equal,
+        begin again there."""
+        del self.batches[position]
+        if self.epoch_steps:
+            for cursor in self.cursors.values():
+                if cursor.key != key:
+                    forget_from(cursor, position)
+
+    def cursors_moved(self) -> None:
+        """Cursors came, went or jumped: some batches may be unwanted now."""
+        self._cursors_moved = True
+
+    def make_room(self, batch: Batch) -> bool:
+        """Frees slots for `batch`, or is False when none may be freed. First what nobody wants any more: kept until
+        now, as somebody might have come back to it, and without what lies on the way to `batch`, which has merely left
+        a share of the ring that has become smaller. Then what lies behind. Then, for a living cursor that waits for
+        this very batch, the furthest batch of the cursor that has most ahead; for a blocked one even what another
+        awaits, as nobody has asked for that yet: else more iterators than slots could wait for one another for ever.
+        Where no cursor lives, what comes later: who follows a progress file never says that it waits."""
+        if self._cursors_moved:
+            self._cursors_moved = False
+            unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
+            unwanted = [each for each in unwanted if not self._lies_before(each.position, batch.position)]
+            if sum(self.drop(each) for each in unwanted if each is not batch):
+                return True
+        if self.ring is not None and self.lookback.give_way(self.ring):
+            return True
+        awaited = self.is_awaited(batch)
+        if not awaited and not all(each.waiting for each in self.cursors.values()):
+            return False
+        pressing = self.is_awaited(batch, pressing=True)
+        evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, pressing)]
+        if not awaited:
+            evictable = [each for each in evictable if self.turn(each.position) > self.turn(batch.position)]
+        return bool(evictable) and self.drop(max(evictable, key=lambda each: self.turn(each.position)))
+
+    def is_awaited(self, batch: Batch, *, pressing: bool = False) -> bool:
+        """True when a living cursor (if `pressing`, a blocked one) can yield nothing before this batch."""
+        return any(
+            each.next == batch.position and (each.blocked if pressing else not each.waiting)
+            for each in self.cursors.values()
+        )
+
+    def _lies_before(self, position: Position, wanted: Position) -> bool:
+        """True when some cursor is to be offered the batch at `position` before the one at `wanted`."""
+        coming = (each for each in self.cursors.values() if each.wants(position) and each.walks(position))
+        return position < wanted and any(each.wants(wanted) for each in coming)
+
+    def _may_evict(self, batch: Batch, pressing: bool) -> bool:
+        assert batch.grant is not None
+        assert self.ring is not None
+        return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch, pressing=pressing)
+
+    def lead(self, position: Position) -> int:
+        """How many batches come before `position` for the cursor that gets there first."""
+        coming = (each for each in self.cursors.values() if each.next <= position and each.walks(position))
+        return min((self.lengths.distance(each.next, position) for each in coming), default=0)
+
+    def drop(self, batch: Batch) -> bool:
+        """Takes the batch out of the window. A batch that is being filled ends with its last task; one that is
+        leased, with its last lease: then this is False."""
+        batch.pending.clear()
+        batch.cancelled = True
+        if batch.under_way:
+            return False
+        grant = batch.grant
+        if grant is not None and self.ring is not None:
+            if self.ring.leases(grant.slot):
+                batch.cancelled = False
+                return False
+            self.free(grant)
+        self.remove(batch)
+        return True
+
+    def void(self, batch: Batch) -> None:
+        """Another batch is wanted in its place. One that is under way or leased ends with its last task or lease, as
+        nobody's."""
+        self.drop(batch)
+        batch.cancelled = True
+        self.remove(batch)
+
+    def free(self, grant: Grant) -> None:
+        """The slots, to which nobody writes and which nobody leases, can be claimed."""
+        assert self.ring is not None
+        if self.ring.state(grant.slot) is SlotState.FILLING:
+            self.ring.abandon(grant)
+        else:
+            self.ring.evict(grant)
+
+    def retire(self, batch: Batch) -> None:
+        """The last lease of the batch has ended, and nobody wants it: it is kept behind, or evicted."""
+        assert self.ring is not None
+        assert batch.grant is not None
+        self.remove(batch)
+        self.ring.keep(batch.grant)
+        if not self.lookback.keep(batch, self.ring):
+            self.ring.evict(batch.grant)
+
+    def remove(self, batch: Batch) -> None:
+        """The batch is not to be had any more; cursors that counted on it begin again there."""
+        if self.batches.get(batch.position) is batch:
+            del self.batches[batch.position]
+            for cursor in self.cursors.values():
+                forget_from(cursor, batch.position)
+
+    def adopt_behind(self, batch: Batch) -> None:
+        """A batch of a dead daemon that was yielded: it is kept behind if there is room and no better one. The oldest
+        one first."""
+        assert self.ring is not None
+        assert batch.grant is not None
+        if batch.position not in self.batches:
+            self.ring.adopt(batch.grant, quarantined=False)
+            if not self.lookback.keep(batch, self.ring):
+                self.ring.evict(batch.grant)
+
+    def turn(self, position: Position) -> tuple[int, Position]:
+        """Orders positions by when a cursor comes there. Of two that seem equally far, for the lengths of the epochs
+        between are not known, the later one comes later."""
+        return self.lead(position), position
+
+    # --- records, for recovery and status ---
+
+    def record_claim(self, batch: Batch) -> None:
+        assert batch.grant is not None
+        grant = batch.grant
+        following = (*grant.slots[1:], -1)
+        for slot, after in list(zip(grant.slots, following))[:0:-1]:
+            self._write(slot, SlotRecord(SLOT_CONTINUED, 1, grant.generation, *batch.position, next_slot=after))
+        self._write(
+            grant.slot,
+            SlotRecord(SLOT_FILLING, grant.span, grant.generation, *batch.position, next_slot=following[0]),
+        )
+
+    def record_filled(self, batch: Batch) -> None:
+        assert batch.grant is not None
+        grant = batch.grant
+        after = grant.slots[1] if grant.span > 1 else -1
+        self._write(
+            grant.slot,
+            SlotRecord(
+                SLOT_READY,
+                grant.span,
+                grant.generation,
+                *batch.position,
+                batch.payload_bytes,
+                batch.digest,
+                next_slot=after,
+                plan=batch.plan,
+            ),
+        )

@@ -1,0 +1,160 @@
+"""Directories of batch files: claimed before anything starts, kept over restarts, and looked after."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream.adoption import FoundRing
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
+from prefetchd.daemon.segments.resources import StreamResources
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.ring.batch_files import BatchFiles
+from prefetchd.ring.file_ring import FileRing
+from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.remote_exception import decode_exception
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_READY, SlotRecord
+from prefetchd.wire.stream_spec import Position, StreamSpec
+
+LOOK_EVERY_S = 1.0
+
+log = logging.getLogger("prefetchd")
+
+
+class FileStreams:
+    """The directories of one daemon's streams."""
+
+    def __init__(self, engine: Engine, rings: StreamRings) -> None:
+        self._engine = engine
+        self._rings = rings
+        self._looked_s = 0.0
+        self.faults: dict[str, str] = {}
+
+    def claim(self, directories: Iterable[str]) -> None:
+        """Nobody else's batches are in them from now on. Raises CallerError; then none of them is claimed."""
+        claimed: list[BatchFiles] = []
+        try:
+            for directory in directories:
+                if directory not in self._rings.files:
+                    claimed.append(BatchFiles(directory))
+                    claimed[-1].open()
+        except BaseException:
+            for files in claimed:
+                files.close()
+            raise
+        self._rings.files |= {files.directory: files for files in claimed}
+
+    def give_up(self, directory: str, *, remove: bool) -> None:
+        """The stream of that directory has ended; its batches go with it if they are to be removed."""
+        files = self._rings.files.pop(directory, None)
+        self.faults.pop(directory, None)
+        if files is not None:
+            if remove:
+                files.remove_all()
+            files.close()
+
+    def find(self, spec: StreamSpec) -> Position | None:
+        """Goes on with the batches that a former daemon has left for the stream, and removes those of another. The
+        first position that is there, or None."""
+        files = self._rings.files[spec.directory]
+        described = files.described()
+        there = files.sizes()
+        if described is not None and described.get("fingerprint") == spec.fingerprint:
+            kept = {position: size for position, size in there.items() if files.is_of(position, spec.fingerprint)}
+        else:
+            kept = {}
+        removed = files.sweep(set(kept))
+        place_bytes = described.get("place_bytes") if described is not None else None
+        if removed:
+            log.info("batches removed", extra={"fields": {"stream": spec.name, "files": removed}})
+        if not kept or not isinstance(place_bytes, int) or place_bytes <= 0:
+            files.sweep(set())
+            return None
+        resources = StreamResources(spec)
+        try:
+            ring = self._rings.create_file_ring(resources, max(kept.values()), place_bytes)
+        except PrefetchdError as error:
+            log.warning("batches not taken over", extra={"fields": {"stream": spec.name, "why": str(error)}})
+            files.sweep(set())
+            return None
+        records = _fill_records(ring, kept)
+        files.sweep(ring.kept())
+        found = FoundRing(
+            ring.header.created_ns,
+            ring.header.slots,
+            ring.wanted_slots,
+            ring.header.slot_bytes,
+            b"",
+            False,
+            tuple(ring.slot_records()),
+            ring.offers.words(ring.reserved_slots),
+            bounds=resources.bounds,
+        )
+        stream = self._engine.adopt(spec, found, time.monotonic())
+        if stream is None:
+            resources.close()
+            return None
+        self._rings.resources[stream.number] = resources
+        return min(records, default=None)
+
+    def look(self, now_s: float) -> None:
+        """Now and then: are the directories what they were, and is all there?"""
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        for directory, files in self._rings.files.items():
+            fault = files.fault()
+            if fault and fault != self.faults.get(directory):
+                log.error("batches cannot be stored", extra={"fields": {"why": fault}})
+            self.faults[directory] = fault
+            if not fault:
+                files.mend()
+        for number, resources in self._rings.resources.items():
+            ring = resources.ring
+            if isinstance(ring, FileRing) and not self.faults.get(resources.spec.directory):
+                for position in ring.leftover():
+                    ring.files.vanish(position)
+                self._tell_errors(number, ring)
+                for slot, generation in ring.missing():
+                    self._engine.batch_missing(number, slot, generation)
+
+    def _tell_errors(self, number: int, ring: FileRing) -> None:
+        stream = self._engine.streams.get(number)
+        if stream is not None:
+            failed = [(batch.position, batch.error) for batch in stream.window.batches.values() if batch.error]
+            ring.files.tell_errors({position: _told(error) for position, error in failed})
+
+    def fault_of(self, spec: StreamSpec) -> str:
+        return self.faults.get(spec.directory, "") if spec.store == FILES else ""
+
+    def close(self) -> None:
+        """Files stay for the next daemon, and for whoever reads them."""
+        for directory in list(self._rings.files):
+            self.give_up(directory, remove=False)
+
+
+def _told(error: bytes) -> str:
+    remote = decode_exception(error)
+    return f"{remote.place}: {remote.type_name}: {remote.message}\n"
+
+
+def _fill_records(ring: FileRing, kept: dict[Position, int]) -> set[Position]:
+    """Records of the batches that are there, as far as there are slots; the earliest first."""
+    ring.reserve_step()
+    slot, generation = 0, 1
+    recorded = set()
+    for position, size in kept.items():
+        span = -(-size // ring.header.slot_bytes)
+        if slot + span > ring.reserved_slots:
+            break
+        for further in range(span - 1, 0, -1):
+            following = slot + further + 1 if further < span - 1 else -1
+            record = SlotRecord(SLOT_CONTINUED, 1, generation, *position, next_slot=following)
+            ring.take_over(slot + further, record)
+        after = slot + 1 if span > 1 else -1
+        ring.take_over(slot, SlotRecord(SLOT_READY, span, generation, *position, size, next_slot=after))
+        recorded.add(position)
+        slot, generation = slot + span, generation + 1
+    return recorded

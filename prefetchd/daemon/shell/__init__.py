@@ -1,0 +1,1 @@
+"""Between the pure engine and the world: events in, commands out."""

@@ -1,0 +1,87 @@
+"""What commands ask of the daemon: one request, one answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from prefetchd import __version__
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.sockets.sessions import Session
+from prefetchd.daemon.telemetry.tracing import Tracing
+from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.messages import (
+    LOG_LEVELS,
+    PROTOCOL_VERSION,
+    Done,
+    Evict,
+    Farewell,
+    Hello,
+    Message,
+    Pause,
+    Resume,
+    SetLogLevel,
+    Stop,
+    Surroundings,
+    Trace,
+    Welcome,
+)
+
+log = logging.getLogger("prefetchd")
+
+
+class Control:
+    """Answers control connections. `stop(reason, now)` ends the daemon; prepare(environment) begins to import what
+    streams of that environment are likely to need."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tracing: Tracing,
+        generation: int,
+        stop: Callable[[str, bool], None],
+        prepare: Callable[[bytes], None],
+    ) -> None:
+        self._engine = engine
+        self._tracing = tracing
+        self._generation = generation
+        self._stop = stop
+        self._prepare = prepare
+
+    def message(self, session: Session, message: Message) -> None:
+        """Raises ProtocolError for what a control connection does not send, and CallerError for what cannot be done."""
+        engine = self._engine
+        match message:
+            case Hello():
+                session.send(Welcome(PROTOCOL_VERSION, __version__, os.getpid(), self._generation))
+            case Stop(now):
+                session.send(Farewell("stopping"))
+                self._stop("asked to stop", now)
+            case Pause(stream, drain):
+                self._done(session, engine.drain(stream) if drain else engine.pause(stream))
+            case Resume(stream):
+                self._done(session, engine.resume(stream))
+            case Evict(stream, force):
+                self._done(session, engine.evict(stream, force=force))
+            case Trace(for_ms):
+                self._tracing.begin(session, for_ms / 1000)
+            case SetLogLevel(level):
+                _set_log_level(level)
+                self._done(session, [])
+            case Surroundings(environment):
+                self._prepare(environment)
+            case _:
+                raise ProtocolError(f"a control connection does not send {type(message).__name__}")
+
+    @staticmethod
+    def _done(session: Session, streams: list[str]) -> None:
+        session.send(Done(tuple(name.encode("utf-8", "replace") for name in streams)))
+
+
+def _set_log_level(level: str) -> None:
+    if level not in LOG_LEVELS:
+        raise CallerError(f"log level {level[:20]!r}; allowed: {', '.join(LOG_LEVELS)}")
+    was = logging.getLevelName(log.level).lower()
+    log.setLevel(level.upper())
+    log.log(log.level, "log level", extra={"fields": {"level": level, "was": was}})

@@ -1,0 +1,52 @@
+"""Processes that have closed the last loader of a stream and live on: the engine is told when they end."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.process.loop import Loop
+
+
+class Leavers:
+    """One descriptor for each stream that such a process has left, as long as nobody else comes."""
+
+    def __init__(self, loop: Loop, engine: Engine) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._pidfds: dict[int, int] = {}
+
+    def watch(self, stream: int, pidfd: int) -> None:
+        """The process of `pidfd`, which stays the caller's, has left the stream. A copy is kept."""
+        self._forget(stream)
+        try:
+            kept = os.dup(pidfd)
+        except OSError:
+            # Out of descriptors: it is taken to have ended.
+            self._engine.leaver_ended(stream)
+            return
+        self._pidfds[stream] = kept
+        self._loop.watch(kept, partial(self._ended, stream))
+
+    def _ended(self, stream: int) -> None:
+        self._forget(stream)
+        self._engine.leaver_ended(stream)
+
+    def _forget(self, stream: int) -> None:
+        pidfd = self._pidfds.pop(stream, None)
+        if pidfd is not None:
+            self._loop.unwatch(pidfd)
+            os.close(pidfd)
+
+    def look(self) -> None:
+        """Forgets those whose stream is gone, or consumed again. To be called now and then."""
+        for number in list(self._pidfds):
+            stream = self._engine.streams.get(number)
+            if stream is None or not (stream.lingers and stream.leaver_lives):
+                self._forget(number)
+
+    def close(self) -> None:
+        """Forgets all."""
+        for stream in list(self._pidfds):
+            self._forget(stream)

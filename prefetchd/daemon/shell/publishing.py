@@ -1,0 +1,54 @@
+"""What goes out to trainers: publications as fast as each reads them, and nothing that would make one wait."""
+
+from __future__ import annotations
+
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.daemon.sockets.sessions import Listener, Session
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.wire.messages import Message, Published
+
+
+class Publishing:
+    """The way from the engine to the sessions. `listener`, whose sessions they are, is set by whoever opened it."""
+
+    def __init__(self, engine: Engine, rings: StreamRings) -> None:
+        self.listener: Listener | None = None
+        self._engine = engine
+        self._rings = rings
+        self._wanting: set[int] = set()
+
+    @property
+    def sessions(self) -> dict[int, Session]:
+        """All that are open, by number."""
+        return self.listener.sessions if self.listener is not None else {}
+
+    def publish(self, session: Session) -> None:
+        """Sends the engine's news for this session; while it is not read, the rest waits for ready()."""
+        self._wanting.discard(session.number)
+        while session.is_clear and self._engine.has_news(session.number):
+            for message in self._engine.publications(session.number):
+                kill_point("daemon.publish.leased")
+                if isinstance(message, Published):
+                    self._rings.offers(session.number, message)
+                    kill_point("daemon.publish.noted")
+                session.send(message)
+                kill_point("daemon.publish.sent")
+        if self._engine.has_news(session.number):
+            self._wanting.add(session.number)
+
+    def ready(self, session: Session) -> None:
+        """All that was to be sent to it has left."""
+        if session.number in self._wanting:
+            self.publish(session)
+
+    def send_if_clear(self, number: int, message: Message) -> None:
+        """Sends what is for people: a trainer that does not read must not be closed for it."""
+        session = self.sessions.get(number)
+        if session is not None and session.is_clear:
+            session.send(message)
+
+    def forget(self, number: int) -> None:
+        """The session has ended."""
+        self.sessions.pop(number, None)
+        self._wanting.discard(number)

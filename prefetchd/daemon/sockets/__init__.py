@@ -1,0 +1,1 @@
+"""The sockets that the daemon listens on, and who is connected."""

@@ -1,0 +1,165 @@
+"""Answers GET /metrics on a loopback port or a Unix socket: as much of HTTP as a scrape needs (RFC 9112).
+
+One request a connection. Nothing blocks: a peer that is slow, or says too much, is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.sockets.acceptor import Acceptor
+from prefetchd.wire.errors import CallerError
+
+REQUEST_LIMIT_BYTES = 8192
+WITHIN_S = 5.0
+MOST_CONNECTIONS = 16
+UNIX = "unix:"
+
+
+def listen_for_scrapes(address: str) -> socket.socket:
+    """A listening socket at "unix:PATH" or at "HOST:PORT" of the loopback. Raises CallerError."""
+    try:
+        if address.startswith(UNIX):
+            return _listen_unix(Path(address[len(UNIX) :]))
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]") or "127.0.0.1"
+        if not ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback:
+            raise ValueError("anybody who reaches it may read it, so it must be of the loopback")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, int(port)))
+            sock.listen(MOST_CONNECTIONS)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    except (OSError, ValueError, OverflowError) as error:
+        raise CallerError(f"--metrics {address}: {error}; allowed: 127.0.0.1:PORT, [::1]:PORT or unix:PATH") from None
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                try:
+                    probe.connect(os.fspath(path))
+                except ConnectionRefusedError:
+                    path.unlink()
+        sock.bind(os.fspath(path))
+        sock.listen(MOST_CONNECTIONS)
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    return sock
+
+
+class Scrapes:
+    """Answers on `sock`, which it takes over, with what `text` returns."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, text: Callable[[], bytes], content_type: str) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._text = text
+        self._content_type = content_type
+        self._connections: set[_Connection] = set()
+        self._acceptor = Acceptor(loop, sock, self._accepted)
+
+    def close(self) -> None:
+        """Stops answering, and removes a Unix socket. Idempotent."""
+        for connection in list(self._connections):
+            connection.close()
+        if self._sock.fileno() < 0:
+            return
+        if self._sock.family == socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                os.unlink(self._sock.getsockname())
+        self._acceptor.close()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        if len(self._connections) >= MOST_CONNECTIONS:
+            sock.close()
+            return
+        connection = _Connection(self._loop, sock, self._answer, self._connections.discard)
+        self._connections.add(connection)
+        self._loop.call_later(WITHIN_S, connection.close)
+
+    def _answer(self, request: bytes) -> bytes:
+        method, _, rest = request.partition(b" ")
+        path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        if method not in (b"GET", b"HEAD"):
+            status, kind, body = "405 Method Not Allowed", "text/plain", b"GET or HEAD\n"
+        elif path != b"/metrics":
+            status, kind, body = "404 Not Found", "text/plain", b"/metrics is all there is\n"
+        else:
+            status, kind, body = "200 OK", self._content_type, self._text()
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return head.encode() + (b"" if method == b"HEAD" else body)
+
+
+class _Connection:
+    """One request and its answer."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        answer: Callable[[bytes], bytes],
+        ended: Callable[[_Connection], None],
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._answer = answer
+        self._ended = ended
+        self._request = b""
+        self._left = memoryview(b"")
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), self._readable)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._sock.fileno() >= 0:
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()
+            self._ended(self)
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(REQUEST_LIMIT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or len(self._request) > REQUEST_LIMIT_BYTES:
+            self.close()
+            return
+        if self._left:
+            # Nothing but the end is awaited from it now.
+            return
+        self._request += data
+        if b"\r\n\r\n" in self._request or b"\n\n" in self._request:
+            self._left = memoryview(self._answer(self._request))
+            self._writable()
+
+    def _writable(self) -> None:
+        try:
+            while self._left:
+                self._left = self._left[self._sock.send(self._left) :]
+        except BlockingIOError:
+            self._loop.watch_writes(self._sock.fileno(), self._writable)
+            return
+        except OSError:
+            pass
+        self.close()

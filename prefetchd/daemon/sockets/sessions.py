@@ -1,0 +1,342 @@
+"""Connections: who may talk to the daemon, what each may say when, and what waits to be sent.
+
+A session sends nothing before Hello. A packet that the protocol does not allow ends the session and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.sockets.acceptor import Acceptor
+from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.framing import close_all, encode, receive_with_fds
+from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused
+
+MESSAGES_A_TURN = 64
+OUTBOX_LIMIT = 256
+REFUSAL_CHARACTERS = 4000
+HELLO_WITHIN_S = 60.0
+_UCRED = struct.Struct("iII")
+_SO_PEERPIDFD = 77
+
+
+class SessionEvents(Protocol):
+    """What the sessions tell the daemon."""
+
+    def trainer_hello(self, session: Session, hello: Hello) -> None: ...
+
+    def trainer_program(self, session: Session, program: Program, fd: int) -> None:
+        """The receiver owns `fd`."""
+
+    def trainer_fork(self, session: Session, fork: Forked, fds: list[int]) -> None:
+        """The receiver owns `fds`."""
+
+    def trainer_message(self, session: Session, message: Message) -> None: ...
+
+    def control_message(self, session: Session, message: Message) -> None: ...
+
+    def session_ready(self, session: Session) -> None:
+        """All that was to be sent has left."""
+
+    def session_ended(self, session: Session) -> None: ...
+
+
+class Session:
+    """One connection. Messages leave in order; what the peer does not take now waits here, up to a limit."""
+
+    def __init__(
+        self,
+        number: int,
+        sock: socket.socket,
+        loop: Loop,
+        events: SessionEvents,
+        pidfd: int,
+        introduce: Callable[[int], None],
+    ) -> None:
+        """`introduce` takes over the descriptor of another connection, as if it were accepted."""
+        self.number = number
+        self.role = ""
+        self.opened_s = time.monotonic()
+        self.peer_is_dead = False
+        self._sock = sock
+        self._pidfd = pidfd
+        self._loop = loop
+        self._events = events
+        self._introduce = introduce
+        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._closing = False
+        self._has_left = False
+        self._open = True
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), self._readable)
+        if pidfd >= 0:
+            # A forked child of the trainer may keep the connection open after the trainer's death.
+            loop.watch(pidfd, self._peer_died)
+
+    @property
+    def pidfd(self) -> int:
+        """The peer's process, until session_ended() has returned; -1 when the kernel cannot tell."""
+        return self._pidfd
+
+    @property
+    def is_open(self) -> bool:
+        """False once it has ended."""
+        return self._open
+
+    @property
+    def is_clear(self) -> bool:
+        """True when nothing waits to be sent."""
+        return self._open and not self._outbox and not self._has_left
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
+        if not self._open or self._closing or self._has_left:
+            return
+        if isinstance(message, Refused):
+            message = Refused(message.code, message.message[:REFUSAL_CHARACTERS])
+        try:
+            packet = encode(message)
+        except ProtocolError as error:
+            # Whatever was asked, an answer that does not fit ends this session and nothing else.
+            packet, fds = encode(Refused(error.code, str(error))), ()
+            self._closing = True
+        try:
+            kept = tuple(os.dup(fd) for fd in fds)
+        except OSError:
+            # Out of descriptors: the peer finds another way, or waits.
+            self.close()
+            return
+        self._outbox.append((packet, kept))
+        if len(self._outbox) > OUTBOX_LIMIT:
+            # The peer does not read. Its leases end with it.
+            self.close()
+            return
+        self._flush()
+
+    def end_if_dead(self) -> None:
+        """Ends the session now if its peer is dead, whatever of that the loop has yet to see."""
+        if self._open and self._pidfd >= 0:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if poll.poll(0):
+                self._peer_died()
+
+    def _peer_died(self) -> None:
+        self.peer_is_dead = True
+        # What it said last counts, such as Goodbye.
+        self._readable()
+        self.close()
+
+    def check_hello(self) -> None:
+        """Ends a session that has not said Hello by now."""
+        if self._open and not self.role:
+            self.refuse(ProtocolError(f"no Hello within {HELLO_WITHIN_S:.0f} s"))
+
+    def close_when_sent(self) -> None:
+        self._closing = True
+        if not self._outbox:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the session now. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.unwatch(self._sock.fileno())
+        if self._pidfd >= 0:
+            self._loop.unwatch(self._pidfd)
+        self._sock.close()
+        for _, fds in self._outbox:
+            close_all(fds)
+        self._outbox.clear()
+        try:
+            self._events.session_ended(self)
+        finally:
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+                self._pidfd = -1
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                packet, fds = self._outbox[0]
+                if fds:
+                    socket.send_fds(self._sock, [packet], list(fds))
+                else:
+                    self._sock.send(packet)
+                self._outbox.popleft()
+                close_all(fds)
+        except BlockingIOError:
+            self._loop.watch_writes(self._sock.fileno(), self._writable)
+            return
+        except OSError:
+            self._peer_left()
+            return
+        if self._closing:
+            self.close()
+
+    def _peer_left(self) -> None:
+        """It takes nothing any more. What it said last counts, such as Goodbye; it is read in a turn of its own, as
+        this may be within one of its messages."""
+        for _, fds in self._outbox:
+            close_all(fds)
+        self._outbox.clear()
+        if self._closing:
+            self.close()
+        elif not self._has_left:
+            self._has_left = True
+            self._loop.call_later(0.0, self._hear_the_last)
+
+    def _hear_the_last(self) -> None:
+        self._readable()
+        self.close()
+
+    def _writable(self) -> None:
+        self._loop.watch_writes(self._sock.fileno(), None)
+        self._flush()
+        if self.is_clear:
+            self._events.session_ready(self)
+
+    def _readable(self) -> None:
+        for _ in range(MESSAGES_A_TURN):
+            if not self._open:
+                return
+            try:
+                message, fds = receive_with_fds(self._sock)
+            except BlockingIOError:
+                return
+            except ProtocolError as error:
+                self.refuse(error)
+                continue
+            except ConnectionResetError:
+                # The peer left without reading all. That is told once, before what it said last, such as Goodbye.
+                continue
+            except OSError:
+                self.close()
+                return
+            if message is None:
+                self.close()
+                return
+            if self._closing:
+                # All that is waited for is that it takes what was sent.
+                close_all(fds)
+                continue
+            try:
+                self._handle(message, fds)
+            except PrefetchdError as error:
+                self.refuse(error)
+
+    def refuse(self, error: PrefetchdError) -> None:
+        """Tells the peer why and ends the session."""
+        self.send(Refused(error.code, str(error)))
+        self.close_when_sent()
+
+    def _handle(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Program) and self.role == "trainer" and len(fds) == 1:
+            self._events.trainer_program(self, message, fds[0])
+            return
+        if isinstance(message, Forked) and self.role == "trainer":
+            self._events.trainer_fork(self, message, fds)
+            return
+        if isinstance(message, Introduce) and not self.role and len(fds) == 1:
+            self._introduce(fds[0])
+            self.close()
+            return
+        close_all(fds)
+        if isinstance(message, Hello):
+            if self.role:
+                raise ProtocolError("a second Hello")
+            if message.role not in ("trainer", "control"):
+                raise ProtocolError(f"role {message.role[:20]!r}; allowed: 'trainer', 'control'")
+            self.role = message.role
+            if message.role == "trainer":
+                self._events.trainer_hello(self, message)
+            else:
+                self._events.control_message(self, message)
+        elif self.role == "trainer":
+            self._events.trainer_message(self, message)
+        elif self.role == "control":
+            self._events.control_message(self, message)
+        else:
+            raise ProtocolError("a message before Hello")
+
+
+class Listener:
+    """Accepts connections of the daemon's own uid on a listening socket."""
+
+    def __init__(
+        self, sock: socket.socket, loop: Loop, events: SessionEvents, log: Callable[[str, str, int], None]
+    ) -> None:
+        self.sessions: dict[int, Session] = {}
+        self._loop = loop
+        self._events = events
+        self._log = log
+        self._next = 1
+        self._acceptor = Acceptor(loop, sock, self._accepted)
+
+    def listen_on(self, sock: socket.socket) -> None:
+        """Accepts on `sock` from now on, and on the former one no more; sessions go on."""
+        self.close()
+        self._acceptor = Acceptor(self._loop, sock, self._accepted)
+
+    def close(self) -> None:
+        """Stops accepting; sessions go on. Idempotent."""
+        self._acceptor.close()
+
+    def end_dead(self) -> None:
+        """Ends the sessions of all who are dead."""
+        for session in list(self.sessions.values()):
+            session.end_if_dead()
+
+    def end_silent(self, now_s: float) -> None:
+        """Ends sessions that have not said Hello in time. To be called now and then: a timer for each would keep those
+        that come and go quickly for as long."""
+        for session in [each for each in self.sessions.values() if each.opened_s + HELLO_WITHIN_S <= now_s]:
+            session.check_hello()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if not self.admits(uid):
+            self._log("warning", "refused a connection of another uid", uid)
+            with contextlib.suppress(OSError):
+                sock.send(
+                    encode(Refused("daemon_refused", f"this daemon serves uid {os.geteuid()}; you are uid {uid}"))
+                )
+            sock.close()
+            return
+        session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock), self._introduced)
+        self._next += 1
+        self.sessions[session.number] = session
+
+    def _introduced(self, fd: int) -> None:
+        """Raises ProtocolError when it is no connection."""
+        sock = socket.socket(fileno=fd)
+        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            sock.close()
+            raise ProtocolError("what was introduced is no connection")
+        self._accepted(sock)
+
+    def admits(self, uid: int) -> bool:
+        """Only the daemon's own user: anybody else could read its data and run its code."""
+        return uid == os.geteuid()
+
+
+def _peer_pidfd(sock: socket.socket) -> int:
+    """A pidfd of the process that connected, or -1 when it is gone or the kernel cannot tell."""
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1

@@ -1,0 +1,172 @@
+"""The snapshot: what the daemon says of itself at one instant, as plain data."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker, WorkerStage
+from prefetchd.daemon.segments.resources import StreamResources
+from prefetchd.daemon.telemetry.stats_sampler import Watching, ready_slots
+from prefetchd.processes.worker_status import PHASES
+from prefetchd.ring.policy import SlotState
+from prefetchd.supervisor.backend import Backend
+from prefetchd.wire.process_stat import process_stat
+from prefetchd.wire.status_layout import SNAPSHOT_VERSION
+
+MOST_BAD_SHOWN = 8
+
+
+class Birth:
+    """When this daemon began. The wall clock is for people alone: it may be set meanwhile."""
+
+    def __init__(self) -> None:
+        self._unix_s = time.time()
+        self._monotonic_s = time.monotonic()
+        stat = process_stat(os.getpid())
+        self._ticks = stat.start_ticks if stat is not None else 0
+
+    def about(self) -> dict[str, Any]:
+        up_s = time.monotonic() - self._monotonic_s
+        return {"started_unix_s": self._unix_s, "up_s": up_s, "start_ticks": self._ticks}
+
+
+def snapshot(
+    engine: Engine,
+    resources: Mapping[int, StreamResources],
+    backend: Backend,
+    watching: Watching,
+    about: dict[str, Any],
+    cpus: int,
+) -> dict[str, Any]:
+    """The daemon at this instant. Field names carry their units."""
+    return {
+        "snapshot_version": SNAPSHOT_VERSION,
+        "taken_unix_s": time.time(),
+        "daemon": about,
+        "workers": {
+            "limit": engine.pool.limit,
+            "asked": engine.limits.workers,
+            "running": len(engine.pool.workers),
+            "busy": sum(worker.busy for worker in engine.pool.workers.values()),
+            "cpus": cpus,
+        },
+        "streams": [
+            _stream(each, resources.get(each.number), backend, watching, engine.pool.worker_limit(each))
+            for each in engine.streams.values()
+        ],
+    }
+
+
+def _stream(
+    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: Watching, workers: int
+) -> dict[str, Any]:
+    spec, counters, history = stream.spec, stream.counters, watching.history(stream.number)
+    return {
+        "name": stream.name,
+        "stage": stream.stage.value,
+        "failure": stream.failure[1] if stream.failure is not None else None,
+        "fingerprint": spec.fingerprint,
+        "seed": spec.seed,
+        "seed_source": spec.seed_source,
+        "samples": spec.length,
+        "batch_size": spec.batch_size,
+        "steps": stream.schedule.steps if spec.is_arithmetic else spec.epoch_steps,
+        "order": spec.order,
+        "rank": spec.rank,
+        "world_size": spec.world_size,
+        "by_rows": bool(stream.layout),
+        "paused": stream.paused,
+        "lingering": stream.lingers_until_s is not None,
+        "ring": _ring(stream, resources),
+        "consumers": _consumers(stream, watching),
+        "workers_limit": workers,
+        "workers_asked": spec.workers,
+        "workers": [
+            _worker(worker, backend, watching)
+            for worker in stream.workers.values()
+            if worker.stage is not WorkerStage.STOPPING
+        ],
+        "recent": (history.recent() or None) if history is not None else None,
+        "ready_percents": history.ready_percents() if history is not None else [],
+        "produced_batches": counters.batches,
+        "produced_samples": counters.samples,
+        "produced_bytes": counters.payload_bytes,
+        "consumed_batches": counters.consumed,
+        "stalled_s": counters.waited_us / 1e6,
+        "tasks": counters.tasks,
+        "fill_s": counters.fill_us / 1e6,
+        "failed_batches": counters.failed,
+        "deviating_batches": counters.deviations,
+        "worker_deaths": counters.worker_deaths,
+        "zygote": "none" if stream.host is None else "fork" if stream.host.is_fork else "executed",
+        "program_kept": stream.has_program,
+        "carried_by_fork": "" if stream.has_program else stream.unpicklable,
+        "zygote_deaths": counters.zygote_deaths,
+        "retries": counters.retries,
+        "bad_samples": counters.bad_samples,
+        "bad_samples_named": [text.decode("utf-8", "replace") for _, text in stream.bad_named[-MOST_BAD_SHOWN:]],
+        "replanned_batches": stream.claims.dropped_for_plan,
+    }
+
+
+def _worker(worker: Worker, backend: Backend, watching: Watching) -> dict[str, Any]:
+    note = backend.note(worker.number)
+    return {
+        "number": worker.number,
+        "pid": backend.pid(worker.number),
+        "stage": worker.stage.value,
+        "busy": worker.busy,
+        "busy_share": watching.busy_share(worker.number),
+        "phase": PHASES[note.phase],
+        "index": note.index,
+        "phase_s": max(0.0, time.monotonic() - note.since_ns / 1e9) if note.since_ns else 0.0,
+    }
+
+
+def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, Any] | None:
+    ring = stream.window.ring
+    if ring is None or resources is None or resources.ring is None:
+        return None
+    header = resources.ring.header
+    return {
+        "segment": resources.ring.name,
+        "directory": resources.ring.directory,
+        "name_removed": not resources.ring.is_named,
+        "segment_bytes": header.bytes_with(ring.reserved),
+        "slots": ring.reserved,
+        "slot_bytes": header.slot_bytes,
+        "free": ring.count(SlotState.FREE),
+        "filling": ring.count(SlotState.FILLING),
+        "ready": ready_slots(stream, ring),
+        "leased": stream.leases.slots_given_out(),
+        "behind": stream.window.lookback.slots,
+        "slots_a_batch": ring.mean_span,
+        "quarantined": ring.count(SlotState.QUARANTINED),
+    }
+
+
+def _consumers(stream: StreamState, watching: Watching) -> list[dict[str, Any]]:
+    found = []
+    for consumer in stream.consumers.values():
+        if consumer.session == stream.keeper:
+            continue
+        about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}
+        record = watching.record(stream, consumer.record)
+        if record is not None:
+            about |= {
+                "epoch": record.epoch,
+                "step": record.step,
+                "yielded": record.yielded,
+                "waited_s": record.waited_us / 1e6,
+                "longest_wait_s": record.longest_wait_us / 1e6,
+                "waiting_s": watching.waiting_s(stream, consumer.session, record, time.monotonic()),
+                "private_copies": record.private_copies,
+                "held": record.held,
+                "memory": watching.memory(stream, consumer.record),
+            }
+        found.append(about)
+    return found

@@ -1,0 +1,211 @@
+"""The children of a zygote: forked or executed anew, handed to the daemon, and reaped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes.attempts import why
+from prefetchd.processes.process_setup import (
+    die_with_parent,
+    end_after,
+    leave_signals_to_daemon,
+    send_output_to,
+    unforkable_threads,
+)
+from prefetchd.processes.stack_dumps import answer_with_stacks
+from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.messages import ChildEnded, Message, NotSpawned, Spawned
+
+# Run as -c BOOTSTRAP, with sys.path as JSON, then main()'s arguments: this very prefetchd must be found first.
+BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from prefetchd.workers.zygote import main; main(*sys.argv[2:])"
+)
+ENVIRONMENT, STREAM, WORKER = "environment", "stream", "worker"
+
+# By the child's role.
+BEFORE_FORK = {STREAM: "env.fork.before", WORKER: "zygote.fork.before"}
+AFTER_FORK = {STREAM: "env.fork.after", WORKER: "zygote.fork.after"}
+AFTER_SPAWNED = {STREAM: "env.fork.told", WORKER: "zygote.fork.told"}
+
+
+class Children:
+    """Starts children and reaps them, for the daemon at the other end of `sock`."""
+
+    def __init__(self, sock: socket.socket, note_fd: int = -1) -> None:
+        self._sock = sock
+        self._note_fd = note_fd
+        self._pidfds: dict[int, tuple[int, int]] = {}
+
+    def requests(self) -> Iterator[tuple[Message, list[int]]]:
+        """(message, descriptors) until the daemon closes the socket; reaps children in between. Blocks."""
+        while True:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN)
+            for pidfd in self._pidfds:
+                poll.register(pidfd, select.POLLIN)
+            for fd, _ in poll.poll():
+                if fd in self._pidfds:
+                    self.reap(fd)
+                    continue
+                message, fds = receive_with_fds(self._sock)
+                if message is None:
+                    return
+                yield message, fds
+
+    @property
+    def pidfds(self) -> list[int]:
+        """Those of all that are not reaped yet: one that can be read is of a child that has ended."""
+        return list(self._pidfds)
+
+    def start(
+        self,
+        number: int,
+        serve: Callable[[socket.socket], None],
+        role: str,
+        note_fd: int,
+        program_fd: int,
+        spec: bytes,
+        numbers: tuple[int, ...] = (),
+    ) -> None:
+        """Forks a child that runs serve(socket); executes one of `role` anew, for the same program and spec, when
+        forking would not be safe. Without a program (`program_fd` -1) it is forked all the same. When no process can be
+        had the daemon is told. The descriptors stay the caller's."""
+        with contextlib.ExitStack() as opened:
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                opened.enter_context(ours)
+                opened.enter_context(theirs)
+                output, into = os.pipe()
+                opened.callback(close_all, [output, into])
+                kill_point(BEFORE_FORK[role])
+                if program_fd < 0 or not unforkable_threads():
+                    pid = self._fork(serve, note_fd, ours, theirs, output, into)
+                else:
+                    spec_fd = _write_spec(spec)
+                    opened.callback(os.close, spec_fd)
+                    pid = _execute(role, theirs, into, [note_fd, program_fd, spec_fd], numbers)
+                kill_point(AFTER_FORK[role])
+                pidfd = _pidfd_of(pid)
+            except OSError as error:
+                self._tell(NotSpawned(number, why(error)))
+                return
+            self._pidfds[pidfd] = (pid, number)
+            self._tell(Spawned(number, pid), [pidfd, ours.fileno(), output])
+            kill_point(AFTER_SPAWNED[role])
+
+    def _fork(
+        self,
+        serve: Callable[[socket.socket], None],
+        note_fd: int,
+        ours: socket.socket,
+        theirs: socket.socket,
+        output: int,
+        into: int,
+    ) -> int:
+        parent = os.getpid()
+
+        def begin() -> None:
+            die_with_parent(parent)
+            leave_signals_to_daemon()
+            answer_with_stacks(note_fd)
+            self._forget()
+            ours.close()
+            os.close(output)
+            send_output_to(into)
+            os.close(into)
+            try:
+                serve(theirs)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+
+        pid = os.fork()
+        if pid == 0:
+            end_after(begin)
+        return pid
+
+    def _forget(self) -> None:
+        """In a forked child: the parent's descriptors are not ours."""
+        self._sock.close()
+        if self._note_fd >= 0:
+            os.close(self._note_fd)
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+
+    def reap(self, pidfd: int) -> None:
+        """The child has ended, and the daemon is told how."""
+        pid, number = self._pidfds.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._tell(ChildEnded(number, ending(status)))
+
+    def _tell(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """The daemon's end is seen when it is read from: whoever outlives it must not die of telling it something."""
+        with contextlib.suppress(ConnectionError):
+            send(self._sock, message, fds)
+
+    def kill_all(self) -> None:
+        """Ends them at once, and waits until they are dead; nobody is told."""
+        for pid, _ in self._pidfds.values():
+            os.kill(pid, signal.SIGKILL)
+        for pidfd, (pid, _) in self._pidfds.items():
+            os.waitpid(pid, 0)
+            os.close(pidfd)
+        self._pidfds.clear()
+
+
+def _pidfd_of(pid: int) -> int:
+    """Of a child that nobody knows of yet: without it, it ends. Raises OSError."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def _execute(role: str, sock: socket.socket, output: int, fds: list[int], numbers: tuple[int, ...]) -> int:
+    command = [sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path), role, str(os.getpid()), str(sock.fileno())]
+    command += [*map(str, fds), *map(str, numbers)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[sock.fileno(), *fds],
+        cwd="/",
+    )
+    # It is reaped by its pidfd; Popen must not do it when it is collected.
+    process.returncode = 0
+    return process.pid
+
+
+def ending(status: int) -> str:
+    """In words, of what waitpid(2) gives."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {_signal_name(os.WTERMSIG(status))}"
+    return f"exited with {os.WEXITSTATUS(status)}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
+
+
+def _write_spec(spec: bytes) -> int:
+    """Raises OSError."""
+    fd = os.memfd_create("spec")
+    os.write(fd, spec)
+    return fd

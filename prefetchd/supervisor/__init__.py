@@ -1,0 +1,1 @@
+"""Processes as the daemon holds them: started, watched, ended. Imports no torch."""

@@ -1,0 +1,168 @@
+"""The small interface between the daemon and whatever runs workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol
+
+from prefetchd.processes.worker_status import Note
+from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
+from prefetchd.wire.stream_spec import StreamSpec
+
+UNEXPLAINED = "died"
+"""How a process ended whose zygote could not tell, as it is dead too."""
+
+PLANNER = -1
+"""The place of a stream's planner among its workers."""
+
+ORPHANED = "its zygote died"
+"""How a worker ended that was never heard of: it may never have begun."""
+
+KILLED = "killed by SIGKILL"
+"""How a process ended that did nothing for it: somebody else did, or the kernel, for memory."""
+
+MOST_DEATHS = 3
+MOST_KILLS = 10
+"""Deaths in a row, with nothing done in between, after which a process is not started again: of its own fault, and
+killed from outside."""
+
+
+def is_hopeless(deaths: int, how: str) -> bool:
+    """True when a process that has died so often in a row, the last time like this, will die again."""
+    return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
+
+
+def told_of(how: str) -> str:
+    """What happened to a process that ended like this, after its name."""
+    return f"was {how}" if how.startswith("killed") else how
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """A child process from outside: `state` as proc(5) names them, "" when there is no process; `stacks` of all its
+    threads as faulthandler writes them, or empty when it does not answer."""
+
+    pid: int = 0
+    state: str = ""
+    stacks: str = ""
+
+    @property
+    def sleeps(self) -> bool:
+        """True when it waits for something that a signal ends."""
+        return self.state == "S"
+
+
+class Watcher(Protocol):
+    """Calls back when a descriptor can be read; the daemon's loop, or a test's."""
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
+
+    def unwatch(self, fd: int) -> None: ...
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None: ...
+
+
+class BackendEvents(Protocol):
+    """What a backend tells. Called from the loop's thread, never from within a call of the backend. A `host` is the
+    zygote of a stream, by the number that the backend was given for it."""
+
+    def host_ready(self, host: int, note: str) -> None:
+        """It has the program, and workers can be started from it."""
+
+    def load_failed(self, stream: int, message: str, error: bytes) -> None: ...
+
+    def host_died(self, host: int, how: str) -> None: ...
+
+    def host_not_started(self, host: int, reason: str) -> None:
+        """No process can be had for it: a limit, or memory. The host is gone."""
+
+    def host_identified(self, host: int, fingerprint: str) -> None:
+        """A host that was forked from a trainer knows the fingerprint of its program; empty: it never will."""
+
+    def program_written(self, host: int, program: Program, fd: int) -> None:
+        """The answer to write_program; the receiver owns `fd`."""
+
+    def program_refused(self, host: int, refusal: Unpicklable | TooLarge) -> None:
+        """The other answer to write_program."""
+
+    def spare_ready(self, host: int) -> None:
+        """The host has another like itself in reserve (start_spare)."""
+
+    def worker_ready(self, worker: int) -> None: ...
+
+    def worker_not_started(self, worker: int, reason: str) -> None:
+        """No process can be had for it, as with host_not_started. Its host lives on."""
+
+    def worker_message(self, worker: int, message: Message) -> None: ...
+
+    def worker_died(self, worker: int, how: str, note: Note) -> None:
+        """The death is certain: nothing of this worker can write to a slot any more. `note` is what it was at."""
+
+    def looked(self, stream: int, worker: int, look: Look) -> None:
+        """The answer to look_at."""
+
+    def output(self, stream: int, worker: int, text: str) -> None:
+        """Whole lines that the user's code printed; worker 0 is a zygote."""
+
+
+class Backend(Protocol):
+    """Starts streams and workers and carries messages to them. Nothing here blocks."""
+
+    def prepare(self, environment: bytes) -> None:
+        """A stream in this environment, encoded as in a program, is about to come: what takes long for that is begun.
+        Silent when nothing can be."""
+
+    def start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
+        """A new host loads the program; answered by host_ready, load_failed, host_died or host_not_started. Keeps no
+        hold of program_fd. Raises OSError."""
+
+    def take_fork(self, host: int, pid: int, fds: list[int]) -> None:
+        """A host that was forked from a trainer, with the descriptors of Forked, which are taken over whatever happens.
+        Answered like start_stream, and by host_identified. Raises ProtocolError when they are not what they should
+        be."""
+
+    def bind(self, host: int, stream: int) -> None:
+        """The host is this stream's."""
+
+    def start_spare(self, stream: int, host: int, former: int) -> None:
+        """What the host `former`, which died, had in reserve goes on as `host`. Answered like start_stream."""
+
+    def write_program(self, host: int, limit_bytes: int) -> None:
+        """A host that was forked from a trainer writes its program, unless that is of more than `limit_bytes`, or, with
+        0, than there is comfortable room for. Answered by program_written or program_refused."""
+
+    def start_worker(self, stream: int, host: int, worker: int, place: int, workers: int) -> None:
+        """Answered by worker_ready, worker_died or worker_not_started, and by load_failed before that if worker_init_fn
+        raised. At place PLANNER it is the stream's planner."""
+
+    def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
+        """The worker, which is ready, maps the ring; keeps no hold of ring_fd."""
+
+    def assign(self, worker: int, message: Message) -> None:
+        """Fill tasks, or what a planner is asked. Answered, task by task, through worker_message."""
+
+    def stop_worker(self, worker: int, *, kill: bool) -> None:
+        """Ends the worker after the tasks that it has, or at once; answered by worker_died."""
+
+    def note(self, worker: int) -> Note:
+        """What the worker is at; an empty note when it is gone."""
+
+    def pid(self, worker: int) -> int:
+        """The worker's process, or 0 when there is none by now."""
+
+    def look_at(self, stream: int, worker: int) -> None:
+        """Finds out where the worker's process is, or for worker 0 the zygote's that loads the stream. Answered by
+        looked, within about a second."""
+
+    def drop_host(self, host: int) -> None:
+        """Kills the host and its workers; no event about them follows. Of one that has died, what it had in reserve."""
+
+    def drop_stream(self, stream: int) -> None:
+        """Kills the stream's hosts and workers; no event about them follows."""
+
+    def retire_idle(self, now_s: float) -> None:
+        """Gives up what no stream has used for long."""
+
+    def close(self) -> None:
+        """Kills all that is left and waits, briefly, until it is gone."""

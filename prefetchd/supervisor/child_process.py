@@ -1,0 +1,176 @@
+"""One child process as the daemon holds it: a socket to talk, a pidfd that tells its death, a pipe for its output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+
+from prefetchd.supervisor.backend import UNEXPLAINED, Watcher
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
+from prefetchd.wire.messages import Message
+
+REASON_DEADLINE_S = 0.2
+OUTPUT_CHUNK_BYTES = 65536
+
+
+class ChildProcess:
+    """Watched from here until close()."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        sock: socket.socket,
+        pid: int,
+        pidfd: int,
+        output: int,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+    ) -> None:
+        self.sock = sock
+        self.pid = pid
+        self.pidfd = pidfd
+        self.how = ""
+        self._watcher = watcher
+        self._output = output
+        self._on_message = on_message
+        self._on_end = on_end
+        self._on_output = on_output
+        self._partial = b""
+        self._open = True
+        self._reading = True
+        self._awaits_reason = False
+        sock.setblocking(False)
+        os.set_blocking(output, False)
+        watcher.watch(sock.fileno(), self._readable)
+        watcher.watch(pidfd, self._ended)
+        watcher.watch(output, self._printed)
+
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
+        enclosed, beside = (message, []) if fds else enclose(message)
+        try:
+            send(self.sock, enclosed, fds or beside)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            pass
+        finally:
+            close_all(beside)
+
+    def end_input(self) -> None:
+        """The child sees end of file and ends when it has done what it is at."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def is_dead(self, wait_s: float) -> bool:
+        """Waits up to `wait_s` for the death."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, wait_s) * 1000))
+
+    def tell(
+        self,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+    ) -> None:
+        """From now on others are told."""
+        self._on_message, self._on_end, self._on_output = on_message, on_end, on_output
+
+    def ended_as(self, how: str) -> None:
+        """Its zygote has reaped it."""
+        self.how = how
+        if self._awaits_reason:
+            self._reason_is_due()
+
+    def forsake(self, then: Callable[[], None]) -> None:
+        """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
+        self._on_message = lambda _, fds: close_all(fds)
+        self._on_output = lambda _: None
+        self.how = "forsaken"
+
+        def bury(_: str) -> None:
+            self.close()
+            then()
+
+        self._on_end = bury
+
+    def close(self) -> None:
+        """Forgets the child. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        for fd in (self.sock.fileno(), self.pidfd, self._output):
+            with contextlib.suppress(KeyError):
+                self._watcher.unwatch(fd)
+        self.sock.close()
+        os.close(self.pidfd)
+        os.close(self._output)
+
+    def _readable(self) -> None:
+        while self._open and self._reading:
+            try:
+                message, fds = receive_with_fds(self.sock)
+                if message is not None:
+                    message, fds = disclose(message, fds)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                # It died with messages unread. That is told once, before what it said last.
+                continue
+            except (OSError, ProtocolError):
+                message, fds = None, []
+            if message is None:
+                self._reading = False
+                self._watcher.unwatch(self.sock.fileno())
+                return
+            self._on_message(message, fds)
+
+    def _ended(self) -> None:
+        # What it said and printed before it died comes first.
+        self._readable()
+        self._printed()
+        if not self._open:
+            return
+        self._watcher.unwatch(self.pidfd)
+        if self.how:
+            self._on_end(self.how)
+        else:
+            # Its zygote is about to tell how; if that is dead too, nobody will.
+            self._awaits_reason = True
+            self._watcher.call_later(REASON_DEADLINE_S, self._reason_is_due)
+
+    def _reason_is_due(self) -> None:
+        if self._open and self._awaits_reason:
+            self._awaits_reason = False
+            self._on_end(self.how or UNEXPLAINED)
+
+    def _printed(self) -> None:
+        while self._open:
+            try:
+                chunk = os.read(self._output, OUTPUT_CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not chunk:
+                with contextlib.suppress(KeyError):
+                    self._watcher.unwatch(self._output)
+                chunk, self._partial = self._partial, b""
+                if chunk:
+                    self._on_output(chunk.decode("utf-8", "replace"))
+                return
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            if len(self._partial) > OUTPUT_CHUNK_BYTES:
+                lines.append(self._partial)
+                self._partial = b""
+            if lines:
+                self._on_output(b"\n".join(lines).decode("utf-8", "replace"))

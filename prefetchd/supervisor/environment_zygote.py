@@ -1,0 +1,76 @@
+"""An environment zygote as the daemon knows it. Runs in the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+
+from prefetchd.processes.environment import variables_at_start
+from prefetchd.processes.worker_status import NoteFile
+from prefetchd.processes.zygote_children import BOOTSTRAP, ENVIRONMENT, ending
+from prefetchd.supervisor.backend import UNEXPLAINED, Watcher
+from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.wire.messages import Message
+from prefetchd.wire.program_layout import Environment
+
+REAP_DEADLINE_S = 5.0
+
+
+class EnvironmentZygote:
+    """One process in a trainer's environment, and the hosts that it has forked or will fork."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        environment: Environment,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+        *,
+        nice: int,
+    ) -> None:
+        """Executes it. Raises OSError."""
+        self.hosts: set[int] = set()
+        self.unused_since_s: float | None = None
+        self.note = NoteFile()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, into = os.pipe()
+        command = [environment.executable, b"-c", BOOTSTRAP.encode(), json.dumps(list(environment.sys_path)).encode()]
+        command += [ENVIRONMENT.encode(), str(os.getpid()).encode(), str(theirs.fileno()).encode()]
+        command += [str(self.note.fd).encode()]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=into,
+                stderr=into,
+                pass_fds=[theirs.fileno(), self.note.fd],
+                cwd="/",
+                env=variables_at_start(environment),
+            )
+        except OSError:
+            ours.close()
+            os.close(output)
+            self.note.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(into)
+        pid = self._process.pid
+        if nice:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, pid, nice)
+        self.child = ChildProcess(watcher, ours, pid, os.pidfd_open(pid), output, on_message, on_end, on_output)
+
+    def reap(self) -> str:
+        """It has ended, or is about to: waits for that a while, and says how it did."""
+        self.note.close()
+        try:
+            code = self._process.wait(REAP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            return UNEXPLAINED
+        return ending(-code if code < 0 else code << 8)

@@ -1,0 +1,390 @@
+"""Zygotes as processes: environment zygotes by environment, stream zygotes (hosts) by number, with their workers.
+
+Runs in the daemon. Every child has a control socket (end of file ends it), a pidfd (its death is certain only when
+this says so) and an output pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from prefetchd.processes.attempts import why
+from prefetchd.processes.environment import digest_at_start
+from prefetchd.processes.worker_status import Note, NoteFile
+from prefetchd.supervisor.backend import ORPHANED, BackendEvents, Look, Watcher
+from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.supervisor.environment_zygote import EnvironmentZygote
+from prefetchd.supervisor.probe_process import look
+from prefetchd.supervisor.process_workers import ProcessWorkers
+from prefetchd.supervisor.stream_host import StreamHost, foreign_child
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import (
+    ChildEnded,
+    Identified,
+    LoadFailed,
+    Message,
+    NotSpawned,
+    Program,
+    Ready,
+    Spare,
+    Spawned,
+    SpawnStream,
+    SpawnWorker,
+    TooLarge,
+    Unpicklable,
+    UseNote,
+    WriteProgram,
+)
+from prefetchd.wire.program_layout import Environment, decode_environment
+from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.workers.program import read_environment
+
+SCARCITIES = frozenset([errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
+"""Why no process can be had now, though it may be later."""
+KEEP_ENVIRONMENT_S = 600.0
+CLOSE_DEADLINE_S = 5.0
+
+
+class ProcessBackend:
+    """A Backend of processes (see workers.backend)."""
+
+    def __init__(self, watcher: Watcher, events: BackendEvents, *, nice: int = 0) -> None:
+        self._watcher = watcher
+        self._events = events
+        self._nice = nice
+        self._zygotes: dict[bytes, EnvironmentZygote] = {}
+        self._hosts: dict[int, StreamHost] = {}
+        self._workers = ProcessWorkers(events, self._adopt, self._worker_ended)
+        self._dying: set[ChildProcess] = set()
+        # What hosts have in reserve, by the host: it outlives that.
+        self._spares: dict[int, ChildProcess] = {}
+
+    # --- Backend ---
+
+    def prepare(self, environment: bytes) -> None:
+        with contextlib.suppress(ProtocolError, OSError):
+            decoded = decode_environment(environment)
+            digest = digest_at_start(decoded)
+            if digest not in self._zygotes:
+                self._start_zygote(digest, decoded).unused_since_s = time.monotonic()
+
+    def start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
+        environment = read_environment(program_fd)
+        digest = digest_at_start(environment)
+        try:
+            zygote = self._zygotes.get(digest) or self._start_zygote(digest, environment)
+        except OSError as error:
+            if error.errno not in SCARCITIES:
+                raise
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
+            return
+        zygote.hosts.add(host)
+        zygote.unused_since_s = None
+        started = self._hosts[host] = StreamHost(stream, digest)
+        message = SpawnStream(host, os.fstat(program_fd).st_size, encode_spec(spec))
+        zygote.child.send(message, (program_fd, started.note.fd))
+
+    def take_fork(self, host: int, pid: int, fds: list[int]) -> None:
+        taken = StreamHost()
+        try:
+            taken.child = self._foreign(host, pid, fds)
+        except ProtocolError:
+            taken.note.close()
+            raise
+        self._hosts[host] = taken
+        taken.child.send(UseNote(), (taken.note.fd,))
+
+    def bind(self, host: int, stream: int) -> None:
+        found = self._hosts.get(host)
+        if found is not None:
+            found.stream = stream
+
+    def start_spare(self, stream: int, host: int, former: int) -> None:
+        spare = self._spares.pop(former, None)
+        started = self._hosts[host] = StreamHost(stream)
+        if spare is None:
+            self._watcher.call_later(0.0, lambda: self._host_ended(host, ORPHANED))
+            return
+        started.child = spare
+        spare.tell(
+            lambda message, fds: self._host_says(host, message, fds),
+            lambda how: self._host_ended(host, how),
+            lambda text: self._host_printed(host, text),
+        )
+        spare.send(UseNote(), (started.note.fd,))
+
+    def write_program(self, host: int, limit_bytes: int) -> None:
+        found = self._hosts.get(host)
+        if found is not None and found.child is not None:
+            found.child.send(WriteProgram(limit_bytes))
+
+    def start_worker(self, stream: int, host: int, worker: int, place: int, workers: int) -> None:
+        found = self._hosts.get(host)
+        self._workers.expect(worker, stream, host)
+        if found is None or found.child is None:
+            self._watcher.call_later(0.0, lambda: self._workers.lost(worker, ORPHANED))
+            return
+        found.workers.add(worker)
+        found.child.send(SpawnWorker(worker, place, workers), (self._workers.new_note(worker).fd,))
+
+    def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
+        self._workers.lend_ring(worker, ring_fd, layout)
+
+    def assign(self, worker: int, message: Message) -> None:
+        self._workers.assign(worker, message)
+
+    def stop_worker(self, worker: int, *, kill: bool) -> None:
+        self._workers.stop(worker, kill=kill)
+
+    def note(self, worker: int) -> Note:
+        return self._workers.note(worker)
+
+    def pid(self, worker: int) -> int:
+        return self._workers.pid(worker)
+
+    def look_at(self, stream: int, worker: int) -> None:
+        child: ChildProcess | None = None
+        note: NoteFile | None = None
+        host = next((each for each in self._hosts.values() if each.stream == stream), None)
+        if worker:
+            child, note = self._workers.child(worker), self._workers.note_file(worker)
+        elif host is not None and host.child is not None:
+            child, note = host.child, host.note
+        elif host is not None and host.environment in self._zygotes:
+            zygote = self._zygotes[host.environment]
+            child, note = zygote.child, zygote.note
+
+        def tell(found: Look) -> None:
+            self._events.looked(stream, worker, found)
+
+        if child is None or note is None:
+            self._watcher.call_later(0.0, lambda: tell(Look()))
+        else:
+            look(self._watcher, child.pid, child.pidfd, note, tell)
+
+    def drop_host(self, host: int) -> None:
+        self._bury(self._spares.pop(host, None))
+        dropped = self._hosts.pop(host, None)
+        if dropped is None:
+            # It is dead, and its workers' deaths are still to be told.
+            return
+        for worker in self._workers.of_host(host):
+            self._bury(self._workers.forget(worker))
+        self._bury(dropped.child)
+        dropped.note.close()
+        self._leave_zygote(host, dropped)
+
+    def drop_stream(self, stream: int) -> None:
+        for host in [number for number, each in self._hosts.items() if each.stream == stream]:
+            self.drop_host(host)
+        # Those of hosts that are dead.
+        for worker in self._workers.of_stream(stream):
+            self._bury(self._workers.forget(worker))
+
+    def _leave_zygote(self, host: int, left: StreamHost) -> None:
+        zygote = self._zygotes.get(left.environment) if left.environment is not None else None
+        if zygote is not None:
+            zygote.hosts.discard(host)
+            if not zygote.hosts:
+                zygote.unused_since_s = time.monotonic()
+
+    @property
+    def is_burying(self) -> bool:
+        """True while processes live that were killed with their stream: their memory is not free yet."""
+        return bool(self._dying)
+
+    def retire_idle(self, now_s: float) -> None:
+        for digest, zygote in list(self._zygotes.items()):
+            if zygote.unused_since_s is not None and zygote.unused_since_s + KEEP_ENVIRONMENT_S <= now_s:
+                del self._zygotes[digest]
+                self._bury(zygote.child)
+                zygote.reap()
+
+    def close(self) -> None:
+        for host in list(self._hosts):
+            self.drop_host(host)
+        for host in list(self._spares):
+            self._bury(self._spares.pop(host))
+        for worker in self._workers:
+            self._bury(self._workers.forget(worker))
+        for zygote in self._zygotes.values():
+            self._bury(zygote.child)
+        deadline_s = time.monotonic() + CLOSE_DEADLINE_S
+        for child in list(self._dying):
+            child.is_dead(deadline_s - time.monotonic())
+            child.close()
+        for zygote in self._zygotes.values():
+            zygote.reap()
+        self._zygotes.clear()
+        self._dying.clear()
+
+    # --- zygotes ---
+
+    def _start_zygote(self, digest: bytes, environment: Environment) -> EnvironmentZygote:
+        zygote = self._zygotes[digest] = EnvironmentZygote(
+            self._watcher,
+            environment,
+            lambda message, fds: self._environment_says(digest, message, fds),
+            lambda _: self._environment_ended(digest),
+            lambda text: self._zygote_printed(digest, text),
+            nice=self._nice,
+        )
+        return zygote
+
+    def _environment_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Spawned):
+            host = message.child
+            found = self._hosts.get(host)
+            if found is None or len(fds) != 3:
+                # The stream was dropped meanwhile: closing its socket ends the new zygote.
+                close_all(fds)
+                return
+            found.child = self._adopt(
+                message.pid,
+                fds,
+                lambda message, fds: self._host_says(host, message, fds),
+                lambda how: self._host_ended(host, how),
+                lambda text: self._host_printed(host, text),
+            )
+            return
+        close_all(fds)
+        if isinstance(message, ChildEnded):
+            found = self._hosts.get(message.child)
+            if found is not None and found.child is not None:
+                found.child.ended_as(message.how)
+        elif isinstance(message, NotSpawned) and message.child in self._hosts:
+            self._host_not_started(message.child, message.reason)
+
+    def _host_not_started(self, host: int, reason: str) -> None:
+        found = self._hosts.pop(host)
+        found.note.close()
+        self._leave_zygote(host, found)
+        self._events.host_not_started(host, reason)
+
+    def _environment_ended(self, digest: bytes) -> None:
+        zygote = self._zygotes.pop(digest, None)
+        if zygote is None:
+            return
+        how = zygote.reap()
+        zygote.child.close()
+        for host in list(zygote.hosts):
+            found = self._hosts.get(host)
+            if found is not None and found.child is None:
+                del self._hosts[host]
+                found.note.close()
+                self._events.host_died(host, how)
+
+    def _zygote_printed(self, digest: bytes, text: str) -> None:
+        zygote = self._zygotes.get(digest)
+        for host in sorted(zygote.hosts)[:1] if zygote is not None else ():
+            self._host_printed(host, text)
+
+    # --- hosts ---
+
+    def _foreign(self, host: int, pid: int, fds: list[int]) -> ChildProcess:
+        return foreign_child(
+            self._watcher,
+            pid,
+            fds,
+            lambda message, fds: self._host_says(host, message, fds),
+            lambda how: self._host_ended(host, how),
+            lambda text: self._host_printed(host, text),
+            nice=self._nice,
+        )
+
+    def _host_printed(self, host: int, text: str) -> None:
+        found = self._hosts.get(host)
+        if found is not None:
+            self._events.output(found.stream, 0, text)
+
+    def _host_says(self, host: int, message: Message, fds: list[int]) -> None:
+        found = self._hosts.get(host)
+        is_forked = found is not None and found.environment is None
+        if isinstance(message, Spawned) and message.child in self._workers and len(fds) == 3:
+            self._workers.came(message.child, message.pid, fds)
+            return
+        if is_forked and isinstance(message, Program) and len(fds) == 1:
+            self._events.program_written(host, message, fds[0])
+            return
+        if is_forked and isinstance(message, Spare):
+            self._spare_came(host, message.pid, fds)
+            return
+        close_all(fds)
+        if isinstance(message, Ready):
+            self._events.host_ready(host, message.note)
+        elif isinstance(message, LoadFailed) and found is not None:
+            self._events.load_failed(found.stream, message.message, message.error)
+        elif isinstance(message, ChildEnded):
+            self._workers.reaped(message.child, message.how)
+        elif isinstance(message, NotSpawned):
+            self._workers.not_started(message.child, message.reason)
+        elif is_forked and isinstance(message, Identified):
+            self._events.host_identified(host, message.fingerprint)
+        elif is_forked and isinstance(message, (Unpicklable, TooLarge)):
+            self._events.program_refused(host, message)
+
+    def _spare_came(self, host: int, pid: int, fds: list[int]) -> None:
+        self._bury(self._spares.pop(host, None))
+        try:
+            spare = foreign_child(
+                self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, lambda _: None, nice=self._nice
+            )
+        except ProtocolError:
+            # It, or its host, has died meanwhile.
+            return
+        spare.tell(lambda _, fds: close_all(fds), lambda _: self._spare_ended(host, spare), lambda _: None)
+        self._spares[host] = spare
+        self._events.spare_ready(host)
+
+    def _spare_ended(self, host: int, spare: ChildProcess) -> None:
+        spare.close()
+        if self._spares.get(host) is spare:
+            del self._spares[host]
+
+    def _host_ended(self, host: int, how: str) -> None:
+        found = self._hosts.pop(host, None)
+        if found is None:
+            return
+        if found.child is not None:
+            found.child.close()
+        found.note.close()
+        self._leave_zygote(host, found)
+        for worker in list(found.workers):
+            if self._workers.is_coming(worker):
+                # It was never forked, or we were never told: then it has died with its zygote, unheard.
+                self._workers.lost(worker, ORPHANED)
+        self._events.host_died(host, how)
+
+    # --- workers ---
+
+    def _worker_ended(self, host: int, worker: int) -> None:
+        found = self._hosts.get(host)
+        if found is not None:
+            found.workers.discard(worker)
+
+    def _adopt(
+        self,
+        pid: int,
+        fds: list[int],
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[str], None],
+        on_output: Callable[[str], None],
+    ) -> ChildProcess:
+        pidfd, sock, output = fds
+        peer = socket.socket(fileno=sock)
+        return ChildProcess(self._watcher, peer, pid, pidfd, output, on_message, on_end, on_output)
+
+    # --- endings ---
+
+    def _bury(self, child: ChildProcess | None) -> None:
+        if child is not None:
+            child.kill()
+            self._dying.add(child)
+            child.forsake(lambda: self._dying.discard(child))

@@ -1,0 +1,148 @@
+"""Workers and planners as processes, by number: forked by the zygotes that ProcessBackend keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prefetchd.processes.worker_status import NO_NOTE, Note, NoteFile
+from prefetchd.supervisor.backend import BackendEvents
+from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
+
+Adopt = Callable[
+    [int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], Callable[[str], None]], ChildProcess
+]
+"""Makes a ChildProcess of a pid and descriptors; the rest is whom it tells."""
+
+
+class ProcessWorkers:
+    """Those of all streams. One is `coming` until its zygote says that it was forked. `ended` is called with the host
+    of a worker that is dead, before the events are."""
+
+    def __init__(self, events: BackendEvents, adopt: Adopt, ended: Callable[[int, int], None]) -> None:
+        self._events = events
+        self._adopt = adopt
+        self._ended_of = ended
+        self._children: dict[int, ChildProcess | None] = {}
+        self._notes: dict[int, NoteFile] = {}
+        self._host_of: dict[int, int] = {}
+        self._stream_of: dict[int, int] = {}
+        self._stopping: dict[int, bool] = {}
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._children
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self._children))
+
+    def expect(self, worker: int, stream: int, host: int) -> None:
+        """It is about to be forked."""
+        self._children[worker] = None
+        self._stream_of[worker] = stream
+        self._host_of[worker] = host
+
+    def new_note(self, worker: int) -> NoteFile:
+        """The note that it is to write."""
+        note = self._notes[worker] = NoteFile()
+        return note
+
+    def came(self, worker: int, pid: int, fds: list[int]) -> None:
+        """Its zygote has forked it; takes `fds` over."""
+        stream = self._stream_of[worker]
+        self._children[worker] = self._adopt(
+            pid,
+            fds,
+            lambda message, fds: self._says(stream, worker, message, fds),
+            lambda how: self._ended(worker, how),
+            lambda text: self._events.output(stream, worker, text),
+        )
+        if worker in self._stopping:
+            self.stop(worker, kill=self._stopping.pop(worker))
+
+    def is_coming(self, worker: int) -> bool:
+        return self._children.get(worker) is None
+
+    def child(self, worker: int) -> ChildProcess | None:
+        return self._children.get(worker)
+
+    def note_file(self, worker: int) -> NoteFile | None:
+        return self._notes.get(worker)
+
+    def of_host(self, host: int) -> list[int]:
+        return [worker for worker, its in self._host_of.items() if its == host]
+
+    def of_stream(self, stream: int) -> list[int]:
+        return [worker for worker, its in self._stream_of.items() if its == stream]
+
+    def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
+        child = self._children.get(worker)
+        if child is not None:
+            child.send(UseRing(layout), (ring_fd,))
+
+    def assign(self, worker: int, message: Message) -> None:
+        child = self._children.get(worker)
+        if child is not None:
+            child.send(message)
+
+    def stop(self, worker: int, *, kill: bool) -> None:
+        child = self._children.get(worker)
+        if child is not None:
+            child.kill() if kill else child.end_input()
+        elif worker in self._children:
+            # Its zygote has yet to fork it, or to say so.
+            self._stopping[worker] = kill or self._stopping.get(worker, False)
+
+    def note(self, worker: int) -> Note:
+        file = self._notes.get(worker)
+        return file.read() if file is not None else NO_NOTE
+
+    def pid(self, worker: int) -> int:
+        child = self._children.get(worker)
+        return child.pid if child is not None else 0
+
+    def reaped(self, worker: int, how: str) -> None:
+        """Its zygote says how it ended."""
+        child = self._children.get(worker)
+        if child is not None:
+            child.ended_as(how)
+
+    def not_started(self, worker: int, reason: str) -> None:
+        """Its zygote cannot fork it. Silent when its stream was dropped meanwhile."""
+        if worker in self._children and self._children[worker] is None:
+            self._ended_of(self._host_of.get(worker, 0), worker)
+            self.forget(worker)
+            self._events.worker_not_started(worker, reason)
+
+    def lost(self, worker: int, how: str) -> None:
+        """The worker never came to be. Silent when its stream was dropped meanwhile."""
+        if worker in self._children:
+            self.forget(worker)
+            self._events.worker_died(worker, how, NO_NOTE)
+
+    def forget(self, worker: int) -> ChildProcess | None:
+        """What is left of it, for whoever buries it."""
+        self._stream_of.pop(worker, None)
+        self._host_of.pop(worker, None)
+        self._stopping.pop(worker, None)
+        note = self._notes.pop(worker, None)
+        if note is not None:
+            note.close()
+        return self._children.pop(worker, None)
+
+    def _says(self, stream: int, worker: int, message: Message, fds: list[int]) -> None:
+        close_all(fds)
+        if isinstance(message, Ready):
+            self._events.worker_ready(worker)
+        elif isinstance(message, LoadFailed):
+            self._events.load_failed(stream, message.message, message.error)
+        else:
+            self._events.worker_message(worker, message)
+
+    def _ended(self, worker: int, how: str) -> None:
+        self._ended_of(self._host_of.get(worker, 0), worker)
+        note = self.note(worker)
+        child = self.forget(worker)
+        if child is not None:
+            child.close()
+            self._events.worker_died(worker, how, note)

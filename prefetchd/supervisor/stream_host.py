@@ -1,0 +1,83 @@
+"""A stream's zygote as the daemon holds it: forked by an environment zygote, or from the trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable
+
+from prefetchd.processes.worker_status import NoteFile
+from prefetchd.supervisor.backend import UNEXPLAINED, Watcher
+from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import close_all
+from prefetchd.wire.messages import Message
+
+
+class StreamHost:
+    """`child` is None until it was forked; `environment` is the digest of the environment zygote that does so, or None
+    for one that was forked from the trainer. `stream` is 0 as long as nobody knows whose it is."""
+
+    def __init__(self, stream: int = 0, environment: bytes | None = None) -> None:
+        self.stream = stream
+        self.environment = environment
+        self.child: ChildProcess | None = None
+        self.note = NoteFile()
+        self.workers: set[int] = set()
+
+
+OnMessage = Callable[[Message, list[int]], None]
+
+
+def foreign_child(
+    watcher: Watcher,
+    pid: int,
+    fds: list[int],
+    on_message: OnMessage,
+    on_end: Callable[[str], None],
+    on_output: Callable[[str], None],
+    *,
+    nice: int,
+) -> ChildProcess:
+    """A process that a trainer has started, by its pidfd, control socket and output pipe, scheduled as the daemon's own
+    children are. Takes `fds` over, whatever happens. Raises ProtocolError when they are something else."""
+    try:
+        if len(fds) != 3:
+            raise ProtocolError(f"a forked process came with {len(fds)} descriptors; allowed: 3")
+        pidfd, control, output = fds
+        if _pid_behind(pidfd) != pid:
+            raise ProtocolError(f"what came as the pidfd of process {pid} is none")
+        if not stat.S_ISFIFO(os.fstat(output).st_mode):
+            raise ProtocolError(f"what came as the output of process {pid} is no pipe")
+        with socket.socket(fileno=os.dup(control)) as peer:
+            if (peer.family, peer.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+                raise ProtocolError(f"what came as the control socket of process {pid} is of another kind")
+    except (OSError, ProtocolError) as error:
+        close_all(fds)
+        raise error if isinstance(error, ProtocolError) else ProtocolError(f"a forked process: {error}") from None
+    _schedule(pid, nice)
+    child = ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
+    # Whoever reaps it tells us nothing.
+    child.ended_as(UNEXPLAINED)
+    return child
+
+
+def _schedule(pid: int, nice: int) -> None:
+    """As batch work, on the daemon's CPUs: the trainer may be bound to few."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(pid, os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+
+
+def _pid_behind(pidfd: int) -> int:
+    """The process of a pidfd, as this process numbers it; -1 when it is dead, 0 when the descriptor is another kind."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as lines:
+        for line in lines:
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+    return 0

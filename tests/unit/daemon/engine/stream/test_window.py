@@ -1,0 +1,35 @@
+"""What gives way when a batch finds no room."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefetchd.daemon.engine.stream.batches import Batch
+from prefetchd.daemon.engine.stream.window import Window
+from prefetchd.ring.cursors import EpochLengths, place
+from prefetchd.ring.policy import Ring
+
+SPANS = {1: 3, 3: 2, 5: 2}
+"""Slots of each batch that is ready: too many for one that needs two more, and for a share of more than three."""
+
+
+@pytest.mark.parametrize(
+    ("step", "stay"),
+    [(0, {1}), (2, {1}), (4, {1, 3}), (6, {1, 3, 5})],
+)
+def test_what_lies_on_the_way_to_a_batch_does_not_give_way_to_it(step, stay):
+    """Found by chaos: batches had become larger, so that a share of the ring was fewer of them, and one that was ready
+    gave way to one that comes after it. It was made again a moment later."""
+    lengths = EpochLengths(9)
+    window = Window(lengths, lambda slot, record: None)
+    window.ring = Ring(8)
+    window.ring.reserve(8)
+    for ready, span in SPANS.items():
+        grant = window.ring.claim(span)
+        window.ring.fill(grant)
+        window.batches[0, ready] = Batch((0, ready), 1, grant, filled=True)
+    cursor = window.cursors["trainer", 1] = place(("trainer", 1), "trainer", (0, 0), False, lengths)
+    assert window.limit(cursor) == 3
+    window.cursors_moved()
+    window.make_room(Batch((0, step), 1, span=2))
+    assert {position[1] for position in window.batches} == stay

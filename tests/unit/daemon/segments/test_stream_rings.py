@@ -1,0 +1,56 @@
+"""What a stream owns in the world: of two programs the first stays, and nothing is left of the second."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from prefetchd_client.program_pickle import write_program
+
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import Program
+from prefetchd.wire.process_environment import current_environment
+from prefetchd.wire.runtime_paths import SHARED_MEMORY, runtime_paths
+from prefetchd.wire.stream_spec import StreamSpec
+
+STREAM = SimpleNamespace(number=1, spec=StreamSpec("0" * 32, 0, "sequential", 13, 3))
+
+
+@pytest.fixture
+def rings(tmp_path):
+    found = StreamRings(None, None, runtime_paths(tmp_path / "s"), generation=1, memory_bytes=None, is_burying=bool)
+    yield found
+    found.drop(STREAM.number)
+    assert not segments(tmp_path)
+
+
+def segments(tmp_path) -> set[str]:
+    prefix = runtime_paths(tmp_path / "s").segment_name("program", "")[1:]
+    return {each.name for each in Path(SHARED_MEMORY).iterdir() if each.name.startswith(prefix)}
+
+
+def program(tmp_path, pickled: bytes) -> tuple[Program, int]:
+    name, fd, program_bytes = write_program(runtime_paths(tmp_path / "s"), current_environment(), pickled, [])
+    return Program(name, program_bytes), fd
+
+
+def test_the_first_program_stays_and_the_second_goes(rings, tmp_path):
+    first, second = program(tmp_path, b"first"), program(tmp_path, b"second")
+    rings.take_program(STREAM, *first)
+    rings.take_program(STREAM, *second)
+    assert segments(tmp_path) == {first[0].name[1:]}
+    assert rings.resources[STREAM.number].program_name == first[0].name
+    for _, fd in (first, second):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_a_second_program_is_looked_at_like_a_first(rings, tmp_path):
+    rings.take_program(STREAM, *program(tmp_path, b"first"))
+    other, fd = program(tmp_path, b"second")
+    with pytest.raises(ProtocolError, match="allowed"):
+        rings.take_program(STREAM, Program("/etc/passwd", 1), fd)
+    os.unlink(SHARED_MEMORY + other.name)

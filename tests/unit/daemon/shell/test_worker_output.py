@@ -1,0 +1,28 @@
+"""What workers print, kept down to a few lines a second."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefetchd.daemon.shell.worker_output import OUTPUT_LINE_BYTES, OUTPUT_LINES_A_SECOND, OutputRate
+from prefetchd.wire.framing import MAX_PACKET_BYTES, encode
+from prefetchd.wire.messages import Output
+
+
+@pytest.mark.parametrize("line", ["x" * 100_000, "\ufffd" * 2000, "\U0001f682" * 5000, "\udc80" * 5000])
+def test_a_second_s_output_fits_into_a_packet(line):
+    kept, _ = OutputRate().admit(1, "\n".join([line] * 100))
+    assert len(kept.split("\n")) == OUTPUT_LINES_A_SECOND
+    assert len(kept.split("\n")[0].encode()) <= OUTPUT_LINE_BYTES
+    assert len(encode(Output(1, kept, 1 << 60))) <= MAX_PACKET_BYTES
+
+
+def test_lines_left_out_are_told_with_the_next_that_is_not():
+    rate = OutputRate()
+    first, told = rate.admit(1, "\n".join(map(str, range(OUTPUT_LINES_A_SECOND + 5))))
+    assert first.split("\n") == list(map(str, range(OUTPUT_LINES_A_SECOND)))
+    assert told == 5
+    assert rate.admit(1, "more\nand more") == ("", 0)
+    assert rate.admit(2, "another stream") == ("another stream", 0)
+    rate.forget(1)
+    assert rate.admit(1, "anew") == ("anew", 0)

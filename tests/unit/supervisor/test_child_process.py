@@ -1,0 +1,251 @@
+"""A child as the daemon holds it: what it said and printed comes first, its death last and only when it is certain."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.wire.framing import send
+from prefetchd.wire.messages import Fill, Message, Ready
+
+DEADLINE_S = 30
+
+
+class Readable:
+    """A Watcher whose callbacks the test calls, in the order that it wants."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[int, Callable[[], None]] = {}
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        assert fd not in self.callbacks
+        self.callbacks[fd] = callback
+
+    def unwatch(self, fd: int) -> None:
+        del self.callbacks[fd]
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.later.append((delay_s, callback))
+
+
+class Family:
+    """A forked child that runs act(its socket), with stdout in the pipe; what is told of it, in order."""
+
+    def __init__(self, act: Callable[[socket.socket], None]) -> None:
+        self.watcher = Readable()
+        self.told: list[Any] = []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.output, into = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.dup2(into, 1)
+                ours.close()
+                act(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+        os.close(into)
+        self.pidfd = os.pidfd_open(self.pid)
+        self.child = ChildProcess(
+            self.watcher,
+            ours,
+            self.pid,
+            self.pidfd,
+            self.output,
+            self._says,
+            self.told.append,
+            lambda text: self.told.append([text]),
+        )
+        self.sock = ours.fileno()
+
+    def _says(self, message: Message, fds: list[int]) -> None:
+        assert not fds
+        self.told.append(message)
+
+    def wait_for_death(self) -> None:
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        assert poll.poll(DEADLINE_S * 1000)
+
+    def wait_until_readable(self, fd: int) -> None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        assert poll.poll(DEADLINE_S * 1000)
+
+    def readable(self, fd: int) -> None:
+        self.watcher.callbacks[fd]()
+
+    def end(self) -> None:
+        self.child.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+@pytest.fixture
+def family():
+    made = []
+
+    def make(act: Callable[[socket.socket], None]) -> Family:
+        made.append(Family(act))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def speaks_and_ends(sock: socket.socket) -> None:
+    send(sock, Ready("one"))
+    send(sock, Ready("two"))
+    os.write(1, b"first line\nsecond line\nno newline")
+
+
+def waits(sock: socket.socket) -> None:
+    sock.recv(100)
+
+
+def test_what_it_said_and_printed_comes_before_its_death(family):
+    it = family(speaks_and_ends)
+    it.wait_for_death()
+    it.child.ended_as("exited with 0")
+    it.readable(it.pidfd)
+    assert it.told == [Ready("one"), Ready("two"), ["first line\nsecond line"], ["no newline"], "exited with 0"]
+    it.child.close()
+    assert it.watcher.callbacks == {}
+    it.child.close()
+
+
+def test_a_death_is_told_once_its_zygote_has_told_how(family):
+    it = family(speaks_and_ends)
+    it.wait_for_death()
+    it.readable(it.pidfd)
+    assert "exited with 0" not in it.told
+    ((delay_s, reason_is_due),) = it.watcher.later
+    assert delay_s < 1
+    it.child.ended_as("exited with 0")
+    assert it.told[-1] == "exited with 0", "at once: what depends on it does not wait for the deadline"
+    reason_is_due()
+    assert it.told.count("exited with 0") == 1
+
+
+def test_a_death_that_nobody_explains_is_told_all_the_same(family):
+    it = family(speaks_and_ends)
+    it.wait_for_death()
+    it.readable(it.pidfd)
+    it.watcher.later[0][1]()
+    assert it.told[-1] == "died"
+
+
+def test_a_death_is_not_told_of_one_that_was_closed_meanwhile(family):
+    it = family(speaks_and_ends)
+    it.wait_for_death()
+    it.readable(it.pidfd)
+    it.child.close()
+    it.watcher.later[0][1]()
+    assert "died" not in it.told
+
+
+def test_lines_are_told_when_they_are_whole(family):
+    def act(sock: socket.socket) -> None:
+        os.write(1, b"begun ")
+        sock.recv(100)
+        os.write(1, "and ended: \u00e4\n".encode() + b"broken \xff\nrest")
+
+    it = family(act)
+    it.wait_until_readable(it.output)
+    it.readable(it.output)
+    assert it.told == []
+    it.child.end_input()
+    it.wait_for_death()
+    it.readable(it.output)
+    assert it.told == [["begun and ended: ä\nbroken \ufffd"], ["rest"]]
+
+
+def test_a_line_without_end_does_not_grow_for_ever(family):
+    def act(sock: socket.socket) -> None:
+        for _ in range(40):
+            os.write(1, b"x" * 5000)
+
+    it = family(act)
+    while it.output in it.watcher.callbacks:
+        it.wait_until_readable(it.output)
+        it.readable(it.output)
+    assert len(it.told) > 1
+    assert sum(len(text) for (text,) in it.told) == 200_000
+
+
+def test_end_of_its_socket_is_no_death(family):
+    def act(sock: socket.socket) -> None:
+        send(sock, Ready("bye"))
+        sock.close()
+        signal.pause()
+
+    it = family(act)
+    it.wait_until_readable(it.sock)
+    it.readable(it.sock)
+    while it.sock in it.watcher.callbacks:
+        it.wait_until_readable(it.sock)
+        it.readable(it.sock)
+    assert it.told == [Ready("bye")]
+    it.child.kill()
+    it.wait_for_death()
+    it.child.ended_as("killed by SIGKILL")
+    it.readable(it.pidfd)
+    assert it.told[-1] == "killed by SIGKILL"
+
+
+def test_one_that_talks_nonsense_is_heard_no_more(family):
+    def act(sock: socket.socket) -> None:
+        sock.send(b"nonsense")
+        send(sock, Ready("too late"))
+        signal.pause()
+
+    it = family(act)
+    it.wait_until_readable(it.sock)
+    it.readable(it.sock)
+    assert it.told == []
+    assert it.sock not in it.watcher.callbacks
+
+
+def test_one_that_takes_no_more_messages_is_killed(family):
+    it = family(lambda sock: signal.pause())
+    large = Fill(tuple((k, 1, 0, 0, 0, 1, 0) for k in range(2000)))
+    for _ in range(1000):
+        it.child.send(large)
+    it.wait_for_death()
+
+
+def test_sending_to_a_dead_one_is_harmless(family):
+    it = family(lambda sock: None)
+    it.wait_for_death()
+    it.child.send(Ready())
+    it.child.end_input()
+    it.child.kill()
+    assert it.child.is_dead(0)
+
+
+def test_one_that_lives_is_not_dead(family):
+    it = family(waits)
+    assert not it.child.is_dead(0)
+    it.child.kill()
+    assert it.child.is_dead(DEADLINE_S)
+
+
+def test_nothing_is_told_of_a_forsaken_one_and_its_burial_is(family):
+    it = family(speaks_and_ends)
+    buried: list[bool] = []
+    it.child.forsake(lambda: buried.append(True))
+    it.wait_for_death()
+    it.readable(it.pidfd)
+    assert it.told == []
+    assert buried == [True]
+    assert it.watcher.callbacks == {}
