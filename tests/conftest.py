@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from prefetchd.cli.snapshot import read_report
-from prefetchd.processes.zygote_children import BOOTSTRAP
+from prefetchd.processes.bootstrap import BOOTSTRAP
 from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths

@@ -24,7 +24,7 @@ from prefetchd_client.loader import stream_request
 from benchmarks.chaos.board import Board
 from benchmarks.chaos.declared import FilesLoader
 from benchmarks.chaos.work import Work, digest, scribble
-from prefetchd.processes.process_setup import die_with_parent, name_process
+from prefetchd.workers.process_setup import die_with_parent, name_process
 
 RENEWAL = 0.01
 GOES_BACK = 0.5

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import mmap
 import os
 import sys
 from collections.abc import MutableMapping
 
-from prefetchd.wire.program_layout import Environment, encode_environment
+from prefetchd.wire.program_layout import Environment, decode_environment, decode_program, encode_environment
 
 # Never handed to the user's code.
 DENIED = (b"NOTIFY_SOCKET", b"LISTEN_FDS", b"LISTEN_PID", b"LISTEN_FDNAMES", b"WATCHDOG_USEC", b"WATCHDOG_PID")
@@ -43,6 +44,14 @@ READ_AT_START = (
     b"PREFETCHD_KILL_",
 )
 THREADS = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"NUMEXPR_NUM_THREADS")
+
+
+def read_environment(fd: int) -> Environment:
+    """The environment in the program segment behind `fd`. Raises ProtocolError."""
+    with mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ) as mapping, memoryview(mapping) as view:
+        layout = decode_program(view)
+        end = layout.environment_offset + layout.environment_bytes
+        return decode_environment(bytes(view[layout.environment_offset : end]))
 
 
 def restrict(variables: MutableMapping[bytes, bytes]) -> None:

@@ -15,8 +15,8 @@ import re
 import signal
 from pathlib import Path
 
-from prefetchd.processes.worker_status import STACK_OFFSET
 from prefetchd.wire.process_stat import process_stat
+from prefetchd.wire.worker_status import STACK_OFFSET
 
 STACK_SIGNAL = int(signal.SIGRTMAX) - 5
 STACK_LIMIT_BYTES = 256 * 1024

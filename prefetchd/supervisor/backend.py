@@ -6,36 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from prefetchd.processes.worker_status import Note
 from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
 from prefetchd.wire.stream_spec import StreamSpec
-
-UNEXPLAINED = "died"
-"""How a process ended whose zygote could not tell, as it is dead too."""
-
-PLANNER = -1
-"""The place of a stream's planner among its workers."""
-
-ORPHANED = "its zygote died"
-"""How a worker ended that was never heard of: it may never have begun."""
-
-KILLED = "killed by SIGKILL"
-"""How a process ended that did nothing for it: somebody else did, or the kernel, for memory."""
-
-MOST_DEATHS = 3
-MOST_KILLS = 10
-"""Deaths in a row, with nothing done in between, after which a process is not started again: of its own fault, and
-killed from outside."""
-
-
-def is_hopeless(deaths: int, how: str) -> bool:
-    """True when a process that has died so often in a row, the last time like this, will die again."""
-    return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
-
-
-def told_of(how: str) -> str:
-    """What happened to a process that ended like this, after its name."""
-    return f"was {how}" if how.startswith("killed") else how
+from prefetchd.wire.worker_status import Note
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,8 @@ import signal
 import socket
 from collections.abc import Callable
 
-from prefetchd.supervisor.backend import UNEXPLAINED, Watcher
+from prefetchd.processes.process_exit import UNEXPLAINED
+from prefetchd.supervisor.backend import Watcher
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import Message

@@ -9,10 +9,11 @@ import socket
 import subprocess
 from collections.abc import Callable
 
+from prefetchd.processes.bootstrap import BOOTSTRAP, ENVIRONMENT
 from prefetchd.processes.environment import variables_at_start
-from prefetchd.processes.worker_status import NoteFile
-from prefetchd.processes.zygote_children import BOOTSTRAP, ENVIRONMENT, ending
-from prefetchd.supervisor.backend import UNEXPLAINED, Watcher
+from prefetchd.processes.process_exit import UNEXPLAINED, ending
+from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.messages import Message
 from prefetchd.wire.program_layout import Environment

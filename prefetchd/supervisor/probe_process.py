@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from prefetchd.processes.stack_dumps import ask_for_stacks, process_state, read_stacks
-from prefetchd.processes.worker_status import NoteFile
+from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Look, Watcher
 
 LOOK_AGAIN_S = 0.05

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 
 from prefetchd.processes.attempts import why
-from prefetchd.processes.environment import digest_at_start
-from prefetchd.processes.worker_status import Note, NoteFile
-from prefetchd.supervisor.backend import ORPHANED, BackendEvents, Look, Watcher
+from prefetchd.processes.environment import digest_at_start, read_environment
+from prefetchd.processes.process_exit import ORPHANED
+from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.supervisor.backend import BackendEvents, Look, Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.environment_zygote import EnvironmentZygote
 from prefetchd.supervisor.probe_process import look
@@ -43,7 +44,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.program_layout import Environment, decode_environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.workers.program import read_environment
+from prefetchd.wire.worker_status import Note
 
 SCARCITIES = frozenset([errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
 """Why no process can be had now, though it may be later."""

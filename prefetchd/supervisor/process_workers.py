@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prefetchd.processes.worker_status import NO_NOTE, Note, NoteFile
+from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import BackendEvents
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
+from prefetchd.wire.worker_status import NO_NOTE, Note
 
 Adopt = Callable[
     [int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], Callable[[str], None]], ChildProcess

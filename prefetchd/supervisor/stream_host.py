@@ -8,8 +8,9 @@ import socket
 import stat
 from collections.abc import Callable
 
-from prefetchd.processes.worker_status import NoteFile
-from prefetchd.supervisor.backend import UNEXPLAINED, Watcher
+from prefetchd.processes.process_exit import UNEXPLAINED
+from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all

@@ -467,6 +467,10 @@ class SpawnStream(Message):
     spec: bytes
 
 
+PLANNER = -1
+"""The place of a stream's planner among its workers."""
+
+
 @_numbered(41)
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpawnWorker(Message):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from prefetchd.processes.environment import restrict
-from prefetchd.processes.process_setup import leave_signals_to_daemon, limit_threads, name_process
 from prefetchd.wire.messages import Identified, Message
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import class_names, detaching
+from prefetchd.workers.process_setup import leave_signals_to_daemon, limit_threads, name_process
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import StateReaders, hook_state_readers
 

@@ -18,12 +18,13 @@ from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import worker_seed
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status import COLLATING, LOADING, WRITING, NoteWriter
+from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.shard_states import Stated, unpack
 from prefetchd.wire.slot_layout import RowLayout, decode_row_layout, encode_meta, encode_row_layout
 from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING
 from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
 from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.gathering import gather_of, rows_of, runs

@@ -21,9 +21,8 @@ from functools import partial
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.attempts import Attempts
-from prefetchd.processes.process_setup import die_first_for_memory, end_after
+from prefetchd.processes.bootstrap import WORKER
 from prefetchd.processes.stack_dumps import answer_with_stacks
-from prefetchd.processes.zygote_children import WORKER, Children
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
@@ -41,8 +40,10 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.workers import detaching
 from prefetchd.workers.birth import Birth, DaemonSearch, leave_trainer
+from prefetchd.workers.process_setup import die_first_for_memory, end_after
 from prefetchd.workers.program_size import pickle_estimate, room_bytes
 from prefetchd.workers.zygote import connect_anew, serve_worker
+from prefetchd.workers.zygote_children import Children
 from prefetchd.workers.zygote_helpers import Helpers, send_long
 
 _DIED = "the processes died that were to pickle it"

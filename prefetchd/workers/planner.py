@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status import IDLE, SAMPLING, NoteWriter
+from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import (
     AT_END,
@@ -29,6 +29,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import IDLE, SAMPLING
 from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import OutOfReach, PlannedEpoch, Sampling
 from prefetchd.workers.user_code import UserCodeError, remote_exception

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prefetchd.wire.program_layout import Environment, decode_environment, decode_program
+from prefetchd.wire.program_layout import decode_program
 
 MOST_COPIED_BYTES = 16 << 20
 """A dataset that takes more is not copied: another fork has it, and shares its memory."""
@@ -73,14 +73,6 @@ class Program:
 
         parts = {"dataset": self.dataset, "worker_init_fn": self.worker_init_fn}
         return not self.once or copy_bytes(parts, MOST_COPIED_BYTES) < MOST_COPIED_BYTES
-
-
-def read_environment(fd: int) -> Environment:
-    """The environment in the program segment behind `fd`. Raises ProtocolError."""
-    with mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ) as mapping, memoryview(mapping) as view:
-        layout = decode_program(view)
-        end = layout.environment_offset + layout.environment_bytes
-        return decode_environment(bytes(view[layout.environment_offset : end]))
 
 
 def load_program(fd: int, *, again: bool = False) -> Program:

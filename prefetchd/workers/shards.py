@@ -18,10 +18,11 @@ import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data import IterDataPipe, graph_settings
 
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status import ITERATING, NoteWriter
+from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.wire.worker_status import ITERATING
 from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.user_code import UserCodeError, user_code

@@ -7,7 +7,6 @@ import time
 from typing import Any, TypeAlias
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status import DIGESTING, IDLE
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.messages import (
     DIGEST,
@@ -30,6 +29,7 @@ from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import decode_slot_record, payload_digest
 from prefetchd.wire.shard_states import MOST_BYTES
 from prefetchd.wire.stream_spec import Position
+from prefetchd.wire.worker_status import DIGESTING, IDLE
 from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import ProgramSpentError

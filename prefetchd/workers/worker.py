@@ -8,10 +8,11 @@ import socket
 import torch
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status import IDLE, NoteWriter
+from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.messages import Fill, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import IDLE
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder

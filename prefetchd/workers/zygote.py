@@ -22,23 +22,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.environment import enter
-from prefetchd.processes.process_setup import (
+from prefetchd.processes.bootstrap import ENVIRONMENT, STREAM, WORKER
+from prefetchd.processes.environment import enter, read_environment
+from prefetchd.processes.stack_dumps import answer_with_stacks
+from prefetchd.processes.worker_status_memory import map_note
+from prefetchd.wire.framing import close_all, send
+from prefetchd.wire.messages import PLANNER, LoadFailed, Ready, SpawnStream, SpawnWorker
+from prefetchd.wire.program_layout import Environment
+from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
+from prefetchd.workers.process_setup import (
     die_first_for_memory,
     die_with_parent,
     leave_signals_to_daemon,
     name_process,
     unforkable_threads,
 )
-from prefetchd.processes.stack_dumps import answer_with_stacks
-from prefetchd.processes.worker_status import map_note
-from prefetchd.processes.zygote_children import ENVIRONMENT, STREAM, WORKER, Children
-from prefetchd.supervisor.backend import PLANNER
-from prefetchd.wire.framing import close_all, send
-from prefetchd.wire.messages import LoadFailed, Ready, SpawnStream, SpawnWorker
-from prefetchd.wire.program_layout import Environment
-from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
-from prefetchd.workers.program import Program, load_program, read_environment
+from prefetchd.workers.program import Program, load_program
+from prefetchd.workers.zygote_children import Children
 
 _multiprocessing: Any = importlib.import_module("multiprocessing.util")
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 from prefetchd.processes.attempts import Attempts
-from prefetchd.processes.process_setup import die_with_parent, end_after, name_process
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import Message
+from prefetchd.workers.process_setup import die_with_parent, end_after, name_process
 
 HELPER_NICE = 5
 MOST_DEATHS = 3

@@ -14,7 +14,6 @@ from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 from prefetchd_client.program_pickle import pickle_program, write_program
 
 from prefetchd.daemon.process.loop import Loop
-from prefetchd.processes.worker_status import Note
 from prefetchd.ring.capacity import aligned_slot_bytes
 from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.supervisor.process_backend import ProcessBackend
@@ -23,6 +22,7 @@ from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.wire.worker_status import Note
 
 STARTS = ("executed", "forked")
 """How a stream's zygote comes to be: from an interpreter of its own that loads the program, or from the trainer."""

@@ -13,10 +13,10 @@ from prefetchd_client.forking.trainer_fork import reap
 from prefetchd_client.session.remote_errors import rebuild_exception
 
 from prefetchd.processes.stack_dumps import gist
-from prefetchd.processes.worker_status import IDLE, LOADING, NO_NOTE
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, Fill
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.worker_status import IDLE, LOADING, NO_NOTE
 from tests.contract import programs
 from tests.contract.backend_harness import STARTS, Stage, wait_for_end
 from tests.scenario.datasets import Made, Numbers, equal

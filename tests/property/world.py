@@ -14,9 +14,8 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
-from prefetchd.processes.worker_status import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
+from prefetchd.processes.process_exit import KILLED, ORPHANED, UNEXPLAINED
 from prefetchd.ring.offers import Offers, takers
-from prefetchd.supervisor.backend import KILLED, ORPHANED, PLANNER, UNEXPLAINED
 from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
@@ -24,6 +23,7 @@ from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
     MEASURE,
+    PLANNER,
     Assume,
     BatchFailed,
     Begun,
@@ -56,6 +56,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
+from prefetchd.wire.worker_status import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100

@@ -10,9 +10,9 @@ import traceback
 import torch
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.processes.process_setup import die_with_parent
 from prefetchd.wire.messages import PROTOCOL_VERSION, Hello
 from prefetchd.wire.stream_spec import encode_spec
+from prefetchd.workers.process_setup import die_with_parent
 from tests.scenario.datasets import Dice, equal
 from tests.scenario.oracle import epoch_batches
 

@@ -6,7 +6,8 @@ import functools
 import sys
 import uuid
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.utils.data import Dataset
 
 from prefetchd.wire.errors import CallerError, RemoteError
-from prefetchd_client.sample_cache.dataset import REFUSED, UNFIT, SampleCache
+from prefetchd_client.sample_cache.outcomes import REFUSED, UNFIT
 
 Advanced = Callable[[int], None]
 
@@ -24,10 +25,27 @@ ROUNDS = 4
 """What another process was at when we came, and then died, is there in the next round."""
 
 
+class Buildable(Protocol):
+    """A SampleCache, as far as it is needed to fill it."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    def __len__(self) -> int: ...
+
+    def refresh(self) -> None: ...
+
+    def stored(self) -> int: ...
+
+    def missing(self) -> list[int]: ...
+
+    def store(self, index: int) -> int: ...
+
+
 class Storing(Dataset[Any]):
     """Instead of each missing sample, what became of it."""
 
-    def __init__(self, cache: SampleCache, missing: list[int]) -> None:
+    def __init__(self, cache: Buildable, missing: list[int]) -> None:
         self.cache = cache
         self.missing = torch.tensor(missing)
 
@@ -39,7 +57,7 @@ class Storing(Dataset[Any]):
         return index, self.cache.store(index)
 
 
-def build(cache: SampleCache, *, workers: int, progress: bool | None, socket: str | None) -> int:
+def build(cache: Buildable, *, workers: int, progress: bool | None, socket: str | None) -> int:
     """As SampleCache.build."""
     cache.refresh()
     shown = sys.stderr.isatty() if progress is None else progress
@@ -58,7 +76,7 @@ def build(cache: SampleCache, *, workers: int, progress: bool | None, socket: st
     return cache.stored() - before
 
 
-def _round(cache: SampleCache, missing: list[int], workers: int, socket: str | None, advanced: Advanced) -> None:
+def _round(cache: Buildable, missing: list[int], workers: int, socket: str | None, advanced: Advanced) -> None:
     # Loaders import the cache.
     from prefetchd_client.loader.loader import PrefetchLoader
 
@@ -81,7 +99,7 @@ def _round(cache: SampleCache, missing: list[int], workers: int, socket: str | N
             advanced(len(indices))
 
 
-def _check(cache: SampleCache, index: int, what: int) -> None:
+def _check(cache: Buildable, index: int, what: int) -> None:
     if what == UNFIT:
         raise CallerError(
             f"sample {index} has not the structure, types or shapes of sample 0; allowed: samples that are alike "

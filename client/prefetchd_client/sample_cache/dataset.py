@@ -21,6 +21,7 @@ from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
 from prefetchd_client.fingerprint.walk import fingerprint
 from prefetchd_client.forking.fork_hooks import in_forks
 from prefetchd_client.loader.stream_request import whole_number
+from prefetchd_client.sample_cache.outcomes import BEYOND, BUSY, REFUSED, STORED, UNFIT
 from prefetchd_client.sample_cache.own_randomness import own_randomness
 from prefetchd_client.sample_cache.store import EXTRA, CacheStore, create_cache
 from prefetchd_client.sample_cache.structure import (
@@ -37,9 +38,6 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 GATHERED_BYTES = 16 << 10
 """Samples of that size and smaller are asked for at once faster than one by one."""
-
-# What becomes of a sample that is to be stored.
-STORED, BUSY, UNFIT, BEYOND, REFUSED = range(5)
 
 _living: weakref.WeakSet[SampleCache] = weakref.WeakSet()
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from prefetchd.daemon.config.daemon_config import StreamConfig
 from prefetchd.processes.environment import DENIED
-from prefetchd.processes.zygote_children import ending
+from prefetchd.processes.process_exit import ending
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all

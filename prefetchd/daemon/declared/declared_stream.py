@@ -20,10 +20,10 @@ from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.file_streams import FileStreams
 from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.processes.process_exit import is_hopeless, told_of
 from prefetchd.progress.file_source import FileSource
 from prefetchd.progress.source import Source
 from prefetchd.ring.segment import unlink
-from prefetchd.supervisor.backend import is_hopeless, told_of
 from prefetchd.wire.errors import CallerError, PrefetchdError
 from prefetchd.wire.messages import PROTOCOL_VERSION, Declared, Hello, Program
 from prefetchd.wire.runtime_paths import RuntimePaths

@@ -30,7 +30,6 @@ from prefetchd.daemon.engine.stream.keeping import follow, keep
 from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Stuck
 from prefetchd.daemon.engine.trainers import UNKNOWN, Identity, Trainers
 from prefetchd.daemon.engine.waits import Waits
-from prefetchd.processes.worker_status import NO_NOTE, Note
 from prefetchd.ring.capacity import Bounds
 from prefetchd.wire.messages import (
     Farewell,
@@ -41,6 +40,7 @@ from prefetchd.wire.messages import (
     check_rows,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.wire.worker_status import NO_NOTE, Note
 
 
 @dataclasses.dataclass(frozen=True)

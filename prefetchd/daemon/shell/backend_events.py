@@ -16,12 +16,12 @@ from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.stack_dumps import gist
-from prefetchd.processes.worker_status import Note
 from prefetchd.supervisor.backend import Look
 from prefetchd.supervisor.oom_kills import OomKills
 from prefetchd.supervisor.process_backend import ProcessBackend
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
+from prefetchd.wire.worker_status import Note
 
 SCARCE = "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory"
 

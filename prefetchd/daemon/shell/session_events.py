@@ -18,7 +18,8 @@ from prefetchd.daemon.shell.publishing import Publishing
 from prefetchd.daemon.sockets.sessions import Session
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.supervisor.backend import UNEXPLAINED, Backend
+from prefetchd.processes.process_exit import UNEXPLAINED
+from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
 from prefetchd.daemon.engine.stream.blame import MAY_BE_A_LOCK, what_was_made
 from prefetchd.processes.stack_dumps import gist, imported
-from prefetchd.processes.worker_status import IDLE, SAMPLING, STARTING, Note
 from prefetchd.supervisor.backend import Backend, Look
 from prefetchd.wire.messages import Message, WaitNamed
+from prefetchd.wire.worker_status import IDLE, SAMPLING, STARTING, Note
 
 IMPORTS_TAKE_TIME = "what that module's import does takes the time; import it in the script, and each worker has it"
 TEXT_LIMIT_CHARACTERS = 4000

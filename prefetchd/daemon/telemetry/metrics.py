@@ -11,11 +11,11 @@ from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker, WorkerStage
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.telemetry.stats_sampler import Watching, ready_slots
-from prefetchd.processes.worker_status import PHASES
 from prefetchd.ring.policy import SlotState
 from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
+from prefetchd.wire.worker_status import PHASES
 
 MOST_BAD_SHOWN = 8
 

@@ -25,13 +25,14 @@ from prefetchd_client.program_pickle import (
 )
 from torch.utils.data import BatchSampler
 
+from prefetchd.processes.environment import read_environment
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import is_locked
 from prefetchd.wire.process_environment import PRELOADED, current_environment
 from prefetchd.wire.program_layout import decode_environment, decode_program
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
-from prefetchd.workers.program import load_program, read_environment
+from prefetchd.workers.program import load_program
 from tests.unit.workers.comparing import differences
 
 REPOSITORY = Path(__file__).parents[3]

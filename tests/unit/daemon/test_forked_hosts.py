@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefetchd.daemon.engine.stream.stream_state import Stage
-from prefetchd.supervisor.backend import KILLED
+from prefetchd.processes.process_exit import KILLED
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE
-from prefetchd.processes.worker_status import LOADING, Note
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import LOADING, Note
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 40, 4)

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from prefetchd.processes.worker_status import NO_NOTE
-from prefetchd.supervisor.backend import KILLED, MOST_DEATHS, MOST_KILLS, ORPHANED, UNEXPLAINED
+from prefetchd.processes.process_exit import KILLED, MOST_DEATHS, MOST_KILLS, ORPHANED, UNEXPLAINED
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import NO_NOTE
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 13, 3)

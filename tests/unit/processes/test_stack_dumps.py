@@ -18,7 +18,7 @@ from prefetchd.processes.stack_dumps import (
     process_state,
     read_stacks,
 )
-from prefetchd.processes.worker_status import NoteFile, map_note
+from prefetchd.processes.worker_status_memory import NoteFile, map_note
 from prefetchd.supervisor.probe_process import look
 from tests.scenario.forked import forked
 from tests.scenario.watching import until

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from prefetchd.processes.worker_status import (
+from prefetchd.processes.worker_status_memory import NoteFile, NoteWriter, map_note
+from prefetchd.wire.worker_status import (
     COLLATING,
     IDLE,
     LOADING,
@@ -17,9 +18,6 @@ from prefetchd.processes.worker_status import (
     STACK_OFFSET,
     STARTING,
     Note,
-    NoteFile,
-    NoteWriter,
-    map_note,
     read_note,
 )
 from tests.scenario.forked import forked

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 
-from prefetchd.processes.worker_status import NoteFile
+from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
     Identified,

@@ -11,9 +11,10 @@ from prefetchd_client.batches.tensors import BatchReader
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.seeds import SUBSTITUTES
-from prefetchd.processes.worker_status import COLLATING, LOADING, WRITING, Note, NoteWriter
+from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING, Note
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation

@@ -13,9 +13,10 @@ from hypothesis import given
 from torch.utils.data import IterableDataset, get_worker_info
 
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status import ITERATING, NoteWriter
+from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import ITERATING
 from prefetchd.workers.program import MOST_COPIED_BYTES, Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import KEPT_WALKS, NoSuchBatch, Shards

@@ -40,7 +40,7 @@ from prefetchd.daemon.engine.commands import (
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.stream.stream_state import Consumer, FailStream, Host, Stage, StreamState
-from prefetchd.supervisor.backend import is_hopeless
+from prefetchd.processes.process_exit import is_hopeless
 from prefetchd.wire.messages import ForkWanted
 
 SMALL_PROGRAM_BYTES = 64 << 20

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from prefetchd.daemon.engine.commands import Assign, Command, Log, StartWorker, StopWorker
 from prefetchd.daemon.engine.stream.stream_state import FailStream, Planner, Stage, StreamState
-from prefetchd.supervisor.backend import ORPHANED, PLANNER, UNEXPLAINED, is_hopeless
+from prefetchd.processes.process_exit import ORPHANED, UNEXPLAINED, is_hopeless
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Message, Planned
+from prefetchd.wire.messages import PLANNER, Message, Planned
 
 
 class Planners:

@@ -25,9 +25,9 @@ from prefetchd.daemon.engine.pool.worker_deaths import Deaths
 from prefetchd.daemon.engine.pool.worker_results import Answers
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, Stage, StreamState, Stuck, Worker, WorkerStage
-from prefetchd.processes.worker_status import Note
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Fill, Measured, Message, Spent
+from prefetchd.wire.worker_status import Note
 
 RING_COMES_WITHIN_S = 0.25
 """Seconds (rule 5)."""

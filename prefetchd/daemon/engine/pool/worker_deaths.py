@@ -12,8 +12,8 @@ from prefetchd.daemon.engine.stream.blame import (
     what_was_made,
 )
 from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, Stuck, Worker, WorkerStage
-from prefetchd.processes.worker_status import LOADING, NO_NOTE, Note
-from prefetchd.supervisor.backend import ORPHANED, UNEXPLAINED, is_hopeless
+from prefetchd.processes.process_exit import ORPHANED, UNEXPLAINED, is_hopeless
+from prefetchd.wire.worker_status import LOADING, NO_NOTE, Note
 
 
 class Deaths:

@@ -14,10 +14,10 @@ import itertools
 from collections.abc import Sequence
 
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.processes.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, Note
-from prefetchd.supervisor.backend import told_of
+from prefetchd.processes.process_exit import told_of
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
+from prefetchd.wire.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, Note
 
 SUSPECTED_AFTER = 2
 BLAMED_AFTER = 2

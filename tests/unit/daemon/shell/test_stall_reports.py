@@ -9,9 +9,9 @@ import pytest
 
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
 from prefetchd.daemon.shell.stall_reports import STACKS_LOGGED_CHARACTERS, TEXT_LIMIT_CHARACTERS, WaitNames
-from prefetchd.processes.worker_status import COLLATING, IDLE, LOADING, NO_NOTE, STARTING, Note
 from prefetchd.supervisor.backend import Look
 from prefetchd.wire.framing import encode
+from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING, NO_NOTE, STARTING, Note
 
 STACKS = 'Current thread 0x1 (most recent call first):\n  File "/u/data.py", line 12 in fetch\n'
 

@@ -9,9 +9,9 @@ import pytest
 
 from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
 from prefetchd.daemon.engine.stream.blame import BLAMED_AFTER, MOST_DEATHS_A_BATCH, SUSPECTED_AFTER
-from prefetchd.processes.worker_status import COLLATING, IDLE, LOADING, WRITING, Note
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING, WRITING, Note
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 24, 4)

@@ -14,23 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.attempts import why
-from prefetchd.processes.process_setup import (
+from prefetchd.processes.bootstrap import BOOTSTRAP, STREAM, WORKER
+from prefetchd.processes.process_exit import ending
+from prefetchd.processes.stack_dumps import answer_with_stacks
+from prefetchd.wire.framing import close_all, receive_with_fds, send
+from prefetchd.wire.messages import ChildEnded, Message, NotSpawned, Spawned
+from prefetchd.workers.process_setup import (
     die_with_parent,
     end_after,
     leave_signals_to_daemon,
     send_output_to,
     unforkable_threads,
 )
-from prefetchd.processes.stack_dumps import answer_with_stacks
-from prefetchd.wire.framing import close_all, receive_with_fds, send
-from prefetchd.wire.messages import ChildEnded, Message, NotSpawned, Spawned
-
-# Run as -c BOOTSTRAP, with sys.path as JSON, then main()'s arguments: this very prefetchd must be found first.
-BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from prefetchd.workers.zygote import main; main(*sys.argv[2:])"
-)
-ENVIRONMENT, STREAM, WORKER = "environment", "stream", "worker"
 
 # By the child's role.
 BEFORE_FORK = {STREAM: "env.fork.before", WORKER: "zygote.fork.before"}
@@ -188,20 +183,6 @@ def _execute(role: str, sock: socket.socket, output: int, fds: list[int], number
     # It is reaped by its pidfd; Popen must not do it when it is collected.
     process.returncode = 0
     return process.pid
-
-
-def ending(status: int) -> str:
-    """In words, of what waitpid(2) gives."""
-    if os.WIFSIGNALED(status):
-        return f"killed by {_signal_name(os.WTERMSIG(status))}"
-    return f"exited with {os.WEXITSTATUS(status)}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have none
-        return f"signal {number}"
 
 
 def _write_spec(spec: bytes) -> int:

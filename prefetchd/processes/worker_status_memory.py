@@ -1,57 +1,30 @@
-"""A worker's note: what it is at, in memory that the daemon reads, so that it can be told when the worker is stuck or
-dead.
-
-    offset   0  task       number of the task that it has in hand or had last; 0: none yet
-             8  phase      one of the phases below
-            16  row        row within the batch, or -1: none, or all at once
-            24  index      what the dataset is asked for, or -1
-            32  attempt    0: the row's own sample; else the number of the sample that substitutes for it
-            40  since_ns   monotonic clock when the row or the phase began
-            48  reserved
-            64  end; from STACK_OFFSET on stacks are written (stack_dumps)
-
-Words of 64 bits in the machine's own order, in a memfd that the daemon makes and hands over when it starts the worker.
-One writer, the worker. Nothing waits for a note and nothing is decided by a living worker's: one that is read while it
-changes may mix two rows. A dead worker's is final.
-"""
+"""The memory that a worker's status lies in: the worker's end, which writes it, and the daemon's, which reads it."""
 
 from __future__ import annotations
 
 import dataclasses
 import mmap
 import os
-import struct
 import time
 
-STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING = range(8)
-PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating")
-
-ALL_AT_ONCE = -1
-"""The row of what is about no single one, such as __getitems__."""
-
-NOTE = struct.Struct("=6q16x")
-NOTE_BYTES = NOTE.size
-STACK_OFFSET = 4096
-
-TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
+from prefetchd.wire.worker_status import (
+    ATTEMPT,
+    IDLE,
+    INDEX,
+    NO_NOTE,
+    NOTE,
+    NOTE_BYTES,
+    PHASE,
+    ROW,
+    SINCE,
+    STACK_OFFSET,
+    STARTING,
+    TASK,
+    Note,
+    read_note,
+)
 
 _now_ns = time.monotonic_ns
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Note:
-    """What a worker was at. All of it but `phase` is about `task`."""
-
-    # In the order of the layout.
-    task: int = 0
-    phase: int = STARTING
-    row: int = -1
-    index: int = -1
-    attempt: int = 0
-    since_ns: int = 0
-
-
-NO_NOTE = Note()
 
 
 class NoteWriter:
@@ -97,17 +70,12 @@ class NoteWriter:
         words[SINCE] = _now_ns()
 
     def read(self) -> Note:
-        return read_note(self._memory)
+        return read_note(memoryview(self._memory))
 
 
 def map_note(fd: int) -> NoteWriter:
     """The note behind `fd`, which stays the caller's."""
     return NoteWriter(mmap.mmap(fd, NOTE_BYTES))
-
-
-def read_note(data: bytes | bytearray | mmap.mmap) -> Note:
-    task, phase, row, index, attempt, since_ns = NOTE.unpack_from(data)
-    return Note(task, phase, row, index, attempt, since_ns)
 
 
 class NoteFile:

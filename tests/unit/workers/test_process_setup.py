@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from prefetchd.processes.process_setup import (
+from prefetchd.workers.process_setup import (
     die_with_parent,
     leave_signals_to_daemon,
     name_process,
@@ -75,7 +75,7 @@ def test_output_goes_to_the_pipe_line_by_line_and_input_is_empty():
 def test_threads_are_named_that_no_python_object_knows_of_but_for_those_that_are_forked_well():
     code = """
 import ctypes, os, threading
-from prefetchd.processes.process_setup import unforkable_threads
+from prefetchd.workers.process_setup import unforkable_threads
 found = [unforkable_threads()]
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 found.append(unforkable_threads())
@@ -97,7 +97,7 @@ print(found)
 
 PARENT = """
 import os, sys, time
-from prefetchd.processes.process_setup import die_with_parent
+from prefetchd.workers.process_setup import die_with_parent
 parent = os.getpid()
 pid = os.fork()
 if pid == 0:

@@ -1,0 +1,10 @@
+"""How an interpreter that was started for us becomes a zygote or a worker."""
+
+from __future__ import annotations
+
+# Run as -c BOOTSTRAP, with sys.path as JSON, then main()'s arguments: this very prefetchd must be found first.
+BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from prefetchd.workers.zygote import main; main(*sys.argv[2:])"
+)
+ENVIRONMENT, STREAM, WORKER = "environment", "stream", "worker"

@@ -1,0 +1,44 @@
+"""How processes end, and whether one that has ended like this is started again. Pure."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+UNEXPLAINED = "died"
+"""How a process ended whose zygote could not tell, as it is dead too."""
+
+ORPHANED = "its zygote died"
+"""How a worker ended that was never heard of: it may never have begun."""
+
+KILLED = "killed by SIGKILL"
+"""How a process ended that did nothing for it: somebody else did, or the kernel, for memory."""
+
+MOST_DEATHS = 3
+MOST_KILLS = 10
+"""Deaths in a row, with nothing done in between, after which a process is not started again: of its own fault, and
+killed from outside."""
+
+
+def is_hopeless(deaths: int, how: str) -> bool:
+    """True when a process that has died so often in a row, the last time like this, will die again."""
+    return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
+
+
+def told_of(how: str) -> str:
+    """What happened to a process that ended like this, after its name."""
+    return f"was {how}" if how.startswith("killed") else how
+
+
+def ending(status: int) -> str:
+    """In words, of what waitpid(2) gives."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {_signal_name(os.WTERMSIG(status))}"
+    return f"exited with {os.WEXITSTATUS(status)}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"

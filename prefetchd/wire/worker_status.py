@@ -1,0 +1,55 @@
+"""A worker's note: what it is at, in memory that the daemon reads, so that it can be told when the worker is stuck or
+dead.
+
+    offset   0  task       number of the task that it has in hand or had last; 0: none yet
+             8  phase      one of the phases below
+            16  row        row within the batch, or -1: none, or all at once
+            24  index      what the dataset is asked for, or -1
+            32  attempt    0: the row's own sample; else the number of the sample that substitutes for it
+            40  since_ns   monotonic clock when the row or the phase began
+            48  reserved
+            64  end; from STACK_OFFSET on stacks are written (stack_dumps)
+
+Words of 64 bits in the machine's own order, in a memfd that the daemon makes and hands over when it starts the worker.
+One writer, the worker. Nothing waits for a note and nothing is decided by a living worker's: one that is read while it
+changes may mix two rows. A dead worker's is final.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+
+STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING = range(8)
+PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating")
+
+ALL_AT_ONCE = -1
+"""The row of what is about no single one, such as __getitems__."""
+
+NOTE = struct.Struct("=6q16x")
+NOTE_BYTES = NOTE.size
+STACK_OFFSET = 4096
+
+TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Note:
+    """What a worker was at. All of it but `phase` is about `task`."""
+
+    # In the order of the layout.
+    task: int = 0
+    phase: int = STARTING
+    row: int = -1
+    index: int = -1
+    attempt: int = 0
+    since_ns: int = 0
+
+
+NO_NOTE = Note()
+
+
+def read_note(data: bytes | memoryview) -> Note:
+    """The note in the first bytes of `data`."""
+    task, phase, row, index, attempt, since_ns = NOTE.unpack_from(data)
+    return Note(task, phase, row, index, attempt, since_ns)
