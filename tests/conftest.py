@@ -52,7 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures of whatever scope included."""
-    with contextlib.nullcontext() if item.get_closest_marker("executed") else forked_interpreters():
+    preloads = item.get_closest_marker("preloads")
+    forked = forked_interpreters(*(preloads.args if preloads is not None else ()))
+    with contextlib.nullcontext() if item.get_closest_marker("executed") else forked:
         return (yield)
 
 

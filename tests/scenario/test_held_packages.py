@@ -75,8 +75,8 @@ data[0]
 def run(daemon, code, directory):
     """What it said on stderr; none of it may be about workers that could not be forked."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", HEAD + code, str(directory)],
-        env=daemon.environment,
+        [sys.executable, "-c", HEAD + code, str(directory)],
+        env=daemon.environment | {"PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
         timeout=250,
