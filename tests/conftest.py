@@ -23,6 +23,7 @@ from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
 from tests.forking.client import close_servers, forked_interpreters
+from tests.forking.huge_pages import collapse_memory
 
 GONE_WITHIN_S = 20.0
 MISSING = re.compile(r"could not import '|is not installed$")
@@ -199,9 +200,10 @@ def _zygotes_of_torch_alone() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def former_objects_are_left_aside() -> None:
     """What has been imported, and lives still after other modules' tests, lives as long as the run: the gc goes through
-    a module's own objects alone, here and in forked children."""
+    a module's own objects alone, here and in forked children. Their memory is in huge pages, so that forks are cheap."""
     gc.collect()
     gc.freeze()
+    collapse_memory()
 
 
 @pytest.fixture(autouse=True)
