@@ -200,7 +200,7 @@ def _zygotes_of_torch_alone() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def former_objects_are_left_aside() -> None:
     """What has been imported, and lives still after other modules' tests, lives as long as the run: the gc goes through
-    a module's own objects alone, here and in forked children. Their memory is in huge pages, so that forks are cheap."""
+    a module's own objects alone, here and in forked children. Memory is in huge pages, so that forks are cheap."""
     gc.collect()
     gc.freeze()
     collapse_memory()
