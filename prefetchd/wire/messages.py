@@ -192,9 +192,11 @@ class GiveBack(Message):
 @_numbered(16)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting(Message):
-    """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for."""
+    """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for. With `why`
+    it has waited for as long as it may, and asks what for: WaitNamed answers at once, for the error that it raises."""
 
     cursor: int
+    why: bool = False
 
 
 @_numbered(15)

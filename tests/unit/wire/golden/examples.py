@@ -59,7 +59,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.CloseCursor(cursor=8),
     m.Consumed(cursor=-1, step=70_000, released=(7, 2, 19, 8, 3, 1 << 40), waited_us=151),
     m.GiveBack(cursor=7, step=302),
-    m.Waiting(cursor=3),
+    m.Waiting(cursor=3, why=True),
     m.Goodbye(),
     m.RingOpened(segment_bytes=1 << 32),
     m.Published(
