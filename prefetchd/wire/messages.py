@@ -294,11 +294,13 @@ class StreamFailed(Message):
 @_numbered(24)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output(Message):
-    """What a worker printed; `dropped` lines were left out to keep the rate down."""
+    """What a worker printed; `dropped` lines were left out to keep the rate down. Of what comes with one `topic` a process
+    shows the first, however many of its streams tell it."""
 
     worker: int
     text: str
     dropped: int = 0
+    topic: str = ""
 
 
 @_numbered(26)
