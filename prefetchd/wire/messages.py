@@ -294,8 +294,8 @@ class StreamFailed(Message):
 @_numbered(24)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output(Message):
-    """What a worker printed; `dropped` lines were left out to keep the rate down. Of what comes with one `topic` a process
-    shows the first, however many of its streams tell it."""
+    """What a worker printed; `dropped` lines were left out to keep the rate down. Of what comes with one `topic` a
+    process shows the first, however many of its streams tell it."""
 
     worker: int
     text: str
