@@ -31,6 +31,7 @@ from prefetchd.wire.framing import close_all, send
 from prefetchd.wire.messages import PLANNER, LoadFailed, Ready, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
+from prefetchd.wire.worker_status import IMPORTING
 from prefetchd.workers.process_setup import (
     die_first_for_memory,
     die_with_parent,
@@ -61,6 +62,8 @@ def main(role: str, parent: str, *arguments: str) -> None:
         return
     _, _, program_fd, spec_fd, *place_and_workers = numbers
     spec = _read_spec(spec_fd)
+    if role == WORKER:
+        map_note(note_fd).phase(IMPORTING)
     enter(read_environment(program_fd))
     _prepare_for_programs()
     if role == STREAM:

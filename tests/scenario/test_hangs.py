@@ -135,6 +135,44 @@ def test_a_worker_that_imports_for_long(impatient, tmp_path, monkeypatch):
         assert "import it in the script" in told
         assert "worker_init_fn" not in told, "it is not blamed for what the module does"
         assert "what worker_init_fn does" not in said(), "nor before anybody has looked"
+        assert "has been importing for " in told
+        (worker,) = stream_when(impatient, "stuck import")["workers"]
+        assert worker["phase"] == "importing"
+
+
+@pytest.mark.executed
+def test_an_executed_worker_that_imports_for_long(tmp_path):
+    """It imports the dataset's module before it has come to worker_init_fn."""
+    (tmp_path / "slow_in_workers.py").write_text(SLOW_IN_WORKERS)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with daemon_aside(tmp_path) as daemon:
+        daemon.start("--name-waits-after", str(AFTER_S))
+        with trainer(daemon, "slow_in_workers", "slow worker", PYTHONPATH=path, PREFETCHD_START="exec") as said:
+            told = named(said, f"at importing {tmp_path}/slow_in_workers.py")
+            assert "has been importing for " in told[0]
+            # The next one has begun: all of this one is there.
+            until(lambda: "waiting for epoch" in said().partition(told[0])[2], "what it imports")
+            assert "worker_init_fn" not in said().partition(told[0])[2].partition("waiting for epoch")[0]
+            (worker,) = stream_when(daemon, "slow worker")["workers"]
+            assert worker["phase"] == "importing"
+
+
+SLOW_IN_WORKERS = """
+import sys, threading, time
+from prefetchd.processes.bootstrap import WORKER
+from torch.utils.data import Dataset
+
+# No fork survives it: workers import all of this themselves.
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+if WORKER in sys.argv:
+    time.sleep(60)
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index
+"""
 
 
 def test_a_dataset_that_loads_for_ever(impatient):
