@@ -70,9 +70,11 @@ def _pickled(parts: dict[str, Any], batch_size: int, most_bytes: int) -> tuple[b
         raise
     except Exception as error:
         argument, where = _culprit(_as_arguments(parts, batch_size))
+        why = f"{type(error).__name__}: {error}"
         raise UnpicklableError(
-            f"{where} cannot be handed to the workers: {type(error).__name__}: {error}. "
-            f"Create it lazily ({_MADE_LATER.get(argument, 'at the first call')}), or leave it out in __getstate__"
+            f"{where} cannot be handed to the workers: {why}. "
+            f"Create it lazily ({_MADE_LATER.get(argument, 'at the first call')}), or leave it out in __getstate__",
+            f"{where}: {why}",
         ) from error
     return target.getvalue(), buffers
 

@@ -32,9 +32,14 @@ class BatchTooLargeError(CallerError):
 
 
 class UnpicklableError(CallerError):
-    """The dataset, a sampler, collate_fn or worker_init_fn cannot be handed to another process; names the attribute."""
+    """The dataset, a sampler, collate_fn or worker_init_fn cannot be handed to another process; names the attribute.
+    `why` is that alone, the attribute and what pickle says of it, for who needs no advice."""
 
     code = "unpicklable"
+
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why or message
 
 
 class ForkedError(CallerError):

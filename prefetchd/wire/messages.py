@@ -192,9 +192,11 @@ class GiveBack(Message):
 @_numbered(16)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting(Message):
-    """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for."""
+    """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for. With `why`
+    it has waited for as long as it may, and asks what for: WaitNamed answers at once, for the error that it raises."""
 
     cursor: int
+    why: bool = False
 
 
 @_numbered(15)
@@ -292,11 +294,13 @@ class StreamFailed(Message):
 @_numbered(24)
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output(Message):
-    """What a worker printed; `dropped` lines were left out to keep the rate down."""
+    """What a worker printed; `dropped` lines were left out to keep the rate down. Of what comes with one `topic` a
+    process shows the first, however many of its streams tell it."""
 
     worker: int
     text: str
     dropped: int = 0
+    topic: str = ""
 
 
 @_numbered(26)

@@ -20,8 +20,8 @@ from __future__ import annotations
 import dataclasses
 import struct
 
-STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING = range(8)
-PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating")
+STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING, IMPORTING = range(9)
+PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating", "importing")
 
 ALL_AT_ONCE = -1
 """The row of what is about no single one, such as __getitems__."""

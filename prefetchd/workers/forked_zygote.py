@@ -23,7 +23,7 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.attempts import Attempts
 from prefetchd.processes.bootstrap import WORKER
 from prefetchd.processes.stack_dumps import answer_with_stacks
-from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.errors import PrefetchdError, ProtocolError, UnpicklableError
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
     Identified,
@@ -236,6 +236,9 @@ class ForkedZygote:
             return TooLarge(estimate_bytes), []
         try:
             return self._work.write(most_bytes)
+        except UnpicklableError as error:
+            # No advice: here it is carried all the same.
+            return Unpicklable(error.why), []
         except PrefetchdError as error:
             return Unpicklable(str(error)), []
 

@@ -72,13 +72,23 @@ def unforkable_threads() -> list[str]:
     """The names of this process's other threads, those that no Python object knows of included, but for those whose
     library is known to be forked well: with any of these a forked child may find a lock that nobody will open."""
     own = threading.get_native_id()
+    # The kernel's name of a thread that Python started is that of its process, before Python 3.14.
+    of_python = {each.native_id: each.name for each in threading.enumerate()}
     names = []
     for task in map(int, os.listdir("/proc/self/task")):
         with contextlib.suppress(OSError):
             name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
             if task != own and name not in FORKABLE_THREADS:
-                names.append(name)
+                names.append(of_python.get(task, name))
     return sorted(names)
+
+
+def own_memory_bytes() -> int:
+    """What this process would take of memory if it shared none with the one that it was forked from: all that no file
+    backs."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+    return 0
 
 
 def end_after(work: Callable[[], None]) -> NoReturn:

@@ -14,6 +14,7 @@ from prefetchd.wire.messages import Fill, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import IDLE
 from prefetchd.workers.fill import Filler
+from prefetchd.workers.import_phase import imports_noted
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.task_runner import TaskRunner
@@ -29,7 +30,8 @@ def run_worker(
     with as_torch_worker(spec, program, place, workers):
         try:
             filler = Filler(spec, program, SampleSeeder(lazy=True), note)
-            filler.init_worker(place)
+            with imports_noted(note):
+                filler.init_worker(place)
         except UserCodeError as error:
             send(sock, load_failed(error))
             return

@@ -16,6 +16,7 @@ import gc
 import importlib
 import os
 import socket
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -30,11 +31,13 @@ from prefetchd.wire.framing import close_all, send
 from prefetchd.wire.messages import PLANNER, LoadFailed, Ready, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.stream_spec import StreamSpec, decode_spec, encode_spec
+from prefetchd.wire.worker_status import IMPORTING
 from prefetchd.workers.process_setup import (
     die_first_for_memory,
     die_with_parent,
     leave_signals_to_daemon,
     name_process,
+    own_memory_bytes,
     unforkable_threads,
 )
 from prefetchd.workers.program import Program, load_program
@@ -59,6 +62,8 @@ def main(role: str, parent: str, *arguments: str) -> None:
         return
     _, _, program_fd, spec_fd, *place_and_workers = numbers
     spec = _read_spec(spec_fd)
+    if role == WORKER:
+        map_note(note_fd).phase(IMPORTING)
     enter(read_environment(program_fd))
     _prepare_for_programs()
     if role == STREAM:
@@ -86,6 +91,7 @@ def _serve_environment(sock: socket.socket, note_fd: int) -> None:
         _preload(environment.preload)
         kill_point("env.preloaded")
         spec = message.spec
+        imports_s = time.process_time()
 
         def serve(
             child: socket.socket,
@@ -93,15 +99,17 @@ def _serve_environment(sock: socket.socket, note_fd: int) -> None:
             note_fd: int = note_fd,
             program_fd: int = program_fd,
             spec: bytes = spec,
+            imports_s: float = imports_s,
         ) -> None:
             enter(environment)
-            _serve_stream(child, note_fd, program_fd, decode_spec(spec))
+            _serve_stream(child, note_fd, program_fd, decode_spec(spec), imports_s)
 
         children.start(message.host, serve, STREAM, note_fd, program_fd, spec)
         close_all(fds)
 
 
-def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: StreamSpec) -> None:
+def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: StreamSpec, imports_s: float = 0.0) -> None:
+    """`imports_s` of CPU time were spent for this process before it was forked."""
     from prefetchd.workers.user_code import load_program_or_fail
 
     name_process("prefetchd-zyg")
@@ -113,13 +121,7 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
     # Frozen objects are never moved between generations, so that forked workers leave their pages shared.
     gc.collect()
     gc.freeze()
-    threads = unforkable_threads()
-    note = ""
-    if threads:
-        note = (
-            f"its imports have started threads ({', '.join(dict.fromkeys(threads))}), which no fork survives: each "
-            "worker is an interpreter of its own, which imports everything again and shares no memory with the others"
-        )
+    note = _what_threads_cost(imports_s)
     kill_point("zygote.loaded")
     send(sock, Ready(note))
     children = Children(sock, note_fd)
@@ -137,6 +139,21 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
             numbers = (place, workers)
             children.start(message.worker, serve, WORKER, note_of_child, program_fd, encode_spec(spec), numbers)
         close_all(fds)
+
+
+def _what_threads_cost(imports_s: float) -> str:
+    """What trainers are told where no worker can be forked from this process, for its threads; empty where they can.
+    This process is what each worker will be: so much CPU time, `imports_s` before it was forked, and so much memory."""
+    threads = unforkable_threads()
+    if not threads:
+        return ""
+    own_s = imports_s + time.process_time()
+    return (
+        f"its imports have started threads ({', '.join(dict.fromkeys(threads))}), which no fork survives: each worker "
+        f"is an interpreter of its own, which imports everything again, about {own_s:.1f} s of CPU and "
+        f"{own_memory_bytes() / 1e6:.0f} MB of memory each. Where threads start at the first __getitem__ instead, "
+        "workers are forked"
+    )
 
 
 def connect_anew() -> None:

@@ -24,6 +24,8 @@ FORK = (
 THREADS = "a loader has one session with the daemon, for one thread at a time: give each thread a loader of its own"
 FAILED = "without its worker_init_fn no worker can begin: the stream has failed, and the user's exception is the cause"
 CALLED = "with DataLoader nobody calls it without workers; ours has workers then too, and calls it in each of them"
+WHY = "after DataLoader's words ours goes on with what was waited for: the worker, its sample, its stack"
+PASSED = "DataLoader timed out after 8 seconds"
 PATIENCE_S = 2.0
 
 
@@ -96,7 +98,7 @@ def multiprocessing_context_of_another_type() -> Loading:
     return refused(multiprocessing_context=3)
 
 
-@case("errors")
+@case("errors", reason=WHY, difference=rf"\[1\]\.(str|repr|args\[0\]): .*'{PASSED}'\)?.? and .*'{PASSED}: worker \d.*")
 def a_timeout_that_passes() -> Loading:
     return loading(m.Made(stuck), batch_size=2, num_workers=1, timeout=8, use=until_an_error)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 
 import hypothesis.strategies as st
@@ -248,6 +249,37 @@ def test_over_any_second_each_has_nine_tenths_of_a_fair_part_where_tasks_are_sho
     for number in range(3):
         had = race.had(number)
         assert min(had.within(*each) for each in windows(1.0, 12.0, 1.0)) >= 0.9 * 2 / 3
+
+
+LIKE_RACING_TRAINERS = {
+    "sleeping": Kind(0.02),
+    "computing": Kind(0.004),
+    "cheap": Kind(0.002, whole=True),
+    "huge": Kind(0.01, whole=True),
+    "iterable": Kind(0.008, iterable=True),
+}
+"""As tests/scenario/racing_trainer.py has them, but that cheap tasks take longer: there would be too many of them."""
+
+
+@functools.cache
+def batches_alone(limit: int, kind: Kind, since_s: float, until_s: float) -> int:
+    """What a trainer takes with nobody beside it."""
+    return Race(limit, [kind]).run(until_s).batches(0, since_s, until_s)
+
+
+PAIRS = list(itertools.combinations_with_replacement(LIKE_RACING_TRAINERS, 2))
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("names", PAIRS, ids="-".join)
+def test_in_any_second_each_of_two_takes_nine_tenths_of_half_of_what_it_takes_alone(limit, names):
+    until_s, since_s = 3.0, 1.0
+    pair = [LIKE_RACING_TRAINERS[name] for name in names]
+    beside = Race(limit, pair).run(until_s)
+    for number, kind in enumerate(pair):
+        alone = batches_alone(limit, kind, since_s, until_s) / (until_s - since_s)
+        for window in windows(since_s, until_s, 1.0):
+            assert beside.batches(number, *window) >= int(0.9 * alone / 2), (names[number], window)
 
 
 @given(

@@ -103,7 +103,9 @@ def main(kind: str, stream: str) -> None:
     options: dict = {"worker_init_fn": INITS[kind]} if kind in INITS else {}
     if kind == "collate":
         options["collate_fn"] = collate_for_ever
-    dataset = NeverLoaded(nothing) if kind == "never_loaded" else Stuck(WAITS.get(kind, nothing))
+    dataset: Dataset = NeverLoaded(nothing) if kind == "never_loaded" else Stuck(WAITS.get(kind, nothing))
+    if kind == "slow_in_workers":
+        dataset = importlib.import_module(kind).Rows()
     with lock_of_another_thread():
         loader = PrefetchLoader(dataset, 4, buffer=6, num_workers=1, stream=stream, **options)
     print("made", file=sys.stderr)

@@ -230,6 +230,22 @@ def test_what_cannot_be_pickled_goes_on_when_its_zygote_dies(daemon):
         assert [int(each) for each in iterator] == list(range(1, LENGTH))
 
 
+def test_status_says_what_is_carried_by_fork_and_gives_no_advice(daemon):
+    """A lock may be made whenever its owner likes: forks carry it."""
+    daemon.start()
+    dataset = Held(threading.Lock(), lambda lock, index: index)
+    with PrefetchLoader(dataset, batch_size=1, buffer=6, stream="carried") as loader:
+        assert int(next(iter(loader))) == 0
+        stream = stream_when(daemon, "carried", lambda stream: stream["carried_by_fork"], "why is known")
+        assert stream["carried_by_fork"] == "dataset.held: TypeError: cannot pickle '_thread.lock' object"
+        told = " ".join(daemon.command("status").stdout.split())
+    assert (
+        "carried by fork: it cannot be made again after its trainer; dataset.held: TypeError: cannot pickle "
+        "'_thread.lock' object"
+    ) in told
+    assert "lazily" not in told
+
+
 @pytest.mark.parametrize("changes", [True, False])
 def test_what_cannot_be_pickled_is_forked_again_if_it_is_still_the_same(daemon, changes):
     """Found as a next() that never returned: workers were asked for without end of a zygote that had been dropped."""

@@ -18,7 +18,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd.wire.errors import TaskTimeoutError
 from tests.conftest import daemon_aside
 from tests.scenario.datasets import Numbers
-from tests.scenario.stuck_datasets import Stuck, asleep, in_c_code
+from tests.scenario.stuck_datasets import NeverLoaded, Stuck, asleep, in_a_lock, in_c_code, lock_of_another_thread
 from tests.scenario.watching import stream_when, until
 
 AFTER_S = 0.5
@@ -135,6 +135,44 @@ def test_a_worker_that_imports_for_long(impatient, tmp_path, monkeypatch):
         assert "import it in the script" in told
         assert "worker_init_fn" not in told, "it is not blamed for what the module does"
         assert "what worker_init_fn does" not in said(), "nor before anybody has looked"
+        assert "has been importing for " in told
+        (worker,) = stream_when(impatient, "stuck import")["workers"]
+        assert worker["phase"] == "importing"
+
+
+@pytest.mark.executed
+def test_an_executed_worker_that_imports_for_long(tmp_path):
+    """It imports the dataset's module before it has come to worker_init_fn."""
+    (tmp_path / "slow_in_workers.py").write_text(SLOW_IN_WORKERS)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with daemon_aside(tmp_path) as daemon:
+        daemon.start("--name-waits-after", str(AFTER_S))
+        with trainer(daemon, "slow_in_workers", "slow worker", PYTHONPATH=path, PREFETCHD_START="exec") as said:
+            told = named(said, f"at importing {tmp_path}/slow_in_workers.py")
+            assert "has been importing for " in told[0]
+            # The next one has begun: all of this one is there.
+            until(lambda: "waiting for epoch" in said().partition(told[0])[2], "what it imports")
+            assert "worker_init_fn" not in said().partition(told[0])[2].partition("waiting for epoch")[0]
+            (worker,) = stream_when(daemon, "slow worker")["workers"]
+            assert worker["phase"] == "importing"
+
+
+SLOW_IN_WORKERS = """
+import sys, threading, time
+from prefetchd.processes.bootstrap import WORKER
+from torch.utils.data import Dataset
+
+# No fork survives it: workers import all of this themselves.
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+if WORKER in sys.argv:
+    time.sleep(60)
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index
+"""
 
 
 def test_a_dataset_that_loads_for_ever(impatient):
@@ -181,7 +219,7 @@ def test_with_a_timeout_the_task_is_killed_and_its_batch_is_an_error_that_says_s
             with pytest.raises(RuntimeError) as caught:
                 next(iterator)
             errors.append(caught.value)
-        assert all(str(error) == "DataLoader timed out after 1.5 seconds" for error in errors[:-1])
+        assert all(str(error).startswith("DataLoader timed out after 1.5 seconds: ") for error in errors)
         assert "dataset[5], epoch 0, step 1: not done within timeout=1.5 seconds" in str(errors[-1])
         name = wait.__name__
         assert re.search(
@@ -192,6 +230,43 @@ def test_with_a_timeout_the_task_is_killed_and_its_batch_is_an_error_that_says_s
         assert [batch.tolist() for batch in iterator] == [list(range(at, at + 4)) for at in range(8, 24, 4)]
         told = stream_when(impatient, stream)
         assert told["worker_deaths"] == told["failed_batches"]
+
+
+@pytest.mark.parametrize("wait", [asleep, in_a_lock, in_c_code])
+def test_the_first_error_of_a_timeout_says_where_the_worker_is(impatient, wait):
+    """Before the daemon has ended the task: its own patience is longer here."""
+    stream = f"first {wait.__name__}"
+    arguments = {"buffer": 6, "num_workers": 1, "timeout": 600, "stream": stream, "socket": str(impatient.socket)}
+    with lock_of_another_thread():
+        loader = PrefetchLoader(Stuck(wait), 4, **arguments)
+    with loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        until(lambda: "dataset[5]" in str(_timeout(loader, iterator)), "the worker is at it")
+        error = _timeout(loader, iterator)
+        assert type(error) is RuntimeError
+        told = str(error)
+        assert told.startswith("DataLoader timed out after 0.3 seconds: worker ")
+        assert "has been at dataset[5], epoch 0, step 1 for " in told
+        assert f"stuck_datasets.py:{line_of(wait.__name__)} in {wait.__name__}\n" in told
+        assert "Raise timeout=" in told
+        assert "timeout= makes an error" not in told, "it has just made one"
+        assert ("PREFETCHD_START=exec" in told) == (wait is not in_c_code), "what sleeps may wait for a lock"
+
+
+def _timeout(loader, iterator) -> RuntimeError:
+    loader.timeout = 0.3
+    with pytest.raises(RuntimeError) as caught:
+        next(iterator)
+    return caught.value
+
+
+def test_a_timeout_before_there_is_a_worker_says_what_is_waited_for(impatient, monkeypatch):
+    monkeypatch.setenv("PREFETCHD_START", "exec")
+    arguments = {"timeout": 0.3, "stream": "no worker", "socket": str(impatient.socket)}
+    with PrefetchLoader(NeverLoaded(asleep), 4, **arguments) as loader:
+        iterator = iter(loader)
+        until(lambda: "in __setstate__" in str(_timeout(loader, iterator)), "what takes so long is told")
 
 
 def test_with_a_timeout_nothing_else_is_killed(impatient):

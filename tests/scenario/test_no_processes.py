@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,6 +19,7 @@ from prefetchd.wire.errors import StreamFailedError, UnpicklableError
 from tests.scenario.scarcity import few_descriptors_left, no_fork_of_this_process
 from tests.scenario.watching import stopped, stream_when, until
 
+ROOT = Path(__file__).parents[2]
 BATCHES = [list(range(at, at + 4)) for at in range(0, 24, 4)]
 
 
@@ -57,6 +62,32 @@ def test_not_from_the_trainer(daemon, capfd, runs):
     said = capfd.readouterr().err
     assert said.count("no process can be forked (Cannot allocate memory)") == 1
     assert "the workers of stream 'executed' are started from an interpreter of their own" in said
+
+
+REFUSED = """
+import os
+from prefetchd_client import PrefetchLoader
+from tests.scenario.scarcity import refuse_forks
+refuse_forks()
+try:
+    os.fork()
+except BlockingIOError as error:
+    print(error.strerror)
+with PrefetchLoader(list(range(24)), 4, num_workers=1, stream="refused") as loader:
+    for _ in range(2):
+        print([batch.tolist() for batch in loader])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_not_from_a_trainer_to_whom_the_kernel_refuses_it(daemon):
+    """RLIMIT_NPROC, as `ulimit -u` sets it."""
+    daemon.start()
+    environment = daemon.environment | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", REFUSED], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Resource temporarily unavailable", *[str(BATCHES)] * 2]
+    assert done.stderr.count("no process can be forked (Resource temporarily unavailable)") == 1
+    assert stream_when(daemon, "refused")["zygote"] == "executed"
 
 
 def test_not_from_the_trainer_whose_dataset_only_a_fork_carries(daemon):

@@ -100,6 +100,47 @@ def test_what_is_not_the_same_is_told_and_in_the_exit_code(tmp_path):
     assert code == 3
 
 
+def test_draws_of_samples_are_told_and_no_fault(tmp_path):
+    """Documented: each sample has seeds of its own. Whether it draws is found out by another seed."""
+    code, said, _ = check(
+        tmp_path,
+        """
+        import os
+        import random
+        import numpy
+        trainer = os.getpid()
+
+        class Drawn(Rows):
+            def __getitem__(self, index):
+                return index + torch.rand(()) + random.random() + numpy.random.random()
+
+        class InWorkers(Rows):
+            def __getitem__(self, index):
+                return float(index) + (trainer not in (os.getpid(), os.getppid()))
+
+        if __name__ == "__main__":
+            for batch in DataLoader(Drawn(8), 4):
+                pass
+            generator = torch.Generator().manual_seed(3)
+            for batch in DataLoader(Drawn(8), 4, shuffle=True, generator=generator, num_workers=2):
+                pass
+            if len(sys.argv) > 1:
+                for batch in DataLoader(InWorkers(8), 4):
+                    pass
+        """,
+    )
+    for report in reports(said):
+        assert report[1] == "  differs: batch 0: batch has other values"
+        assert report[2].startswith("  what is random is drawn from seeds of each sample's own")
+    assert len(reports(said)) == 2
+    assert code == 0, said
+    code, said, _ = check(tmp_path, (tmp_path / "train.py").read_text().removeprefix(HEAD), "more")
+    *_, third = reports(said)
+    assert third[1] == "  differs: batch 0: batch has other values"
+    assert not any("what is random" in line for line in third), "it draws nothing"
+    assert code == 3
+
+
 def test_errors_of_the_dataset_are_compared_too(tmp_path):
     code, said, _ = check(
         tmp_path,

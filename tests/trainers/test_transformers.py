@@ -6,6 +6,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import transformers.trainer
+from prefetchd_client import PrefetchLoader
+
+from prefetchd.wire.errors import CallerError
 from tests.trainers.hugging_face import EPOCHS, ROWS, SAMPLES, STEPS, Noting, Prefetching, made
 
 pytestmark = [
@@ -61,3 +65,11 @@ def test_texts_that_are_grouped_by_length(trainers_daemon, tmp_path):
     resumed = made(Prefetching, tmp_path / "resumed", **grouped)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-8"))
     assert resumed.seen == trainer.seen[8:]
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+def test_a_mere_swap_of_its_loader_is_an_error_that_says_what_to_write(trainers_daemon, tmp_path, monkeypatch, use):
+    """It hands its loaders to accelerate, which makes plain ones of them: nobody would notice."""
+    monkeypatch.setattr(transformers.trainer, "DataLoader", PrefetchLoader)
+    with pytest.raises(CallerError, match=r"get_train_dataloader\(\) and get_eval_dataloader\(\).*docs/trainers\.md"):
+        getattr(made(Noting, tmp_path), use)()

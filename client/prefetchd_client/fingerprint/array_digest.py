@@ -1,7 +1,7 @@
 """Arrays and tensors by type, shape, strides and content.
 
 Each function gives the values that stand for one array; the walk digests them in turn. Content is read at memory
-speed and never copied when it is dense.
+speed, in pieces that a signal can come between, and never copied when it is dense.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def tensor_values(tensor: torch.Tensor) -> Sequence[object] | None:
             content = dense.reshape(-1).view(torch.uint8).numpy()
         except (RuntimeError, TypeError, NotImplementedError):
             return None
-        return ["content", head, xxhash.xxh3_128_digest(content.data), attributes]
+        return ["content", head, _digest_in_pieces(content.data), attributes]
 
 
 def memory_block(array: object) -> tuple[int, int] | None:
@@ -104,11 +104,7 @@ def content_digest(array: object) -> bytes | None:
     if block is None:
         return None
     address, nbytes = block
-    content = xxhash.xxh3_128()
-    for at in range(0, nbytes, _PIECE_BYTES):
-        piece = min(_PIECE_BYTES, nbytes - at)
-        content.update((ctypes.c_char * piece).from_address(address + at))
-    return content.digest()
+    return _digest_in_pieces(memoryview((ctypes.c_ubyte * nbytes).from_address(address)))
 
 
 def storage_values(storage: torch.UntypedStorage) -> Sequence[object]:
@@ -118,8 +114,22 @@ def storage_values(storage: torch.UntypedStorage) -> Sequence[object]:
 
 def _memory_digest(array: Array) -> bytes:
     # A transposed view of column-major memory is row-major: no copy. The strides tell them apart.
-    ordered = array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
-    return xxhash.xxh3_128_digest(ordered.reshape(-1).view(np.uint8).data)
+    ordered = np.asarray(array.T if array.flags.f_contiguous else array)
+    if ordered.flags.c_contiguous:
+        return _digest_in_pieces(ordered.reshape(-1).view(np.uint8).data)
+    content = xxhash.xxh3_128()
+    rows = max(1, _PIECE_BYTES * len(ordered) // max(1, ordered.nbytes))
+    for at in range(0, len(ordered), rows):
+        content.update(np.ascontiguousarray(ordered[at : at + rows]).reshape(-1).view(np.uint8).data)
+    return content.digest()
+
+
+def _digest_in_pieces(memory: memoryview) -> bytes:
+    """Of bytes. A signal, such as Ctrl-C, is heard after each piece."""
+    content = xxhash.xxh3_128()
+    for at in range(0, len(memory), _PIECE_BYTES):
+        content.update(memory[at : at + _PIECE_BYTES])
+    return content.digest()
 
 
 def _long_double_values(array: Array) -> list[Array]:

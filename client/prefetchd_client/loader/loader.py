@@ -493,13 +493,13 @@ class PrefetchLoader(RebuildGuard):
         return begun
 
     def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
-        """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it."""
+        """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it, and why."""
         self._check_fork()
         try:
             with self._turns:
                 batch = self._positions.next_batch(session, cursor, float(self.timeout))
-        except WaitTimedOut:
-            raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
+        except WaitTimedOut as why:
+            raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds: {why}") from None
         if cursor.told_length is not None and cursor.yielded > cursor.told_length:
             warn_caller(self._more_than_told(cursor))
         return batch

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError
 
+_HF_TRAINER = "transformers.trainer"
 _REBUILDING = ("skip_first_batches", "prepare_data_loader")
 
 
@@ -19,6 +20,12 @@ class RebuildGuard(DataLoader[Any]):
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Asked by accelerator.prepare() before anything else."""
+        if _is_called_by(_HF_TRAINER):
+            raise CallerError(
+                "HF Trainer would make a plain DataLoader of this loader; allowed: a Trainer whose "
+                "get_train_dataloader() and get_eval_dataloader() take its own loaders over, in two lines each "
+                "(docs/trainers.md, HF Trainer), and DataLoader where it makes those"
+            )
         raise CallerError(
             "accelerator.prepare() would make a plain DataLoader of this loader; allowed: "
             "prefetchd_client.integrations.accelerate.prepare(accelerator, loader)"
@@ -46,3 +53,13 @@ class RebuildGuard(DataLoader[Any]):
     @multiprocessing_context.setter
     def multiprocessing_context(self, context: Any) -> None:
         DataLoader.multiprocessing_context.fset(self, context)  # type: ignore[attr-defined]
+
+
+def _is_called_by(module: str) -> bool:
+    """Is a function of the module among the callers of our caller?"""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == module:
+            return True
+        frame = frame.f_back
+    return False

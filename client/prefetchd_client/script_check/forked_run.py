@@ -12,6 +12,7 @@ import gc
 import itertools
 import os
 import pickle
+import random
 import signal
 import sys
 import time
@@ -106,9 +107,12 @@ def forked_run(begin: Begin, batches: int, within_s: float, *, prints: bool = Fa
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 stream.flush()
         # DataLoader's forks of threaded processes say nothing, either.
+        drawn = random.getstate()
         with quiet(DeprecationWarning):
             pid = os.fork()
         if pid == 0:
+            # Python gives a fork a seed of its own.
+            random.setstate(drawn)
             _serve(theirs, begin, batches, prints)
         theirs.close()
         run = ForkedRun(pid, ours, within_s)

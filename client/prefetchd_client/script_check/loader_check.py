@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from prefetchd_client.loader.loader import PrefetchLoader
 from prefetchd_client.script_check.differences import Difference, difference
-from prefetchd_client.script_check.forked_run import ForkedRun, LostBatch, Run, forked_run
+from prefetchd_client.script_check.forked_run import Begin, ForkedRun, LostBatch, Run, forked_run
+
+OTHER_SEEDS = 4
+"""So many other seeds are tried where values differ: one that draws a flip of a coin may draw the same again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoaderCheck:
-    """Both runs. `is_random`: two runs of DataLoader that begin with the same state differ as well. `after_cuda`: the
-    script had begun to use CUDA, which a fork cannot go on with: batches were not pinned."""
+    """Both runs. `is_random`: two runs of DataLoader that begin with the same state differ as well. `is_drawn`: so does
+    one with another seed, where only values differ. `after_cuda`: the script had begun to use CUDA, which a fork cannot
+    go on with: batches were not pinned."""
 
     theirs: Run
     ours: Run
     unequal: Difference | None = None
     unequal_at: int = 0
     is_random: bool = False
+    is_drawn: bool = False
     after_cuda: bool = False
 
 
@@ -49,6 +56,13 @@ def check_loader(
         stack.callback(setattr, loader, "_iterator", None)
         return begin(in_the_fork())
 
+    def begin_reseeded(seed: int) -> Begin:
+        def begin_others(stack: contextlib.ExitStack) -> Iterator[Any]:
+            _reseed(loader, seed)
+            return begin_theirs(stack)
+
+        return begin_others
+
     def begin_ours(stack: contextlib.ExitStack) -> Iterator[Any]:
         return iter(stack.enter_context(PrefetchLoader.wrap(in_the_fork(), fresh=True)))
 
@@ -58,16 +72,40 @@ def check_loader(
         forked_run(begin_theirs, batches, within_s) as theirs,
         forked_run(begin_ours, batches, within_s, prints=True) as ours,
     ):
-        at, found, is_random = _compare(former, theirs, ours)
-        return LoaderCheck(theirs.run, ours.run, found, at, is_random, after_cuda)
+        at, found, is_random, one = _compare(former, theirs, ours)
+        is_drawn = False
+        if found is not None and found.is_of_values and not is_random:
+            # Only now: runs take time, and most loaders need none of these.
+            is_drawn = any(_is_another(at, one, begin_reseeded(seed), within_s) for seed in range(1, OTHER_SEEDS + 1))
+        return LoaderCheck(theirs.run, ours.run, found, at, is_random, is_drawn, after_cuda)
 
 
 _former_iterators: list[Any] = []
 
 
-def _compare(former: ForkedRun, theirs: ForkedRun, ours: ForkedRun) -> tuple[int, Difference | None, bool]:
-    """The first batch at which ours differs, in what, and whether DataLoader's two runs differ until there, too. One
-    batch of each run is here at a time."""
+def _reseed(loader: DataLoader[Any], seed: int) -> None:
+    """What samples draw with DataLoader is other from here on; the order of a generator of the loader's own is not."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    if loader.generator is not None:
+        # DataLoader draws the workers' seed from it, and a sampler that has the same one draws behind that.
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        loader.generator = torch.Generator().manual_seed(seed)
+
+
+def _is_another(at: int, one: Any, begin: Begin, within_s: float) -> bool:
+    """Has batch `at` of the run that begin() begins other values than `one`?"""
+    with forked_run(begin, at + 1, within_s) as run:
+        found = None
+        for _ in range(run.run.count):
+            found = difference(one, run.batch())
+        return run.run.count > at and found is not None and found.is_of_values
+
+
+def _compare(former: ForkedRun, theirs: ForkedRun, ours: ForkedRun) -> tuple[int, Difference | None, bool, Any]:
+    """The first batch at which ours differs, in what, whether DataLoader's two runs differ until there, too, and
+    DataLoader's batch there. One batch of each run is here at a time."""
     is_random = False
     for at in range(min(theirs.run.count, ours.run.count)):
         one, other = theirs.batch(), ours.batch()
@@ -76,7 +114,7 @@ def _compare(former: ForkedRun, theirs: ForkedRun, ours: ForkedRun) -> tuple[int
         lost = next((each for each in (one, other) if isinstance(each, LostBatch)), None)
         found = difference(one, other) if lost is None else Difference(f"batch cannot be compared: {lost.why}")
         if found is not None:
-            return at, found, is_random and found.is_of_values
+            return at, found, is_random and found.is_of_values, one
     if theirs.run.count != ours.run.count and not (theirs.run.error or ours.run.error):
-        return 0, Difference(f"the epoch has {ours.run.count} batches, with DataLoader {theirs.run.count}"), False
-    return 0, None, False
+        return 0, Difference(f"the epoch has {ours.run.count} batches, with DataLoader {theirs.run.count}"), False, None
+    return 0, None, False, None

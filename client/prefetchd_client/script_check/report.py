@@ -104,7 +104,9 @@ def _sameness(checked: LoaderCheck, *, is_shuffled: bool) -> tuple[list[str], bo
         return [text, RANDOM], False
     if is_shuffled:
         return [text, f"{OTHER_ORDER} ({WHY})"], False
-    return [text, f"{OTHER_DRAWS} ({WHY})"], True
+    if checked.is_drawn:
+        return [text, f"{OTHER_DRAWS} ({WHY})"], False
+    return [text], True
 
 
 def _of_ours(ours: Run) -> str:

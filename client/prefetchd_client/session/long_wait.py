@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 
@@ -12,16 +13,43 @@ NAME_AGAIN_S = 30.0
 DAEMON_NAMES_WITHIN_S = 3.0
 """The daemon says why, and every time again; what it has not said by so much later the client says, as well as it
 can."""
+ANSWERS_WITHIN_S = 2.0
+"""How much longer than its timeout a call of next() waits to be told why. A look at a worker takes up to 1 s."""
 
 
 class LongWait:
-    """From the call on."""
+    """From the call on. With a `timeout_s` other than 0 the call raises after so long; the daemon is then asked why,
+    and what it says is for the error."""
 
-    def __init__(self, stream: str, epoch: int, step: int) -> None:
+    def __init__(self, stream: str, epoch: int, step: int, timeout_s: float = 0.0) -> None:
         self._stream = stream
         self._position = (epoch, step)
         self._began_ns = time.monotonic_ns()
         self.name_at_s = NAME_AFTER_S + DAEMON_NAMES_WITHIN_S
+        self.over_at_s = timeout_s or math.inf
+        self.answered_by_s = math.inf
+        self.why = ""
+        """What the daemon says that the call has timed out for."""
+
+    def times_out(self) -> None:
+        """The daemon has been asked why."""
+        self.over_at_s = math.inf
+        self.answered_by_s = self.waited_s + ANSWERS_WITHIN_S
+
+    @property
+    def is_over(self) -> bool:
+        """The call raises, as soon as it is known why."""
+        return self.answered_by_s < math.inf
+
+    @property
+    def is_answered(self) -> bool:
+        """It has said why the call times out, or is not expected to any more."""
+        return bool(self.why) or self.waited_s >= self.answered_by_s
+
+    @property
+    def wake_at_s(self) -> float:
+        """When there is something to do if nothing comes."""
+        return min(self.name_at_s, self.over_at_s, self.answered_by_s)
 
     @property
     def waited_s(self) -> float:
@@ -37,7 +65,10 @@ class LongWait:
         self.name_at_s = self.waited_s + NAME_AGAIN_S
 
     def named(self, message: WaitNamed) -> None:
-        """Says what the daemon knows."""
+        """Says what the daemon knows; keeps it where the call times out."""
+        if self.is_over:
+            self.why = message.text
+            return
         self._say(message.text)
         self.name_at_s = self.waited_s + NAME_AGAIN_S + DAEMON_NAMES_WITHIN_S
 

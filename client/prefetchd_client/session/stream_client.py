@@ -69,7 +69,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
-    """The batch did not come within the loader's timeout. No TimeoutError: the user's own code may raise that."""
+    """The batch did not come within the loader's timeout, and why, as far as that is known. No TimeoutError: the user's
+    own code may raise that."""
 
 
 class StreamClient:
@@ -346,14 +347,14 @@ class StreamClient:
     def _wait_for(self, cursor: ClientCursor, timeout_s: float) -> int:
         """Until the cursor's next batch is offered; microseconds that it took."""
         self._tell_progress()
-        wait = self._wait = LongWait(self.name, cursor.epoch, cursor.step)
+        wait = self._wait = LongWait(self.name, cursor.epoch, cursor.step, timeout_s)
         try:
-            self._wait_until_offered(cursor, timeout_s, wait)
+            self._wait_until_offered(cursor, wait)
         finally:
             self._wait = None
         return wait.waited_us
 
-    def _wait_until_offered(self, cursor: ClientCursor, timeout_s: float, wait: LongWait) -> None:
+    def _wait_until_offered(self, cursor: ClientCursor, wait: LongWait) -> None:
         told = False
         while not cursor.is_offered:
             if cursor.steps is not None and cursor.step >= cursor.steps:
@@ -362,14 +363,17 @@ class StreamClient:
                 raise self._failure
             self._link.check()
             waited_s = wait.waited_s
-            if timeout_s and waited_s >= timeout_s:
-                raise WaitTimedOut
+            if waited_s >= wait.over_at_s:
+                wait.times_out()
+                self._link.send(Waiting(cursor.number, True))
+            if wait.is_answered or (wait.is_over and self._link.is_lost):
+                raise WaitTimedOut(wait.why or self._link.why_silent())
             if waited_s >= wait.name_at_s:
                 wait.name(self._link.why_silent())
             if not told and waited_s >= TELL_WAIT_AFTER_S:
                 told = True
                 self._link.send(Waiting(cursor.number))
-            wake_at_s = min(wait.name_at_s if told else TELL_WAIT_AFTER_S, timeout_s or wait.name_at_s)
+            wake_at_s = wait.wake_at_s if told else min(wait.wake_at_s, TELL_WAIT_AFTER_S)
             # The next daemon has not been told.
             told = told and not self._link.is_lost
             self._link.wait(wake_at_s - waited_s)

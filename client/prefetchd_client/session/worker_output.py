@@ -6,9 +6,15 @@ import sys
 
 from prefetchd.wire.messages import Output
 
+_told_topics: set[str] = set()
+
 
 def print_output(message: Output) -> None:
     """Each line under the name of who printed it."""
+    if message.topic in _told_topics:
+        return
+    if message.topic:
+        _told_topics.add(message.topic)
     who = f"worker {message.worker}" if message.worker else "zygote"
     for line in message.text.split("\n"):
         print(f"[prefetchd {who}] {line}", file=sys.stderr)

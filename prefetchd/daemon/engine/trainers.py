@@ -203,7 +203,10 @@ class Trainers:
             offering.give_back((session, message.cursor), message.step)
         elif isinstance(message, Waiting):
             offering.wait((session, message.cursor))
-            self._waits.begins(stream, (session, message.cursor), now_s)
+            if message.why:
+                self._waits.is_asked(stream, (session, message.cursor), now_s)
+            else:
+                self._waits.begins(stream, (session, message.cursor), now_s)
         elif isinstance(message, Assume):
             self._assume(stream, session, message)
         elif isinstance(message, ShardStart):

@@ -22,6 +22,7 @@ Key = tuple[int, int]
 
 RAISE_WORKERS = "num_workers= (and --workers of the daemon) lets others go on beside it"
 OWN_TIMEOUT = "timeout= makes an error of a batch that takes longer"
+RAISE_TIMEOUT = "Raise timeout=, or 0 to wait"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,13 @@ class Waits:
     def begins(self, stream: StreamState, key: Key, now_s: float) -> None:
         """A call of next() says that it waits."""
         self._waits[stream.number, key] = _Wait(now_s)
+
+    def is_asked(self, stream: StreamState, key: Key, now_s: float) -> None:
+        """A call of next() is about to raise, for it has waited for as long as it may: it is told why at once."""
+        cursor = stream.window.cursors.get(key)
+        if cursor is not None:
+            since_s = self.since_s(stream, key)
+            self._name(stream, key, cursor, 0.0 if since_s is None else now_s - since_s, now_s)
 
     def since_s(self, stream: StreamState, key: Key) -> float | None:
         """When the last call of next() for the cursor said that it waits; None when that is over, or there was none."""
@@ -117,7 +125,7 @@ class Waits:
         if batch is not None and batch.under_way:
             at_it = [worker for worker in stream.workers.values() if _has(worker, batch)]
             if at_it:
-                return _at_work(at_it)
+                return _at_work(at_it, stream)
         if stream.paused:
             return Cause("the stream is paused", f"`prefetchd resume {stream.name}` lets it go on")
         return (
@@ -176,29 +184,31 @@ class Waits:
             return None
         busy = [worker for worker in self._pool.workers.values() if worker.busy]
         text = "a sample on which workers have died is to be made while nothing else runs, and waits for other tasks"
-        return dataclasses.replace(_at_work(busy), text=text) if busy else Cause(text)
+        return dataclasses.replace(_at_work(busy, stream), text=text) if busy else Cause(text)
 
     def _all_busy(self, stream: StreamState) -> Cause | None:
         own = [worker for worker in stream.workers.values() if worker.busy]
         if own:
-            return _at_work(own)
+            return _at_work(own, stream)
         others = self._pool.busy_beside(stream)
         if not self._pool.limit or len(others) < self._pool.limit:
             return None
         by_stream = Counter(worker.stream.name for worker in others)
         names = ", ".join(f"{name!r} ({count})" for name, count in by_stream.most_common(4))
         text = f"{self._pool.limit} workers may be busy at once, and all are, with other streams: {names}"
-        return dataclasses.replace(_at_work(others), text=text, knob="--workers of the daemon raises their number")
+        knob = "--workers of the daemon raises their number"
+        return dataclasses.replace(_at_work(others, stream), text=text, knob=knob)
 
 
 def _has(worker: Worker, batch: Batch) -> bool:
     return any(piece.batch is batch for piece in worker.tasks.values())
 
 
-def _at_work(workers: Iterable[Worker]) -> Cause:
-    """The worker that has been at its task for longest."""
+def _at_work(workers: Iterable[Worker], waiting: StreamState) -> Cause:
+    """The worker that has been at its task for longest; `waiting` is whose trainer waits for it."""
     worker = min(workers, key=lambda each: each.head_since_s)
-    return Cause("", f"{OWN_TIMEOUT}; {RAISE_WORKERS}", worker.number, worker)
+    timeout = RAISE_TIMEOUT if waiting.spec.timeout_s else OWN_TIMEOUT
+    return Cause("", f"{timeout}; {RAISE_WORKERS}", worker.number, worker)
 
 
 def _no_room(stream: StreamState, batch: Batch | None) -> Cause | None:

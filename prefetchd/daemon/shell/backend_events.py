@@ -23,6 +23,7 @@ from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
 from prefetchd.wire.worker_status import Note
 
+EXECUTED = "executed workers"
 SCARCE = "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory"
 
 log = logging.getLogger("prefetchd")
@@ -57,7 +58,7 @@ class WorkerEvents:
         stream = self._engine.host_of(host)
         if note and stream is not None:
             log.warning("workers", extra={"fields": {"stream": stream.name, "note": note}})
-            self.printed.tell(stream.number, 0, f"prefetchd: {note}")
+            self.printed.tell(stream.number, 0, f"prefetchd: {note}", topic=EXECUTED)
         self._engine.host_ready(host)
 
     def host_not_started(self, host: int, reason: str) -> None:

@@ -21,8 +21,9 @@ class WorkerOutput:
         self._publishing = publishing
         self._rate = OutputRate()
 
-    def tell(self, stream: int, worker: int, text: str) -> None:
-        """Shows `text` to the stream's trainers; what is beyond the rate is counted. Never blocks."""
+    def tell(self, stream: int, worker: int, text: str, *, topic: str = "") -> None:
+        """Shows `text` to the stream's trainers, to each process once for each `topic`; what is beyond the rate counts.
+        Never blocks."""
         found = self._engine.streams.get(stream)
         if found is None or self._publishing.listener is None:
             return
@@ -30,7 +31,7 @@ class WorkerOutput:
         if not kept:
             return
         for number in found.consumers:
-            self._publishing.send_if_clear(number, Output(worker, kept, dropped))
+            self._publishing.send_if_clear(number, Output(worker, kept, dropped, topic))
 
     def forget(self, stream: int) -> None:
         """The stream is gone."""

@@ -39,7 +39,7 @@ def test_its_places_are_what_they_are():
     assert NOTE_BYTES == 64
     note = read_note(struct.pack("=6q", 7, LOADING, 3, 12_345_678_901, 2, 99) + bytes(16))
     assert note == Note(task=7, phase=LOADING, row=3, index=12_345_678_901, attempt=2, since_ns=99)
-    assert len(PHASES) == 8
+    assert len(PHASES) == 9
     assert PHASES[COLLATING] == "collating"
 
 

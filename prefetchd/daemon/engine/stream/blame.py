@@ -165,7 +165,8 @@ def overdue_error(
     """A task took longer than the loader's timeout; its worker was at these `frames`, the innermost first."""
     what = what_was_made(note, position)
     at = "".join(f"\n    {frame}" for frame in frames)
-    text = f"{what}: not done within timeout={timeout_s:g} seconds; its worker was killed"
+    text = f"DataLoader timed out after {timeout_s:g} seconds: {what}: not done within timeout={timeout_s:g} seconds; "
+    text += "its worker was killed"
     text += f", at:{at}\nRaise timeout=, or 0 to wait" if at else ". Raise timeout=, or 0 to wait"
     if may_be_a_lock:
         text += f"; {MAY_BE_A_LOCK}"

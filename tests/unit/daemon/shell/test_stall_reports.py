@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
 from prefetchd.daemon.shell.stall_reports import STACKS_LOGGED_CHARACTERS, TEXT_LIMIT_CHARACTERS, WaitNames
 from prefetchd.supervisor.backend import Look
 from prefetchd.wire.framing import encode
-from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING, NO_NOTE, STARTING, Note
+from prefetchd.wire.worker_status import COLLATING, IDLE, IMPORTING, LOADING, NO_NOTE, STARTING, Note
 
 STACKS = 'Current thread 0x1 (most recent call first):\n  File "/u/data.py", line 12 in fetch\n'
 
@@ -73,6 +73,7 @@ def test_a_worker_at_a_sample_is_told_with_its_stack(setting):
         ({"phase": LOADING}, "has been at dataset.__getitems__, epoch 0, step 9 for 5 s"),
         ({"phase": IDLE}, "is between two tasks, for 5 s"),
         ({"phase": STARTING}, "is starting, for 5 s"),
+        ({"phase": IMPORTING}, "has been importing for 5 s"),
     ],
 )
 def test_what_else_a_worker_may_be_at(setting, note, told):

@@ -59,7 +59,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.CloseCursor(cursor=8),
     m.Consumed(cursor=-1, step=70_000, released=(7, 2, 19, 8, 3, 1 << 40), waited_us=151),
     m.GiveBack(cursor=7, step=302),
-    m.Waiting(cursor=3),
+    m.Waiting(cursor=3, why=True),
     m.Goodbye(),
     m.RingOpened(segment_bytes=1 << 32),
     m.Published(
@@ -67,7 +67,7 @@ MESSAGES: tuple[m.Message, ...] = (
     ),
     m.BatchFailed(cursor=7, epoch=2, step=301, error=b"\x95\xa0"),
     m.StreamFailed(code="stream_failed", message="the program does not load", error=b"\x00\xff"),
-    m.Output(worker=2, text="Läuft…\n", dropped=12),
+    m.Output(worker=2, text="Läuft…\n", dropped=12, topic="executed workers"),
     m.Farewell(reason="asked to stop"),
     m.BadSamplesNamed(samples=((2, 300, 1, 4),), texts=("dätaset[12] is left out".encode(),), before=True),
     m.Recall(cursor=7, step=299),

@@ -1,0 +1,40 @@
+"""Imports while a worker begins are a phase of their own: what a module does is not what worker_init_fn does."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.wire.worker_status import IMPORTING, STARTING
+
+_bootstrap: Any = importlib._bootstrap
+
+
+@contextlib.contextmanager
+def imports_noted(note: NoteWriter) -> Iterator[None]:
+    """Within, `note` says IMPORTING while a module that is not there yet is imported, and STARTING otherwise. For one
+    thread."""
+    # Every way to import comes by here, and only for modules that are not in sys.modules.
+    find_and_load = _bootstrap._find_and_load
+    depth = 0
+
+    def noted(*arguments: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        if depth == 1:
+            note.phase(IMPORTING)
+        try:
+            return find_and_load(*arguments)
+        finally:
+            depth -= 1
+            if depth == 0:
+                note.phase(STARTING)
+
+    _bootstrap._find_and_load = noted
+    try:
+        yield
+    finally:
+        _bootstrap._find_and_load = find_and_load
