@@ -75,8 +75,9 @@ class BackendEvents(Protocol):
     def looked(self, stream: int, worker: int, look: Look) -> None:
         """The answer to look_at."""
 
-    def output(self, stream: int, worker: int, text: str) -> None:
-        """Whole lines that the user's code printed; worker 0 is a zygote."""
+    def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
+        """Whole lines that the user's code printed, and how many more were too many to be read; worker 0 is a
+        zygote."""
 
 
 class Backend(Protocol):

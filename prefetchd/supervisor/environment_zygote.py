@@ -14,6 +14,7 @@ from prefetchd.processes.environment import variables_at_start
 from prefetchd.processes.process_exit import UNEXPLAINED, ending
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Watcher
+from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.messages import Message
 from prefetchd.wire.program_layout import Environment
@@ -30,7 +31,7 @@ class EnvironmentZygote:
         environment: Environment,
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
+        on_output: OnOutput,
         *,
         nice: int,
     ) -> None:

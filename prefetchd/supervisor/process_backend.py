@@ -18,6 +18,7 @@ from prefetchd.processes.environment import digest_at_start, read_environment
 from prefetchd.processes.process_exit import ORPHANED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import BackendEvents, Look, Watcher
+from prefetchd.supervisor.child_output import OnOutput, silent
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.environment_zygote import EnvironmentZygote
 from prefetchd.supervisor.probe_process import look
@@ -117,7 +118,7 @@ class ProcessBackend:
         spare.tell(
             lambda message, fds: self._host_says(host, message, fds),
             lambda how: self._host_ended(host, how),
-            lambda text: self._host_printed(host, text),
+            lambda lines, left_out: self._host_printed(host, lines, left_out),
         )
         spare.send(UseNote(), (started.note.fd,))
 
@@ -234,7 +235,7 @@ class ProcessBackend:
             environment,
             lambda message, fds: self._environment_says(digest, message, fds),
             lambda _: self._environment_ended(digest),
-            lambda text: self._zygote_printed(digest, text),
+            lambda lines, left_out: self._zygote_printed(digest, lines, left_out),
             nice=self._nice,
         )
         return zygote
@@ -252,7 +253,7 @@ class ProcessBackend:
                 fds,
                 lambda message, fds: self._host_says(host, message, fds),
                 lambda how: self._host_ended(host, how),
-                lambda text: self._host_printed(host, text),
+                lambda lines, left_out: self._host_printed(host, lines, left_out),
             )
             return
         close_all(fds)
@@ -282,10 +283,10 @@ class ProcessBackend:
                 found.note.close()
                 self._events.host_died(host, how)
 
-    def _zygote_printed(self, digest: bytes, text: str) -> None:
+    def _zygote_printed(self, digest: bytes, lines: list[str], left_out: int) -> None:
         zygote = self._zygotes.get(digest)
         for host in sorted(zygote.hosts)[:1] if zygote is not None else ():
-            self._host_printed(host, text)
+            self._host_printed(host, lines, left_out)
 
     # --- hosts ---
 
@@ -296,14 +297,14 @@ class ProcessBackend:
             fds,
             lambda message, fds: self._host_says(host, message, fds),
             lambda how: self._host_ended(host, how),
-            lambda text: self._host_printed(host, text),
+            lambda lines, left_out: self._host_printed(host, lines, left_out),
             nice=self._nice,
         )
 
-    def _host_printed(self, host: int, text: str) -> None:
+    def _host_printed(self, host: int, lines: list[str], left_out: int) -> None:
         found = self._hosts.get(host)
         if found is not None:
-            self._events.output(found.stream, 0, text)
+            self._events.output(found.stream, 0, lines, left_out)
 
     def _host_says(self, host: int, message: Message, fds: list[int]) -> None:
         found = self._hosts.get(host)
@@ -335,12 +336,12 @@ class ProcessBackend:
         self._bury(self._spares.pop(host, None))
         try:
             spare = foreign_child(
-                self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, lambda _: None, nice=self._nice
+                self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, silent, nice=self._nice
             )
         except ProtocolError:
             # It, or its host, has died meanwhile.
             return
-        spare.tell(lambda _, fds: close_all(fds), lambda _: self._spare_ended(host, spare), lambda _: None)
+        spare.tell(lambda _, fds: close_all(fds), lambda _: self._spare_ended(host, spare), silent)
         self._spares[host] = spare
         self._events.spare_ready(host)
 
@@ -376,7 +377,7 @@ class ProcessBackend:
         fds: list[int],
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
+        on_output: OnOutput,
     ) -> ChildProcess:
         pidfd, sock, output = fds
         peer = socket.socket(fileno=sock)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import BackendEvents
+from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
 from prefetchd.wire.worker_status import NO_NOTE, Note
 
-Adopt = Callable[
-    [int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], Callable[[str], None]], ChildProcess
-]
+Adopt = Callable[[int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], OnOutput], ChildProcess]
 """Makes a ChildProcess of a pid and descriptors; the rest is whom it tells."""
 
 
@@ -56,7 +55,7 @@ class ProcessWorkers:
             fds,
             lambda message, fds: self._says(stream, worker, message, fds),
             lambda how: self._ended(worker, how),
-            lambda text: self._events.output(stream, worker, text),
+            lambda lines, left_out: self._events.output(stream, worker, lines, left_out),
         )
         if worker in self._stopping:
             self.stop(worker, kill=self._stopping.pop(worker))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Watcher
+from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
@@ -38,7 +39,7 @@ def foreign_child(
     fds: list[int],
     on_message: OnMessage,
     on_end: Callable[[str], None],
-    on_output: Callable[[str], None],
+    on_output: OnOutput,
     *,
     nice: int,
 ) -> ChildProcess:

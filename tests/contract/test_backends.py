@@ -55,7 +55,7 @@ def test_worker_init_fn_runs_once_in_each_worker_before_it_is_ready(stage):
     with stage.stream(Numbers(64), worker_init_fn=programs.init_speaks) as stream:
         workers = stream.start_workers(2)
         for place, worker in enumerate(workers):
-            assert stage.event("output", stream.number, worker)[3] == f"worker_init_fn of {place}"
+            assert stage.event("output", stream.number, worker)[3:] == ([f"worker_init_fn of {place}"], 0)
         stream.measure(workers[0])
         stream.make_ring(workers)
         for place, worker in enumerate(workers):
@@ -63,7 +63,9 @@ def test_worker_init_fn_runs_once_in_each_worker_before_it_is_ready(stage):
             stream.answer(worker, task)
             stage.call("stop_worker", worker, kill=False)
             stage.event("worker_died", worker)
-            said = [each[3] for each in stage.told.events if each[:3] == ("output", stream.number, worker)]
+            said = [
+                line for each in stage.told.events if each[:3] == ("output", stream.number, worker) for line in each[3]
+            ]
             assert said == [f"worker_init_fn of {place}"], "not again for a task"
 
 
@@ -150,7 +152,7 @@ def test_what_a_worker_prints_is_told_in_whole_lines(stage):
 
         def lines() -> list[str]:
             told = [each[3] for each in stage.told.events if each[:3] == ("output", stream.number, worker)]
-            return "\n".join(told).split("\n")
+            return [line for each in told for line in each]
 
         stage.until(lambda: len(lines()) >= 2)
         assert sorted(lines()) == ["sample 16", "to stderr"]

@@ -124,14 +124,13 @@ class WorkerEvents:
         self.wait_names.looked(stream, worker, look)
         self._engine.worker_looked_at(worker, gist(look.stacks), sleeps=look.sleeps)
 
-    def output(self, stream: int, worker: int, text: str) -> None:
-        for line in text.split("\n"):
-            log.info("output", extra={"fields": {"stream": self._name(stream), "worker": worker, "line": line}})
-        self.printed.tell(stream, worker, text)
+    def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
+        self.printed.printed(stream, worker, lines, left_out)
 
     def tick(self, now_s: float) -> None:
         """What is to be looked after now and then."""
         self.backend.retire_idle(now_s)
+        self.printed.tick(now_s)
         if self._oom_kills.look(now_s):
             # Perhaps a trainer: then its fork has its memory.
             self._engine.memory_is_short()
