@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from prefetchd.processes.process_exit import UNEXPLAINED
+from prefetchd.processes.process_exit import REFUSED, UNEXPLAINED
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
@@ -18,13 +18,15 @@ from prefetchd.wire.messages import Message
 
 REASON_DEADLINE_S = 0.2
 MESSAGES_A_TURN = 64
+FORSAKEN = "forsaken"
 LAST_MESSAGES = 1024
 """Messages that are read at a child's death: its socket holds no more, unless a process that it has left still
 sends."""
 
 
 class ChildProcess:
-    """Watched from here until close()."""
+    """Watched from here until close(). It is killed when it says what it must not: when a packet is no message, or came
+    without its descriptors, or `on_message` raises ProtocolError."""
 
     def __init__(
         self,
@@ -89,8 +91,9 @@ class ChildProcess:
         self._on_message, self._on_end, self._output.told = on_message, on_end, on_output
 
     def ended_as(self, how: str) -> None:
-        """Its zygote has reaped it."""
-        self.how = how
+        """Its zygote has reaped it. Why it was killed for what it said is known already."""
+        if not self.how.startswith(REFUSED):
+            self.how = how
         if self._awaits_reason:
             self._reason_is_due()
 
@@ -98,7 +101,7 @@ class ChildProcess:
         """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
         self._on_message = lambda _, fds: close_all(fds)
         self._output.told = silent
-        self.how = "forsaken"
+        self.how = FORSAKEN
 
         def bury(_: str) -> None:
             self.close()
@@ -134,13 +137,31 @@ class ChildProcess:
             except ConnectionResetError:
                 # It died with messages unread. That is told once, before what it said last.
                 continue
-            except (OSError, ProtocolError):
+            except ProtocolError as error:
+                self._refuse(error)
+                return
+            except OSError:
                 message, fds = None, []
             if message is None:
-                self._reading = False
-                self._watcher.unwatch(self.sock.fileno())
+                self._stop_reading()
                 return
-            self._on_message(message, fds)
+            try:
+                self._on_message(message, fds)
+            except ProtocolError as error:
+                self._refuse(error)
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """It is not to be believed any more: whoever started it starts another."""
+        if self._open:
+            self._stop_reading()
+            if self.how != FORSAKEN:
+                self.how = f"{REFUSED} for what it said: {error}"
+            self.kill()
+
+    def _stop_reading(self) -> None:
+        if self._open and self._reading:
+            self._reading = False
+            self._watcher.unwatch(self.sock.fileno())
 
     def _ended(self) -> None:
         # What it said and printed before it died comes first.

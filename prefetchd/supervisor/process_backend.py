@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import time
-from collections.abc import Callable
+from functools import partial
 
 from prefetchd.processes.attempts import why
 from prefetchd.processes.environment import digest_at_start, read_environment
-from prefetchd.processes.process_exit import ORPHANED
+from prefetchd.processes.process_exit import ORPHANED, REFUSED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import BackendEvents, Look, Watcher
-from prefetchd.supervisor.child_output import OnOutput, silent
+from prefetchd.supervisor.child_output import silent
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.environment_zygote import EnvironmentZygote
 from prefetchd.supervisor.probe_process import look
-from prefetchd.supervisor.process_workers import ProcessWorkers
-from prefetchd.supervisor.stream_host import StreamHost, foreign_child
+from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS, ProcessWorkers, failure
+from prefetchd.supervisor.stream_host import StreamHost, foreign_child, handed_child
+from prefetchd.wire.cache_directory import is_fingerprint
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
@@ -49,6 +49,9 @@ from prefetchd.wire.worker_status import Note
 
 SCARCITIES = frozenset([errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
 """Why no process can be had now, though it may be later."""
+HOW_LIMIT_CHARACTERS = 100
+"""Of how a child has ended, as its zygote tells, which has run the user's code."""
+
 KEEP_ENVIRONMENT_S = 600.0
 CLOSE_DEADLINE_S = 5.0
 
@@ -62,7 +65,7 @@ class ProcessBackend:
         self._nice = nice
         self._zygotes: dict[bytes, EnvironmentZygote] = {}
         self._hosts: dict[int, StreamHost] = {}
-        self._workers = ProcessWorkers(events, self._adopt, self._worker_ended)
+        self._workers = ProcessWorkers(events, partial(handed_child, watcher), self._worker_ended)
         self._dying: set[ChildProcess] = set()
         # What hosts have in reserve, by the host: it outlives that.
         self._spares: dict[int, ChildProcess] = {}
@@ -244,11 +247,15 @@ class ProcessBackend:
         if isinstance(message, Spawned):
             host = message.child
             found = self._hosts.get(host)
-            if found is None or len(fds) != 3:
+            if found is None:
                 # The stream was dropped meanwhile: closing its socket ends the new zygote.
                 close_all(fds)
                 return
-            found.child = self._adopt(
+            if found.environment != digest or found.child is not None:
+                close_all(fds)
+                raise ProtocolError(f"a zygote has forked host {host}, which it was not asked for")
+            found.child = handed_child(
+                self._watcher,
                 message.pid,
                 fds,
                 lambda message, fds: self._host_says(host, message, fds),
@@ -259,10 +266,12 @@ class ProcessBackend:
         close_all(fds)
         if isinstance(message, ChildEnded):
             found = self._hosts.get(message.child)
-            if found is not None and found.child is not None:
-                found.child.ended_as(message.how)
-        elif isinstance(message, NotSpawned) and message.child in self._hosts:
-            self._host_not_started(message.child, message.reason)
+            if found is not None and found.environment == digest and found.child is not None:
+                found.child.ended_as(message.how[:HOW_LIMIT_CHARACTERS])
+        elif isinstance(message, NotSpawned):
+            found = self._hosts.get(message.child)
+            if found is not None and found.environment == digest and found.child is None:
+                self._host_not_started(message.child, message.reason[:MESSAGE_LIMIT_CHARACTERS])
 
     def _host_not_started(self, host: int, reason: str) -> None:
         found = self._hosts.pop(host)
@@ -275,6 +284,8 @@ class ProcessBackend:
         if zygote is None:
             return
         how = zygote.reap()
+        if zygote.child.how.startswith(REFUSED):
+            how = zygote.child.how
         zygote.child.close()
         for host in list(zygote.hosts):
             found = self._hosts.get(host)
@@ -309,7 +320,10 @@ class ProcessBackend:
     def _host_says(self, host: int, message: Message, fds: list[int]) -> None:
         found = self._hosts.get(host)
         is_forked = found is not None and found.environment is None
-        if isinstance(message, Spawned) and message.child in self._workers and len(fds) == 3:
+        if isinstance(message, Spawned) and message.child in self._workers:
+            if not self._workers.is_expected(message.child, host):
+                close_all(fds)
+                raise ProtocolError(f"a zygote has forked worker {message.child}, which it was not asked for")
             self._workers.came(message.child, message.pid, fds)
             return
         if is_forked and isinstance(message, Program) and len(fds) == 1:
@@ -320,16 +334,20 @@ class ProcessBackend:
             return
         close_all(fds)
         if isinstance(message, Ready):
-            self._events.host_ready(host, message.note)
+            self._events.host_ready(host, message.note[:MESSAGE_LIMIT_CHARACTERS])
         elif isinstance(message, LoadFailed) and found is not None:
-            self._events.load_failed(found.stream, message.message, message.error)
-        elif isinstance(message, ChildEnded):
-            self._workers.reaped(message.child, message.how)
-        elif isinstance(message, NotSpawned):
-            self._workers.not_started(message.child, message.reason)
+            self._events.load_failed(found.stream, *failure(message))
+        elif isinstance(message, ChildEnded) and self._workers.is_of(message.child, host):
+            self._workers.reaped(message.child, message.how[:HOW_LIMIT_CHARACTERS])
+        elif isinstance(message, NotSpawned) and self._workers.is_of(message.child, host):
+            self._workers.not_started(message.child, message.reason[:MESSAGE_LIMIT_CHARACTERS])
         elif is_forked and isinstance(message, Identified):
+            if message.fingerprint and not is_fingerprint(message.fingerprint):
+                raise ProtocolError("a fingerprint that is none")
             self._events.host_identified(host, message.fingerprint)
-        elif is_forked and isinstance(message, (Unpicklable, TooLarge)):
+        elif is_forked and isinstance(message, Unpicklable):
+            self._events.program_refused(host, Unpicklable(message.reason[:MESSAGE_LIMIT_CHARACTERS]))
+        elif is_forked and isinstance(message, TooLarge):
             self._events.program_refused(host, message)
 
     def _spare_came(self, host: int, pid: int, fds: list[int]) -> None:
@@ -370,18 +388,6 @@ class ProcessBackend:
         found = self._hosts.get(host)
         if found is not None:
             found.workers.discard(worker)
-
-    def _adopt(
-        self,
-        pid: int,
-        fds: list[int],
-        on_message: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
-        on_output: OnOutput,
-    ) -> ChildProcess:
-        pidfd, sock, output = fds
-        peer = socket.socket(fileno=sock)
-        return ChildProcess(self._watcher, peer, pid, pidfd, output, on_message, on_end, on_output)
 
     # --- endings ---
 

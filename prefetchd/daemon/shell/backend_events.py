@@ -20,7 +20,19 @@ from prefetchd.supervisor.backend import Look
 from prefetchd.supervisor.oom_kills import OomKills
 from prefetchd.supervisor.process_backend import ProcessBackend
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
+from prefetchd.wire.messages import (
+    Filled,
+    FillFailed,
+    Measured,
+    Message,
+    PlanFailed,
+    Program,
+    TooLarge,
+    Unpicklable,
+    check_rows,
+)
+from prefetchd.wire.remote_exception import decode_exception
+from prefetchd.wire.slot_layout import decode_row_layout
 from prefetchd.wire.worker_status import Note
 
 SCARCE = "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory"
@@ -109,12 +121,24 @@ class WorkerEvents:
 
     def worker_message(self, worker: int, message: Message) -> None:
         kill_point("daemon.answer.heard")
-        self._tracing.worker_tells(worker, message)
         try:
+            _check_opaque(message)
+            self._tracing.worker_tells(worker, message)
             self._engine.worker_message(worker, message, time.monotonic())
         except ProtocolError as error:
             log.error("worker", extra={"fields": {"worker": worker, "error": str(error)}})
-            self.backend.stop_worker(worker, kill=True)
+            raise
+        except Exception as error:
+            # A fault of ours: it costs the stream on which it came to light, and nobody else.
+            log.exception("worker", extra={"fields": {"worker": worker}})
+            self._fail_stream_of(worker, error)
+            raise ProtocolError(f"what the daemon cannot take: {error!r}") from error
+
+    def _fail_stream_of(self, worker: int, error: Exception) -> None:
+        stream = self._engine.stream_of_worker(worker)
+        if stream is not None:
+            text = f"the daemon cannot take what a worker said: {error!r}. That is a fault of prefetchd, not of yours"
+            self._engine.load_failed(stream.number, text, b"")
 
     def worker_died(self, worker: int, how: str, note: Note) -> None:
         kill_point("daemon.death.heard")
@@ -142,3 +166,13 @@ class WorkerEvents:
     def _name(self, stream: int) -> str:
         found = self._engine.streams.get(stream)
         return found.name if found is not None else str(stream)
+
+
+def _check_opaque(message: Message) -> None:
+    """Raises ProtocolError when what the engine only passes on is not what it should be."""
+    if isinstance(message, (FillFailed, PlanFailed)):
+        decode_exception(message.error)
+    elif isinstance(message, Measured) and message.layout:
+        decode_row_layout(message.layout)
+    elif isinstance(message, Filled):
+        check_rows("Filled.tasks", message.tasks, 4)

@@ -6,6 +6,7 @@ A session sends nothing before Hello. A packet that the protocol does not allow 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.acceptor import Acceptor
-from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.errors import InvariantError, PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
 from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused
 
@@ -25,6 +26,8 @@ MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
 REFUSAL_CHARACTERS = 4000
 HELLO_WITHIN_S = 60.0
+log = logging.getLogger("prefetchd")
+
 _UCRED = struct.Struct("iII")
 _SO_PEERPIDFD = 77
 
@@ -234,6 +237,10 @@ class Session:
                 self._handle(message, fds)
             except PrefetchdError as error:
                 self.refuse(error)
+            except Exception as error:
+                # A fault of ours: it costs the session on which it came to light, and nobody else.
+                log.exception("session", extra={"fields": {"session": self.number, "message": type(message).__name__}})
+                self.refuse(InvariantError(f"the daemon cannot take this {type(message).__name__}: {error!r}"))
 
     def refuse(self, error: PrefetchdError) -> None:
         """Tells the peer why and ends the session."""

@@ -1,0 +1,60 @@
+"""What a worker, planner or zygote says that none of them would say costs its own stream at most."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prefetchd_client import PrefetchLoader
+from prefetchd_client.errors import PrefetchdError
+
+from tests.scenario.datasets import Numbers
+from tests.scenario.fuzzed_trainer import FuzzedTrainer
+from tests.scenario.wild_children import WildSampler, WildVoice, WildWorkers, WildZygote
+
+MAKERS = {
+    "workers": lambda seed: {"dataset": WildWorkers(WildVoice(seed, 8)), "num_workers": 2},
+    "planners": lambda seed: {"dataset": Numbers(40), "sampler": WildSampler(WildVoice(seed, 8)), "num_workers": 1},
+    "zygotes": lambda seed: {"dataset": WildZygote(WildVoice(seed, 1)), "num_workers": 1},
+}
+ROUNDS = {"workers": 6, "planners": 6, "zygotes": 4}
+
+
+def take_what_comes(**options: object) -> int:
+    """Two epochs, errors or not; how many batches there were."""
+    batches = 0
+    try:
+        with PrefetchLoader(batch_size=4, buffer=6, **options) as loader:
+            for _ in range(2):
+                iterator = iter(loader)
+                for _ in range(20):
+                    try:
+                        next(iterator)
+                        batches += 1
+                    except StopIteration:
+                        break
+                    except PrefetchdError as error:
+                        if type(error).__name__ == "StreamFailedError":
+                            return batches
+    except PrefetchdError:
+        pass
+    return batches
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("who", MAKERS)
+def test_another_trainer_does_not_notice_wild_children(daemon, who, monkeypatch, capfd):
+    daemon.start()
+    with FuzzedTrainer() as trainer:
+        trainer.until_it_has_taken(20)
+        pid = daemon.pid
+        if who == "zygotes":
+            monkeypatch.setenv("PREFETCHD_START", "exec")
+        for seed in range(ROUNDS[who]):
+            take_what_comes(stream=f"wild {who} {seed}", **MAKERS[who](seed))
+            assert daemon.pid == pid, "the daemon died: " + daemon.command("logs").stdout
+        trainer.until_it_has_taken(trainer.taken + 20)
+        assert not trainer.wrong
+    told = [json.loads(line) for line in daemon.paths.log.read_text().splitlines()]
+    assert any("killed by the daemon" in str(each) or each["event"] == "worker" for each in told), "nothing was wild"
+    assert [each for each in told if "traceback" in each] == [], "a fault of the daemon's own"
