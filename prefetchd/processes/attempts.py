@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -62,5 +64,8 @@ class Attempts:
 
 
 def why(error: OSError) -> str:
-    """In words, why no process could be made."""
+    """In words, why no process could be made, and what to turn where descriptors ran out."""
+    if error.errno == errno.EMFILE:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"{os.strerror(error.errno)}: {soft} are allowed; raise `ulimit -n`, or LimitNOFILE= of the service"
     return os.strerror(error.errno) if error.errno else str(error)

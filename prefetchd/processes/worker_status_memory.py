@@ -82,6 +82,7 @@ class NoteFile:
     """The daemon's end: a memfd for one child process."""
 
     def __init__(self) -> None:
+        """Raises OSError."""
         self.fd = os.memfd_create("prefetchd-note", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, STACK_OFFSET)
         os.pwrite(self.fd, NOTE.pack(*dataclasses.astuple(NO_NOTE)), 0)

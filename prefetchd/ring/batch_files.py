@@ -99,9 +99,10 @@ class BatchFiles:
             return None
 
     def sizes(self) -> dict[Position, int]:
-        """All batches that are there, in order, by their bytes."""
+        """All batches that are there, in order, by their bytes. Raises OSError when nobody can tell: then none of them
+        is gone for that."""
         found: dict[Position, int] = {}
-        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+        with os.scandir(self.directory) as entries:
             for entry in entries:
                 position = position_of(entry.name)
                 if position is not None:

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 
+from prefetchd.processes.attempts import why
 from prefetchd.processes.process_exit import REFUSED, UNEXPLAINED
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
@@ -56,7 +57,12 @@ class ChildProcess:
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
-        enclosed, beside = (message, []) if fds else enclose(message)
+        try:
+            enclosed, beside = (message, []) if fds else enclose(message)
+        except OSError as error:
+            # There is no descriptor left, or no memory, for so long a message.
+            self._refuse(ProtocolError(f"what it is to be told cannot be sent: {why(error)}"))
+            return
         try:
             send(self.sock, enclosed, fds or beside)
         except BlockingIOError:
@@ -155,7 +161,7 @@ class ChildProcess:
         if self._open:
             self._stop_reading()
             if self.how != FORSAKEN:
-                self.how = f"{REFUSED} for what it said: {error}"
+                self.how = f"{REFUSED}: {error}"
             self.kill()
 
     def _stop_reading(self) -> None:

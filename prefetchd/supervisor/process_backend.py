@@ -80,24 +80,33 @@ class ProcessBackend:
                 self._start_zygote(digest, decoded).unused_since_s = time.monotonic()
 
     def start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
-        environment = read_environment(program_fd)
-        digest = digest_at_start(environment)
         try:
-            zygote = self._zygotes.get(digest) or self._start_zygote(digest, environment)
+            self._start_stream(stream, host, program_fd, spec)
         except OSError as error:
             if error.errno not in SCARCITIES:
                 raise
             reason = why(error)
             self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
-            return
+
+    def _start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
+        environment = read_environment(program_fd)
+        digest = digest_at_start(environment)
+        zygote = self._zygotes.get(digest) or self._start_zygote(digest, environment)
+        started = StreamHost(stream, digest)
+        self._hosts[host] = started
         zygote.hosts.add(host)
         zygote.unused_since_s = None
-        started = self._hosts[host] = StreamHost(stream, digest)
         message = SpawnStream(host, os.fstat(program_fd).st_size, encode_spec(spec))
         zygote.child.send(message, (program_fd, started.note.fd))
 
     def take_fork(self, host: int, pid: int, fds: list[int]) -> None:
-        taken = StreamHost()
+        try:
+            taken = StreamHost()
+        except OSError as error:
+            close_all(fds)
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
+            return
         try:
             taken.child = self._foreign(host, pid, fds)
         except ProtocolError:
@@ -113,7 +122,14 @@ class ProcessBackend:
 
     def start_spare(self, stream: int, host: int, former: int) -> None:
         spare = self._spares.pop(former, None)
-        started = self._hosts[host] = StreamHost(stream)
+        try:
+            started = self._hosts[host] = StreamHost(stream)
+        except OSError as error:
+            # As if it had died with the host: who has the program may be asked for it again.
+            self._bury(spare)
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
+            return
         if spare is None:
             self._watcher.call_later(0.0, lambda: self._host_ended(host, ORPHANED))
             return
@@ -136,8 +152,14 @@ class ProcessBackend:
         if found is None or found.child is None:
             self._watcher.call_later(0.0, lambda: self._workers.lost(worker, ORPHANED))
             return
+        try:
+            note = self._workers.new_note(worker)
+        except OSError as error:
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._workers.not_started(worker, reason))
+            return
         found.workers.add(worker)
-        found.child.send(SpawnWorker(worker, place, workers), (self._workers.new_note(worker).fd,))
+        found.child.send(SpawnWorker(worker, place, workers), (note.fd,))
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         self._workers.lend_ring(worker, ring_fd, layout)
@@ -233,7 +255,7 @@ class ProcessBackend:
     # --- zygotes ---
 
     def _start_zygote(self, digest: bytes, environment: Environment) -> EnvironmentZygote:
-        zygote = self._zygotes[digest] = EnvironmentZygote(
+        zygote = EnvironmentZygote(
             self._watcher,
             environment,
             lambda message, fds: self._environment_says(digest, message, fds),
@@ -241,6 +263,7 @@ class ProcessBackend:
             lambda lines, left_out: self._zygote_printed(digest, lines, left_out),
             nice=self._nice,
         )
+        self._zygotes[digest] = zygote
         return zygote
 
     def _environment_says(self, digest: bytes, message: Message, fds: list[int]) -> None:

@@ -8,6 +8,7 @@ import socket
 import stat
 from collections.abc import Callable, Collection
 
+from prefetchd.processes.attempts import why
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Watcher
@@ -86,7 +87,7 @@ def _checked(pid: int, fds: list[int], allowed: Collection[int]) -> tuple[int, i
                 raise ProtocolError(f"what came as the control socket of process {pid} is of another kind")
     except (OSError, ProtocolError) as error:
         close_all(fds)
-        raise error if isinstance(error, ProtocolError) else ProtocolError(f"a forked process: {error}") from None
+        raise error if isinstance(error, ProtocolError) else ProtocolError(f"a forked process: {why(error)}") from None
     return pidfd, control, output
 
 

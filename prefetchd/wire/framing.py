@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -123,13 +124,24 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
             fds += [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, whole, 4)]
     try:
         if flags & _TRUNCATED:
-            raise ProtocolError("a packet that was truncated")
+            raise ProtocolError(_why_truncated(flags, len(fds)))
         if not packet and fds:
             raise ProtocolError("an empty packet with descriptors")
         return (decode(packet) if packet else None), fds
     except ProtocolError:
         close_all(fds)
         raise
+
+
+def _why_truncated(flags: int, fds: int) -> str:
+    """Of descriptors fewer arrive than were sent when this process may have no more."""
+    if flags & socket.MSG_TRUNC or fds >= MAX_PACKET_FDS:
+        return "a packet that was truncated"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"a packet of which {fds} descriptors arrived, and more were sent: process {os.getpid()} may have {soft} open; "
+        "raise `ulimit -n`, or LimitNOFILE= of the service"
+    )
 
 
 def close_all(fds: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.plan.schedule import schedule_of
+from prefetchd.processes.attempts import why
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
 from prefetchd.ring.capacity import (
     Bounds,
@@ -64,7 +65,9 @@ class StreamResources:
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
             if not self._own_program(name, fd):
                 raise ProtocolError(f"the program segment {name!r} is being reclaimed")
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ProtocolError(f"the program segment {name!r} cannot be opened: {why(error)}") from None
+        except ValueError as error:
             raise ProtocolError(f"the program segment {name!r} cannot be opened: {error}") from None
         finally:
             os.close(fd)

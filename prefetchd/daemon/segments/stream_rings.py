@@ -14,6 +14,7 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.recovery import find_streams
 from prefetchd.daemon.segments.resources import SegmentNames, StreamResources
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes.attempts import why
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
 from prefetchd.ring.segment import RingSegment
@@ -193,6 +194,9 @@ class StreamRings:
         except PrefetchdError as error:
             self._engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
             return
+        except OSError as error:
+            self._engine.ring_failed(stream, NoSpaceError.code, f"no ring can be made: {why(error)}")
+            return
         header = ring.header
         self._engine.ring_created(
             stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns, resources.bounds
@@ -208,6 +212,9 @@ class StreamRings:
             resources.grow_ring(slots, self._budget_bytes())
         except NoSpaceError as error:
             self._engine.ring_short(stream, slots, ring.wanted_slots, str(error), error.short_bytes)
+            return
+        except OSError as error:
+            self._engine.ring_short(stream, slots, ring.wanted_slots, f"it cannot grow: {why(error)}", 0)
             return
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 

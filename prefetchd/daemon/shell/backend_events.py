@@ -15,6 +15,7 @@ from prefetchd.daemon.shell.stall_reports import WaitNames
 from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.plan.keys import HEAD
 from prefetchd.processes.stack_dumps import gist
 from prefetchd.supervisor.backend import Look
 from prefetchd.supervisor.oom_kills import OomKills
@@ -26,6 +27,7 @@ from prefetchd.wire.messages import (
     Measured,
     Message,
     PlanFailed,
+    Planned,
     Program,
     TooLarge,
     Unpicklable,
@@ -174,5 +176,8 @@ def _check_opaque(message: Message) -> None:
         decode_exception(message.error)
     elif isinstance(message, Measured) and message.layout:
         decode_row_layout(message.layout)
+    elif isinstance(message, Planned):
+        if any(len(each) < HEAD.size for each in message.keys):
+            raise ProtocolError("a planner tells of keys that are cut short")
     elif isinstance(message, Filled):
         check_rows("Filled.tasks", message.tasks, 4)

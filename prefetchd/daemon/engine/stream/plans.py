@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 
 from prefetchd.daemon.engine.stream.batches import Contents
-from prefetchd.plan.keys import HEAD, digest
+from prefetchd.plan.keys import digest
 from prefetchd.ring.cursors import Cursor, EpochLengths
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
@@ -265,5 +265,3 @@ def _check(message: Begun | Planned | PlanFailed, asked: AskPlan) -> None:
             raise ProtocolError(f"a planner that was asked for {asked.steps} steps tells of {len(message.keys)}")
         if not all(0 <= each < POSITION_LIMIT for each in message.samples):
             raise ProtocolError("a planner tells of a batch of less than no samples")
-        if any(len(each) < HEAD.size for each in message.keys):
-            raise ProtocolError("a planner tells of keys that are cut short")
