@@ -144,6 +144,11 @@ class Service:
         busy, of = sum(each.busy for each in pool.workers.values()), pool.limit or len(pool.workers)
         return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {of} workers busy"
 
+    @property
+    def child_pids(self) -> set[int]:
+        """Children of this process that somebody here reaps."""
+        return self._backend.own_pids | self.declared.pids
+
     def listen(self, listener: Listener) -> None:
         """Its sessions are the daemon's from now on."""
         self._publishing.listener = listener

@@ -9,13 +9,13 @@ import signal
 import socket
 from collections.abc import Callable
 
-from prefetchd.processes.attempts import why
 from prefetchd.processes.process_exit import REFUSED, UNEXPLAINED
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import Message
+from prefetchd.wire.os_errors import why
 
 REASON_DEADLINE_S = 0.2
 MESSAGES_A_TURN = 64

@@ -72,7 +72,13 @@ class EnvironmentZygote:
             pass_fds=[theirs.fileno(), self.note.fd],
             cwd="/",
             env=variables_at_start(environment),
+            # What the user's code sends to its process group reaches neither us nor other environments.
+            start_new_session=True,
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def reap(self) -> str:
         """It has ended, or is about to: waits for that a while, and says how it did."""

@@ -12,7 +12,7 @@ import os
 import time
 from functools import partial
 
-from prefetchd.processes.attempts import why
+from prefetchd.processes.descendants import end_session, end_tree
 from prefetchd.processes.environment import digest_at_start, read_environment
 from prefetchd.processes.process_exit import ORPHANED, REFUSED
 from prefetchd.processes.worker_status_memory import NoteFile
@@ -43,6 +43,7 @@ from prefetchd.wire.messages import (
     UseNote,
     WriteProgram,
 )
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.program_layout import Environment, decode_environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.wire.worker_status import Note
@@ -66,7 +67,7 @@ class ProcessBackend:
         self._zygotes: dict[bytes, EnvironmentZygote] = {}
         self._hosts: dict[int, StreamHost] = {}
         self._workers = ProcessWorkers(events, partial(handed_child, watcher), self._worker_ended)
-        self._dying: set[ChildProcess] = set()
+        self._dying: dict[ChildProcess, bool] = {}
         # What hosts have in reserve, by the host: it outlives that.
         self._spares: dict[int, ChildProcess] = {}
 
@@ -126,7 +127,7 @@ class ProcessBackend:
             started = self._hosts[host] = StreamHost(stream)
         except OSError as error:
             # As if it had died with the host: who has the program may be asked for it again.
-            self._bury(spare)
+            self._bury(spare, is_forked=True)
             reason = why(error)
             self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
             return
@@ -197,14 +198,14 @@ class ProcessBackend:
             look(self._watcher, child.pid, child.pidfd, note, tell)
 
     def drop_host(self, host: int) -> None:
-        self._bury(self._spares.pop(host, None))
+        self._bury(self._spares.pop(host, None), is_forked=True)
         dropped = self._hosts.pop(host, None)
         if dropped is None:
             # It is dead, and its workers' deaths are still to be told.
             return
         for worker in self._workers.of_host(host):
             self._bury(self._workers.forget(worker))
-        self._bury(dropped.child)
+        self._bury(dropped.child, is_forked=dropped.environment is None)
         dropped.note.close()
         self._leave_zygote(host, dropped)
 
@@ -223,6 +224,11 @@ class ProcessBackend:
                 zygote.unused_since_s = time.monotonic()
 
     @property
+    def own_pids(self) -> set[int]:
+        """Children of this process that are reaped here."""
+        return {zygote.pid for zygote in self._zygotes.values()}
+
+    @property
     def is_burying(self) -> bool:
         """True while processes live that were killed with their stream: their memory is not free yet."""
         return bool(self._dying)
@@ -238,15 +244,17 @@ class ProcessBackend:
         for host in list(self._hosts):
             self.drop_host(host)
         for host in list(self._spares):
-            self._bury(self._spares.pop(host))
+            self._bury(self._spares.pop(host), is_forked=True)
         for worker in self._workers:
             self._bury(self._workers.forget(worker))
         for zygote in self._zygotes.values():
             self._bury(zygote.child)
         deadline_s = time.monotonic() + CLOSE_DEADLINE_S
-        for child in list(self._dying):
+        for child, is_forked in list(self._dying.items()):
             child.is_dead(deadline_s - time.monotonic())
             child.close()
+            if is_forked:
+                end_session(child.pid)
         for zygote in self._zygotes.values():
             zygote.reap()
         self._zygotes.clear()
@@ -374,7 +382,7 @@ class ProcessBackend:
             self._events.program_refused(host, message)
 
     def _spare_came(self, host: int, pid: int, fds: list[int]) -> None:
-        self._bury(self._spares.pop(host, None))
+        self._bury(self._spares.pop(host, None), is_forked=True)
         try:
             spare = foreign_child(
                 self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, silent, nice=self._nice
@@ -397,6 +405,8 @@ class ProcessBackend:
             return
         if found.child is not None:
             found.child.close()
+            if found.environment is None:
+                end_session(found.child.pid)
         found.note.close()
         self._leave_zygote(host, found)
         for worker in list(found.workers):
@@ -414,8 +424,18 @@ class ProcessBackend:
 
     # --- endings ---
 
-    def _bury(self, child: ChildProcess | None) -> None:
-        if child is not None:
-            child.kill()
-            self._dying.add(child)
-            child.forsake(lambda: self._dying.discard(child))
+    def _bury(self, child: ChildProcess | None, *, is_forked: bool = False) -> None:
+        """Kills it; with a zygote that is a trainer's fork ends its session: what that leaves is not given to us."""
+        if child is None:
+            return
+
+        def is_dead() -> None:
+            self._dying.pop(child, None)
+            if is_forked:
+                end_session(child.pid)
+
+        if is_forked:
+            end_tree(child.pid)
+        child.kill()
+        self._dying[child] = is_forked
+        child.forsake(is_dead)

@@ -8,7 +8,6 @@ import socket
 import stat
 from collections.abc import Callable, Collection
 
-from prefetchd.processes.attempts import why
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Watcher
@@ -17,6 +16,7 @@ from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import Message
+from prefetchd.wire.os_errors import why
 
 DEAD = -1
 """What a pidfd tells of a process that has been reaped."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import resource
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ import msgpack
 
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import MESSAGE_TYPES, Enclosed, Message
+from prefetchd.wire.os_errors import few_descriptors
 
 MAX_PACKET_BYTES = 64 * 1024
 MAX_PACKET_FDS = 4
@@ -137,11 +137,7 @@ def _why_truncated(flags: int, fds: int) -> str:
     """Of descriptors fewer arrive than were sent when this process may have no more."""
     if flags & socket.MSG_TRUNC or fds >= MAX_PACKET_FDS:
         return "a packet that was truncated"
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"a packet of which {fds} descriptors arrived, and more were sent: process {os.getpid()} may have {soft} open; "
-        "raise `ulimit -n`, or LimitNOFILE= of the service"
-    )
+    return f"a packet of which {fds} descriptors arrived, and more were sent: {few_descriptors()}"
 
 
 def close_all(fds: Sequence[int]) -> None:

@@ -82,6 +82,8 @@ class DeclaringProcess:
                 pass_fds=[theirs.fileno()],
                 cwd=stream.cwd or directory or "/",
                 env=_variables(stream),
+                # What the user's code sends to its process group does not reach us.
+                start_new_session=True,
             )
             undoing.callback(self._reap)
             undoing.callback(self._process.kill)
@@ -89,6 +91,10 @@ class DeclaringProcess:
             pidfd = os.pidfd_open(pid)
             undoing.pop_all()
         self._child = ChildProcess(watcher, ours, pid, pidfd, output, self._said, self._ended, events.printed)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def close(self) -> None:
         """Ends it, whatever it is at, and does not wait for that. Idempotent."""

@@ -77,6 +77,11 @@ class DeclaredStream:
         """The engine's stream, while it is one."""
         return self._engine.stream_of(self.session)
 
+    @property
+    def pid(self) -> int:
+        """The process that looks at the dataset, or did; 0: there was none."""
+        return self._process.pid if self._process is not None else 0
+
     def why_unsettled(self) -> str:
         """For who waits for it."""
         for_s = time.monotonic() - self._begun_s

@@ -11,10 +11,10 @@ from prefetchd.daemon.engine.stream.adoption import FoundRing
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.segments.stream_rings import StreamRings
-from prefetchd.processes.attempts import why
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position, StreamSpec

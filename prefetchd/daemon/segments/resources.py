@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.plan.schedule import schedule_of
-from prefetchd.processes.attempts import why
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
 from prefetchd.ring.capacity import (
     Bounds,
@@ -36,6 +35,7 @@ from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -186,7 +186,7 @@ class StreamResources:
                 free += file_bytes(directory)
                 spec = _with_files(spec, slot_bytes)
         except OSError as error:
-            raise NoSpaceError(f"{directory}: {error.strerror}. Is the RAM disk mounted?") from None
+            raise NoSpaceError(f"{directory}: {why(error)}. Is the RAM disk mounted?") from None
         room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
         steps = _epoch_steps(spec)
         slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)

@@ -14,12 +14,12 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.recovery import find_streams
 from prefetchd.daemon.segments.resources import SegmentNames, StreamResources
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.attempts import why
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError
 from prefetchd.wire.messages import Program, Published
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DEPARTED
 

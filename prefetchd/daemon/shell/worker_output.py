@@ -81,7 +81,10 @@ class WorkerOutput:
         found = self._engine.streams.get(stream)
         # A list: a session that cannot be sent to ends, and takes its consumer with it.
         for number in list(found.consumers) if found is not None else ():
-            self._publishing.send_if_clear(number, message)
+            session = self._publishing.sessions.get(number)
+            # A trainer that is about to be welcomed to a stream of others' reads nothing else before.
+            if session is not None and session.is_welcomed:
+                self._publishing.send_if_clear(number, message)
 
 
 class OutputRate:

@@ -20,7 +20,7 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.acceptor import Acceptor
 from prefetchd.wire.errors import InvariantError, PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
-from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused
+from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused, Welcome
 
 MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
@@ -70,6 +70,8 @@ class Session:
         self.role = ""
         self.opened_s = time.monotonic()
         self.peer_is_dead = False
+        self.is_welcomed = False
+        """True once Welcome was sent."""
         self._sock = sock
         self._pidfd = pidfd
         self._loop = loop
@@ -104,6 +106,7 @@ class Session:
         """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
         if not self._open or self._closing or self._has_left:
             return
+        self.is_welcomed = self.is_welcomed or isinstance(message, Welcome)
         if isinstance(message, Refused):
             message = Refused(message.code, message.message[:REFUSAL_CHARACTERS])
         try:
