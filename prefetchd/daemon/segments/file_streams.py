@@ -110,7 +110,7 @@ class FileStreams:
             return
         self._looked_s = now_s
         for directory, files in self._rings.files.items():
-            fault = files.fault()
+            fault = files.fault() or _in_the_way(files)
             if fault and fault != self.faults.get(directory):
                 log.error("batches cannot be stored", extra={"fields": {"why": fault}})
             self.faults[directory] = fault
@@ -144,6 +144,13 @@ class FileStreams:
         """Files stay for the next daemon, and for whoever reads them."""
         for directory in list(self._rings.files):
             self.give_up(directory, remove=False)
+
+
+def _in_the_way(files: BatchFiles) -> str:
+    try:
+        return files.in_the_way()
+    except OSError as error:
+        return f"{files.directory}: {why(error)}"
 
 
 def _told(error: bytes) -> str:
