@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -25,6 +26,8 @@ from prefetchd.wire.segment_layout import DEPARTED
 
 BURIED_WITHIN_S = 2.0
 BURIED_LOOK_AGAIN_S = 0.005
+
+log = logging.getLogger("prefetchd")
 
 
 class StreamRings:
@@ -135,7 +138,12 @@ class StreamRings:
         """Goes on with the streams of a daemon that died on the same socket; their rings are in shared memory, or on
         `ram_disks`."""
         for resources in find_streams(self._paths, self._generation, ram_disks, self._memory_bytes):
-            stream = self._engine.adopt(resources.spec, resources.found(), time.monotonic())
+            try:
+                stream = self._engine.adopt(resources.spec, resources.found(), time.monotonic())
+            except Exception:  # what it says must not keep the daemon from starting
+                log.exception("ring not adopted", extra={"fields": {"stream": resources.spec.name}})
+                resources.close()
+                continue
             ring = resources.ring
             if stream is None or ring is None:
                 resources.close()
