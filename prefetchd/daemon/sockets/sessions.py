@@ -128,13 +128,10 @@ class Session:
             return
         self._flush()
 
-    def end_if_dead(self) -> None:
-        """Ends the session now if its peer is dead, whatever of that the loop has yet to see."""
-        if self._open and self._pidfd >= 0:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if poll.poll(0):
-                self._peer_died()
+    def end_dead(self) -> None:
+        """Ends the session now: its peer is dead, whatever of that the loop has yet to see."""
+        if self._open:
+            self._peer_died()
 
     def _peer_died(self) -> None:
         self.peer_is_dead = True
@@ -303,9 +300,13 @@ class Listener:
         self._acceptor.close()
 
     def end_dead(self) -> None:
-        """Ends the sessions of all who are dead."""
-        for session in list(self.sessions.values()):
-            session.end_if_dead()
+        """Ends the sessions of all who are dead. One question about all: there may be thousands of them."""
+        poll = select.poll()
+        by_pidfd = {session.pidfd: session for session in self.sessions.values() if session.pidfd >= 0}
+        for pidfd in by_pidfd:
+            poll.register(pidfd, select.POLLIN)
+        for pidfd, _ in poll.poll(0):
+            by_pidfd[pidfd].end_dead()
 
     def end_silent(self, now_s: float) -> None:
         """Ends sessions that have not said Hello in time. To be called now and then: a timer for each would keep those
