@@ -210,6 +210,9 @@ class Service:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
+        # Before anything is read of them.
+        self._rings.drop_cut()
+        self._carrying_out.settle()
         self._rings.look_for_the_dead()
         self._leavers.look()
         self.engine.tick(now_s, self._linger_bytes())

@@ -88,7 +88,9 @@ class NoteFile:
         os.pwrite(self.fd, NOTE.pack(*dataclasses.astuple(NO_NOTE)), 0)
 
     def read(self) -> Note:
-        return read_note(os.pread(self.fd, NOTE_BYTES, 0))
+        """NO_NOTE when the worker has made it shorter."""
+        found = os.pread(self.fd, NOTE_BYTES, 0)
+        return read_note(found) if len(found) == NOTE_BYTES else NO_NOTE
 
     def close(self) -> None:
         """Idempotent."""

@@ -168,6 +168,11 @@ class RingSegment:
         self.header = header
 
     @property
+    def is_whole(self) -> bool:
+        """False when somebody has made the file shorter: nothing of it may be touched any more."""
+        return self.memory.is_whole
+
+    @property
     def spec(self) -> bytes:
         return bytes(self.memory.memory[SPEC_OFFSET : SPEC_OFFSET + self.header.spec_bytes])
 

@@ -201,6 +201,12 @@ class Engine:
             self._log("warning", "batch removed by somebody else", stream=stream.name, slot=slot)
             self._moved = True
 
+    def fail(self, number: int, why: str) -> None:
+        """The stream cannot go on, whatever it has; its trainers are told `why`."""
+        stream = self.streams.get(number)
+        if stream is not None and stream.failure is None:
+            self._fail_stream(stream, "stream_failed", why)
+
     def drop(self, number: int, why: str) -> None:
         """The stream is not wanted any more; its trainers are told `why`."""
         stream = self.streams.get(number)

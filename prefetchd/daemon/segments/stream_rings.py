@@ -56,14 +56,30 @@ class StreamRings:
         self._is_burying = is_burying
 
     def ring(self, stream: int) -> RingSegment | None:
+        """The stream's ring, to be read and written now; None when there is none, or somebody has cut it short."""
         resources = self.resources.get(stream)
-        return resources.ring if resources is not None else None
+        ring = resources.ring if resources is not None else None
+        return ring if ring is not None and ring.is_whole else None
+
+    def drop_cut(self) -> None:
+        """Streams end whose rings somebody has made shorter: what they had is gone, and to touch it would end us."""
+        for number, resources in list(self.resources.items()):
+            ring = resources.ring
+            if ring is not None and not ring.is_whole:
+                why = (
+                    f"somebody has made the ring {ring.directory}{ring.name} shorter than its "
+                    f"{ring.header.segment_bytes} bytes: its batches are gone. Make the loader again"
+                )
+                log.error("ring cut short", extra={"fields": {"stream": resources.spec.name, "why": why}})
+                self._engine.fail(number, why)
+                self._engine.drop(number, "")
 
     def marks_of(self, created_ns: int, consumer: int) -> tuple[int, ...]:
         """What the consumer record `consumer` of that ring says is held; empty when there is no such record."""
         for each in self.resources.values():
             ring = each.ring
-            if ring is not None and ring.header.created_ns == created_ns and 0 <= consumer < ring.header.consumers:
+            is_it = ring is not None and ring.header.created_ns == created_ns and ring.is_whole
+            if ring is not None and is_it and 0 <= consumer < ring.header.consumers:
                 return ring.marks(consumer)
         return ()
 
@@ -228,7 +244,7 @@ class StreamRings:
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
         """One step of reserving, then of prefaulting; True when nothing is left to do."""
-        if resources.ring is not ring:
+        if resources.ring is not ring or not ring.is_whole:
             return True
         if ring.is_reserved:
             return ring.prefault_step()
