@@ -6,9 +6,10 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import PrefetchdError
 
+from prefetchd.cli.snapshot import read_report
 from tests.scenario.datasets import Numbers
 from tests.scenario.scarcity import few_descriptors_left
-from tests.scenario.watching import stream_when
+from tests.scenario.watching import report_when, stream_when
 
 EPOCHS = 3
 
@@ -35,8 +36,10 @@ def test_whatever_cannot_be_opened_the_daemon_lives_and_with_more_descriptors_th
                 loader = PrefetchLoader(Numbers(24), batch_size=4, num_workers=2, stream=f"scarce {start} {left}")
             except PrefetchdError as error:
                 failed = error
-            for _ in range(EPOCHS):
-                assert len(list(before)) == 6, "who was there before goes on"
+            up_s = read_report(shared_daemon.paths).snapshot["daemon"]["up_s"]
+            report_when(shared_daemon, lambda it: it.snapshot["daemon"]["up_s"] > up_s + 1, "it comes round")
+        for _ in range(EPOCHS):
+            assert len(list(before)) == 6, "who was there before goes on"
         try:
             if failed is None:
                 for _ in range(EPOCHS):

@@ -5,40 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from prefetchd_client import PrefetchLoader
-from prefetchd_client.errors import PrefetchdError
 
-from tests.scenario.datasets import Numbers
 from tests.scenario.fuzzed_trainer import FuzzedTrainer
-from tests.scenario.wild_children import WildSampler, WildVoice, WildWorkers, WildZygote
+from tests.scenario.wild_children import WildVoice, WildZygote, take_what_comes, wild_planners, wild_workers
 
 MAKERS = {
-    "workers": lambda seed: {"dataset": WildWorkers(WildVoice(seed, 8)), "num_workers": 2},
-    "planners": lambda seed: {"dataset": Numbers(40), "sampler": WildSampler(WildVoice(seed, 8)), "num_workers": 1},
+    "workers": wild_workers,
+    "planners": wild_planners,
     "zygotes": lambda seed: {"dataset": WildZygote(WildVoice(seed, 1)), "num_workers": 1},
 }
 ROUNDS = {"workers": 6, "planners": 6, "zygotes": 4}
-
-
-def take_what_comes(**options: object) -> int:
-    """Two epochs, errors or not; how many batches there were."""
-    batches = 0
-    try:
-        with PrefetchLoader(batch_size=4, buffer=6, **options) as loader:
-            for _ in range(2):
-                iterator = iter(loader)
-                for _ in range(20):
-                    try:
-                        next(iterator)
-                        batches += 1
-                    except StopIteration:
-                        break
-                    except PrefetchdError as error:
-                        if type(error).__name__ == "StreamFailedError":
-                            return batches
-    except PrefetchdError:
-        pass
-    return batches
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
