@@ -1,9 +1,10 @@
 """Does anything that comes in on the socket hurt the daemon, or the trainer that it serves?
 
-    python -m benchmarks.fuzz [--messages N] [--seed S]
+    python -m benchmarks.fuzz [--messages N] [--seed S] [--children ROUNDS]
 
 A trainer in a process of its own compares every batch with the oracle, while a crowd of peers sends random, truncated,
-damaged and impossible messages. Exits 1 when the daemon died or grew, or a batch was wrong.
+damaged and impossible messages; then, for so many rounds, datasets and samplers whose workers and planners say to the
+daemon what none would. Exits 1 when the daemon died or grew, a batch was wrong, or the daemon's log has a traceback.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from prefetchd_client.demo.machine import describe_machine
 
 from benchmarks.harness import own_daemon
 from prefetchd.cli.snapshot import read_report
-from prefetchd.wire.runtime_paths import runtime_paths
+from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 from tests.scenario.fuzzed_trainer import FuzzedTrainer
 from tests.scenario.fuzzing import Fuzz
+from tests.scenario.wild_children import take_what_comes, wild_planners, wild_workers
 
 BATCHES_OF_MESSAGES = 20
 GROWTH_MB = 16.0
@@ -30,11 +32,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--children", type=int, default=20)
     arguments = parser.parse_args()
     print(describe_machine())
     with own_daemon(workers=2):
         try:
-            return 0 if run(arguments.messages, arguments.seed) else 1
+            held = run(arguments.messages, arguments.seed)
+            return 0 if wild_children(arguments.children, arguments.seed) and held else 1
         except OSError as error:
             print(f"the daemon is gone: {error}\n{last_words(runtime_paths().log)}")
             return 1
@@ -75,6 +79,31 @@ def run(messages: int, seed: int) -> bool:
         f"{before_fds} before, {fds} at the end"
     )
     return not wrong and last_mb - first_mb <= GROWTH_MB and fds <= before_fds
+
+
+def wild_children(rounds: int, seed: int) -> bool:
+    """True when the daemon and another trainer did not mind what workers and planners said."""
+    paths = runtime_paths()
+    with FuzzedTrainer() as trainer:
+        trainer.until_it_has_taken(50)
+        pid = daemon_pid(paths)
+        for number in range(seed, seed + rounds):
+            for who, options in (("workers", wild_workers(number)), ("planners", wild_planners(number))):
+                batches = take_what_comes(stream=f"wild {who} {number}", **options)
+                print(f"  wild {who}, round {number}: {batches} batches came", flush=True)
+        trainer.until_it_has_taken(trainer.taken + 50)
+        wrong, survived = trainer.wrong, daemon_pid(paths) == pid
+    faults = sum('"traceback"' in line for line in paths.log.read_text().splitlines())
+    print(
+        f"{rounds} rounds; the daemon {'lives' if survived else 'died'}; {wrong or 'none'} wrong; {faults} tracebacks"
+    )
+    return survived and not wrong and not faults
+
+
+def daemon_pid(paths: RuntimePaths) -> int:
+    report = read_report(paths)
+    assert report.snapshot is not None
+    return int(report.snapshot["daemon"]["pid"])
 
 
 def last_words(log: Path) -> str:

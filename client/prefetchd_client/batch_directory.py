@@ -6,11 +6,18 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name, read_description
+from prefetchd.wire.batch_file import (
+    DESCRIPTION_LIMIT_BYTES,
+    ERROR_LIMIT_BYTES,
+    STREAM_FILE,
+    error_name,
+    file_name,
+    read_description,
+)
 from prefetchd.wire.errors import CallerError, ForkedError, ProtocolError, RemoteError
+from prefetchd.wire.regular_files import read_regular
 from prefetchd.wire.stream_spec import Position
 from prefetchd_client.batches.batch_files import read_batch
 from prefetchd_client.session.long_wait import LongWait
@@ -61,7 +68,7 @@ class BatchDirectory:
         wait = self._wait()
         while self._described is None:
             with contextlib.suppress(FileNotFoundError):
-                self._described = read_description(Path(self.directory, STREAM_FILE).read_bytes())
+                self._described = read_description(self._read(STREAM_FILE, DESCRIPTION_LIMIT_BYTES))
                 break
             self._pause(wait, STREAM_FILE)
         return self._described
@@ -107,7 +114,7 @@ class BatchDirectory:
             with contextlib.suppress(FileNotFoundError):
                 return read_batch(self.directory, position)
             with contextlib.suppress(FileNotFoundError):
-                why = Path(self.directory, error_name(position)).read_text("utf-8", "replace")
+                why = self._read(error_name(position), ERROR_LIMIT_BYTES).decode("utf-8", "replace")
                 # The next iterator goes on after it.
                 self._position = (position[0], position[1] + 1)
                 raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
@@ -115,6 +122,16 @@ class BatchDirectory:
                 self._pause(wait, file_name(position))
             finally:
                 self._check()
+
+    def _read(self, name: str, limit_bytes: int) -> bytes:
+        """A small file. Raises FileNotFoundError, and ProtocolError when it cannot be read."""
+        try:
+            return read_regular(os.path.join(self.directory, name), limit_bytes)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            path = os.path.join(self.directory, name)
+            raise ProtocolError(f"{path} cannot be read: {error.strerror}") from None
 
     def _wait(self) -> LongWait:
         self._check_fork()
@@ -142,7 +159,7 @@ class BatchDirectory:
         if self._described is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            now = read_description(Path(self.directory, STREAM_FILE).read_bytes())
+            now = read_description(self._read(STREAM_FILE, DESCRIPTION_LIMIT_BYTES))
             if now["fingerprint"] != self._described["fingerprint"]:
                 raise ProtocolError(
                     f"{self.directory} has batches of another stream now: {now['stream']!r} with fingerprint "

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 import time
 from typing import Any
 
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.process_stat import process_stat
+from prefetchd.wire.regular_files import open_regular
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.status_layout import HEAD, MAGIC, STATUS_BYTES, decode_head, decode_snapshot
+from prefetchd.wire.status_layout import (
+    COPY_BYTES,
+    HEAD,
+    MAGIC,
+    STATUS_BYTES,
+    StatusHead,
+    copy_offset,
+    decode_copy,
+    decode_head,
+)
 
 HANGING_AFTER_S = 3.0
 AGAIN_S = 0.005
@@ -41,22 +50,23 @@ def read_report(paths: RuntimePaths) -> Report:
 def _read(paths: RuntimePaths) -> Report | None:
     """None while the segment is being made, or is written faster than it can be read."""
     try:
-        fd = os.open("/dev/shm" + paths.status_segment, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular("/dev/shm" + paths.status_segment)
     except FileNotFoundError:
         return Report("absent")
+    except OSError as error:
+        raise ProtocolError(f"/dev/shm{paths.status_segment} cannot be read: {error.strerror}") from None
     try:
-        # It has its name before its size, and its size before its head.
-        if os.fstat(fd).st_size < STATUS_BYTES:
+        # It has its name before its size, and its size before its head. Read, and not mapped: it may get shorter.
+        head = os.pread(fd, HEAD.size, 0)
+        if os.fstat(fd).st_size < STATUS_BYTES or not head[: len(MAGIC)].strip(b"\0"):
             return None
-        with mmap.mmap(fd, STATUS_BYTES, prot=mmap.PROT_READ) as memory:
-            return _report(memory) if memory[: len(MAGIC)].strip(b"\0") else None
+        return _report(fd, decode_head(head))
     finally:
         os.close(fd)
 
 
-def _report(memory: mmap.mmap) -> Report | None:
-    head = decode_head(memory[: HEAD.size])
-    found = decode_snapshot(memory, head.current)
+def _report(fd: int, head: StatusHead) -> Report | None:
+    found = decode_copy(os.pread(fd, COPY_BYTES, copy_offset(head.current)))
     if found is None:
         return None
     age_s = max(0.0, (time.monotonic_ns() - head.heartbeat_ns) / 1e9)
@@ -64,7 +74,11 @@ def _report(memory: mmap.mmap) -> Report | None:
 
 
 def _state(pid: int, found: dict[str, Any], age_s: float) -> str:
-    if not _lives(pid, int(found["daemon"]["start_ticks"])):
+    about = found.get("daemon")
+    start_ticks = about.get("start_ticks") if isinstance(about, dict) else None
+    if type(start_ticks) is not int:
+        raise ProtocolError("a status segment that does not say which daemon's it is")
+    if not _lives(pid, start_ticks):
         return "dead"
     return "running" if age_s < HANGING_AFTER_S else "hanging"
 

@@ -23,12 +23,15 @@ from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes.descendants import become_subreaper, end_strangers, kill_strangers
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 
 DESCRIPTORS = 65536
 TELL_EVERY_S = 0.25
+STRANGERS_END_WITHIN_S = 2.0
+ORPHANS_EVERY_S = 0.5
 NOTED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = logging.getLogger("prefetchd")
@@ -92,7 +95,10 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
     with contextlib.suppress(OSError):
         # A trainer that sends us a message goes on: being woken must not take its CPU. All children inherit this.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    # What is left of a zygote that was killed is ours to end.
+    become_subreaper()
     with contextlib.ExitStack() as ending:
+        ending.callback(end_strangers, (), STRANGERS_END_WITHIN_S)
         loop = Loop()
         ending.callback(loop.close)
         service = Service(
@@ -119,6 +125,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
         )
         kill_point("daemon.start.listening")
+        _keep_ending_orphans(loop, service)
         service.declared.begin()
         ready()
         if options.environment:
@@ -130,6 +137,12 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             ending.callback(options.notifier.stopping)
         loop.run()
     log.info("stopped", extra={"fields": {"pid": os.getpid()}})
+
+
+def _keep_ending_orphans(loop: Loop, service: Service) -> None:
+    """Their zygotes are dead, or they would have been given to these."""
+    kill_strangers(service.child_pids)
+    loop.call_later(ORPHANS_EVERY_S, partial(_keep_ending_orphans, loop, service))
 
 
 def _keep_telling(notifier: Notifier, loop: Loop, service: Service) -> None:

@@ -144,6 +144,11 @@ class Service:
         busy, of = sum(each.busy for each in pool.workers.values()), pool.limit or len(pool.workers)
         return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {of} workers busy"
 
+    @property
+    def child_pids(self) -> set[int]:
+        """Children of this process that somebody here reaps."""
+        return self._backend.own_pids | self.declared.pids
+
     def listen(self, listener: Listener) -> None:
         """Its sessions are the daemon's from now on."""
         self._publishing.listener = listener
@@ -205,6 +210,9 @@ class Service:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
+        # Before anything is read of them.
+        self._rings.drop_cut()
+        self._carrying_out.settle()
         self._rings.look_for_the_dead()
         self._leavers.look()
         self.engine.tick(now_s, self._linger_bytes())

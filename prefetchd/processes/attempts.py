@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
 from collections.abc import Callable
+
+from prefetchd.wire.os_errors import why
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
@@ -59,8 +60,3 @@ class Attempts:
             attempt.pause_s = min(2 * attempt.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
             attempt.due_s = time.monotonic() + attempt.pause_s
             self._waiting.append(attempt)
-
-
-def why(error: OSError) -> str:
-    """In words, why no process could be made."""
-    return os.strerror(error.errno) if error.errno else str(error)

@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import mmap
 import os
 import sys
 from collections.abc import MutableMapping
 
-from prefetchd.wire.program_layout import Environment, decode_environment, decode_program, encode_environment
+from prefetchd.wire.program_layout import (
+    HEAD,
+    HEAD_BYTES,
+    Environment,
+    decode_environment,
+    encode_environment,
+    environment_bytes,
+)
 
 # Never handed to the user's code.
 DENIED = (b"NOTIFY_SOCKET", b"LISTEN_FDS", b"LISTEN_PID", b"LISTEN_FDNAMES", b"WATCHDOG_USEC", b"WATCHDOG_PID")
@@ -47,11 +53,10 @@ THREADS = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"NU
 
 
 def read_environment(fd: int) -> Environment:
-    """The environment in the program segment behind `fd`. Raises ProtocolError."""
-    with mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ) as mapping, memoryview(mapping) as view:
-        layout = decode_program(view)
-        end = layout.environment_offset + layout.environment_bytes
-        return decode_environment(bytes(view[layout.environment_offset : end]))
+    """The environment in the program segment behind `fd`. Reads nothing else of that, however long it is, and maps
+    nothing: it may be made shorter meanwhile. Raises ProtocolError and OSError."""
+    length = environment_bytes(os.pread(fd, HEAD.size, 0), os.fstat(fd).st_size)
+    return decode_environment(os.pread(fd, length, HEAD_BYTES))
 
 
 def restrict(variables: MutableMapping[bytes, bytes]) -> None:

@@ -14,6 +14,9 @@ ORPHANED = "its zygote died"
 KILLED = "killed by SIGKILL"
 """How a process ended that did nothing for it: somebody else did, or the kernel, for memory."""
 
+REFUSED = "killed by the daemon"
+"""How the end of a process begins that the daemon has killed for what it said; why follows."""
+
 MOST_DEATHS = 3
 MOST_KILLS = 10
 """Deaths in a row, with nothing done in between, after which a process is not started again: of its own fault, and

@@ -82,12 +82,15 @@ class NoteFile:
     """The daemon's end: a memfd for one child process."""
 
     def __init__(self) -> None:
+        """Raises OSError."""
         self.fd = os.memfd_create("prefetchd-note", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, STACK_OFFSET)
         os.pwrite(self.fd, NOTE.pack(*dataclasses.astuple(NO_NOTE)), 0)
 
     def read(self) -> Note:
-        return read_note(os.pread(self.fd, NOTE_BYTES, 0))
+        """NO_NOTE when the worker has made it shorter."""
+        found = os.pread(self.fd, NOTE_BYTES, 0)
+        return read_note(found) if len(found) == NOTE_BYTES else NO_NOTE
 
     def close(self) -> None:
         """Idempotent."""

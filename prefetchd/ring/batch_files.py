@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import (
+    DESCRIPTION_LIMIT_BYTES,
     LOCK_FILE,
     STREAM_FILE,
     TEMPORARY_SUFFIX,
@@ -25,6 +27,7 @@ from prefetchd.wire.batch_file import (
 )
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.regular_files import open_regular, read_first, read_regular
 from prefetchd.wire.stream_spec import Position
 
 HEAD_BYTES = 1 << 20
@@ -94,36 +97,44 @@ class BatchFiles:
     def described(self) -> dict[str, object] | None:
         """What a former daemon said that the files are, or None."""
         try:
-            return read_description(Path(self.directory, STREAM_FILE).read_bytes())
+            return read_description(read_regular(self._path(STREAM_FILE), DESCRIPTION_LIMIT_BYTES))
         except (OSError, ProtocolError):
             return None
 
     def sizes(self) -> dict[Position, int]:
-        """All batches that are there, in order, by their bytes."""
+        """All batches that are there, in order, by their bytes. Raises OSError when nobody can tell: then none of them
+        is gone for that."""
         found: dict[Position, int] = {}
-        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+        with os.scandir(self.directory) as entries:
             for entry in entries:
                 position = position_of(entry.name)
                 if position is not None:
                     with contextlib.suppress(OSError):
-                        found[position] = entry.stat(follow_symlinks=False).st_size
+                        about = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(about.st_mode):
+                            found[position] = about.st_size
         return dict(sorted(found.items()))
 
     def is_of(self, position: Position, fingerprint: str) -> bool:
         """True when the batch at `position` is whole, and of the stream with that fingerprint."""
         try:
-            data = self._head(position)
-            _, metadata, _ = decode_header(data)
+            fd = open_regular(self._path(file_name(position)))
+            try:
+                head = read_first(fd, HEAD_BYTES)
+                _, metadata, _ = decode_header(head, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
         except (OSError, ProtocolError):
             return False
         return metadata.get("fingerprint") == fingerprint
 
-    def _head(self, position: Position) -> bytes:
-        """The file, its tensors all zeros: their bytes are not looked at."""
-        path = os.path.join(self.directory, file_name(position))
-        size = os.stat(path).st_size
-        with open(path, "rb") as file:
-            return file.read(min(size, HEAD_BYTES)).ljust(size, b"\0")
+    def in_the_way(self) -> str:
+        """What lies where a batch belongs and cannot be replaced by it, for people; empty: nothing. Raises OSError."""
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False) and _is_ours(entry.name):
+                    return f"{entry.path} is a directory where a batch belongs: remove it"
+        return ""
 
     def tell_errors(self, errors: dict[Position, str]) -> None:
         """These batches cannot be made, and no others: whoever waits for one finds why in its place."""
@@ -133,10 +144,17 @@ class BatchFiles:
             for position in told - errors.keys():
                 os.unlink(self._path(error_name(position)))
             for position in errors.keys() - told:
-                temporary = self._path(temporary_name(position, self.ring))
-                with open(temporary, "w", encoding="utf-8", errors="replace") as file:
-                    file.write(errors[position][:ERROR_LIMIT_CHARACTERS])
-                os.rename(temporary, self._path(error_name(position)))
+                with contextlib.suppress(OSError):
+                    self._tell_error(position, errors[position])
+
+    def _tell_error(self, position: Position, error: str) -> None:
+        temporary = self._path(temporary_name(position, self.ring))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with open(fd, "w", encoding="utf-8", errors="replace") as file:
+            file.write(error[:ERROR_LIMIT_CHARACTERS])
+        os.rename(temporary, self._path(error_name(position)))
 
     def appear(self, position: Position) -> None:
         """What a worker has written is the batch from now on. Raises OSError."""
@@ -177,3 +195,8 @@ class BatchFiles:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
+
+
+def _is_ours(name: str) -> bool:
+    """True of what a batch, its error or STREAM_FILE is called."""
+    return name == STREAM_FILE or position_of(name) is not None or failed_position_of(name) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import mmap
 import os
 import time
@@ -20,6 +21,7 @@ from prefetchd.ring.offers import Offers
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.errors import InvariantError, NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.ring_memory import RingMemory, map_shared
 from prefetchd.wire.runtime_paths import SHARED_MEMORY
 from prefetchd.wire.segment_layout import (
@@ -120,7 +122,7 @@ class RingSegment:
             unlink(name, directory)
             if isinstance(error, OSError):
                 raise NoSpaceError(
-                    f"a ring of {header.segment_bytes >> 20} MiB cannot be made ({error.strerror}). Lower buffer=, or "
+                    f"a ring of {header.segment_bytes >> 20} MiB cannot be made ({why(error)}). Lower buffer=, or "
                     "raise the daemon's limits (ulimit -a)"
                 ) from None
             raise
@@ -164,6 +166,11 @@ class RingSegment:
         encoded = encode_header(header)
         self.memory.memory[: len(encoded)] = encoded
         self.header = header
+
+    @property
+    def is_whole(self) -> bool:
+        """False when somebody has made the file shorter: nothing of it may be touched any more."""
+        return self.memory.is_whole
 
     @property
     def spec(self) -> bytes:
@@ -304,7 +311,9 @@ def _make(name: str, directory: str) -> int:
     except FileExistsError:
         raise FileExistsError(name) from None
     except OSError as error:
-        raise NoSpaceError(f"no ring can be made in {directory} ({error.strerror}): is the RAM disk mounted?") from None
+        is_full = error.errno in (errno.EMFILE, errno.ENFILE)
+        hint = "" if is_full else ": is the RAM disk mounted?"
+        raise NoSpaceError(f"no ring can be made in {directory} ({why(error)}){hint}") from None
     # Whatever the umask.
     os.fchmod(fd, 0o600)
     return fd

@@ -67,7 +67,8 @@ class BackendEvents(Protocol):
     def worker_not_started(self, worker: int, reason: str) -> None:
         """No process can be had for it, as with host_not_started. Its host lives on."""
 
-    def worker_message(self, worker: int, message: Message) -> None: ...
+    def worker_message(self, worker: int, message: Message) -> None:
+        """Raises ProtocolError when that is no answer: the worker is killed for it."""
 
     def worker_died(self, worker: int, how: str, note: Note) -> None:
         """The death is certain: nothing of this worker can write to a slot any more. `note` is what it was at."""
@@ -75,8 +76,9 @@ class BackendEvents(Protocol):
     def looked(self, stream: int, worker: int, look: Look) -> None:
         """The answer to look_at."""
 
-    def output(self, stream: int, worker: int, text: str) -> None:
-        """Whole lines that the user's code printed; worker 0 is a zygote."""
+    def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
+        """Whole lines that the user's code printed, and how many more were too many to be read; worker 0 is a
+        zygote."""
 
 
 class Backend(Protocol):

@@ -9,18 +9,25 @@ import signal
 import socket
 from collections.abc import Callable
 
-from prefetchd.processes.process_exit import UNEXPLAINED
+from prefetchd.processes.process_exit import REFUSED, UNEXPLAINED
 from prefetchd.supervisor.backend import Watcher
+from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import Message
+from prefetchd.wire.os_errors import why
 
 REASON_DEADLINE_S = 0.2
-OUTPUT_CHUNK_BYTES = 65536
+MESSAGES_A_TURN = 64
+FORSAKEN = "forsaken"
+LAST_MESSAGES = 1024
+"""Messages that are read at a child's death: its socket holds no more, unless a process that it has left still
+sends."""
 
 
 class ChildProcess:
-    """Watched from here until close()."""
+    """Watched from here until close(). It is killed when it says what it must not: when a packet is no message, or came
+    without its descriptors, or `on_message` raises ProtocolError."""
 
     def __init__(
         self,
@@ -31,30 +38,31 @@ class ChildProcess:
         output: int,
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
+        on_output: OnOutput,
     ) -> None:
         self.sock = sock
         self.pid = pid
         self.pidfd = pidfd
         self.how = ""
         self._watcher = watcher
-        self._output = output
         self._on_message = on_message
         self._on_end = on_end
-        self._on_output = on_output
-        self._partial = b""
         self._open = True
         self._reading = True
         self._awaits_reason = False
         sock.setblocking(False)
-        os.set_blocking(output, False)
         watcher.watch(sock.fileno(), self._readable)
         watcher.watch(pidfd, self._ended)
-        watcher.watch(output, self._printed)
+        self._output = ChildOutput(watcher, output, on_output)
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
-        enclosed, beside = (message, []) if fds else enclose(message)
+        try:
+            enclosed, beside = (message, []) if fds else enclose(message)
+        except OSError as error:
+            # There is no descriptor left, or no memory, for so long a message.
+            self._refuse(ProtocolError(f"what it is to be told cannot be sent: {why(error)}"))
+            return
         try:
             send(self.sock, enclosed, fds or beside)
         except BlockingIOError:
@@ -83,22 +91,23 @@ class ChildProcess:
         self,
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
+        on_output: OnOutput,
     ) -> None:
         """From now on others are told."""
-        self._on_message, self._on_end, self._on_output = on_message, on_end, on_output
+        self._on_message, self._on_end, self._output.told = on_message, on_end, on_output
 
     def ended_as(self, how: str) -> None:
-        """Its zygote has reaped it."""
-        self.how = how
+        """Its zygote has reaped it. Why it was killed for what it said is known already."""
+        if not self.how.startswith(REFUSED):
+            self.how = how
         if self._awaits_reason:
             self._reason_is_due()
 
     def forsake(self, then: Callable[[], None]) -> None:
         """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
         self._on_message = lambda _, fds: close_all(fds)
-        self._on_output = lambda _: None
-        self.how = "forsaken"
+        self._output.told = silent
+        self.how = FORSAKEN
 
         def bury(_: str) -> None:
             self.close()
@@ -111,15 +120,20 @@ class ChildProcess:
         if not self._open:
             return
         self._open = False
-        for fd in (self.sock.fileno(), self.pidfd, self._output):
+        for fd in (self.sock.fileno(), self.pidfd):
             with contextlib.suppress(KeyError):
                 self._watcher.unwatch(fd)
         self.sock.close()
         os.close(self.pidfd)
-        os.close(self._output)
+        self._output.close()
 
     def _readable(self) -> None:
-        while self._open and self._reading:
+        self._hear(MESSAGES_A_TURN)
+
+    def _hear(self, messages: int) -> None:
+        for _ in range(messages):
+            if not (self._open and self._reading):
+                return
             try:
                 message, fds = receive_with_fds(self.sock)
                 if message is not None:
@@ -129,18 +143,36 @@ class ChildProcess:
             except ConnectionResetError:
                 # It died with messages unread. That is told once, before what it said last.
                 continue
-            except (OSError, ProtocolError):
+            except ProtocolError as error:
+                self._refuse(error)
+                return
+            except OSError:
                 message, fds = None, []
             if message is None:
-                self._reading = False
-                self._watcher.unwatch(self.sock.fileno())
+                self._stop_reading()
                 return
-            self._on_message(message, fds)
+            try:
+                self._on_message(message, fds)
+            except ProtocolError as error:
+                self._refuse(error)
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """It is not to be believed any more: whoever started it starts another."""
+        if self._open:
+            self._stop_reading()
+            if self.how != FORSAKEN:
+                self.how = f"{REFUSED}: {error}"
+            self.kill()
+
+    def _stop_reading(self) -> None:
+        if self._open and self._reading:
+            self._reading = False
+            self._watcher.unwatch(self.sock.fileno())
 
     def _ended(self) -> None:
         # What it said and printed before it died comes first.
-        self._readable()
-        self._printed()
+        self._hear(LAST_MESSAGES)
+        self._output.last_words()
         if not self._open:
             return
         self._watcher.unwatch(self.pidfd)
@@ -155,23 +187,3 @@ class ChildProcess:
         if self._open and self._awaits_reason:
             self._awaits_reason = False
             self._on_end(self.how or UNEXPLAINED)
-
-    def _printed(self) -> None:
-        while self._open:
-            try:
-                chunk = os.read(self._output, OUTPUT_CHUNK_BYTES)
-            except BlockingIOError:
-                return
-            if not chunk:
-                with contextlib.suppress(KeyError):
-                    self._watcher.unwatch(self._output)
-                chunk, self._partial = self._partial, b""
-                if chunk:
-                    self._on_output(chunk.decode("utf-8", "replace"))
-                return
-            *lines, self._partial = (self._partial + chunk).split(b"\n")
-            if len(self._partial) > OUTPUT_CHUNK_BYTES:
-                lines.append(self._partial)
-                self._partial = b""
-            if lines:
-                self._on_output(b"\n".join(lines).decode("utf-8", "replace"))

@@ -14,6 +14,7 @@ from prefetchd.processes.environment import variables_at_start
 from prefetchd.processes.process_exit import UNEXPLAINED, ending
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Watcher
+from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.messages import Message
 from prefetchd.wire.program_layout import Environment
@@ -30,42 +31,54 @@ class EnvironmentZygote:
         environment: Environment,
         on_message: Callable[[Message, list[int]], None],
         on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
+        on_output: OnOutput,
         *,
         nice: int,
     ) -> None:
         """Executes it. Raises OSError."""
         self.hosts: set[int] = set()
         self.unused_since_s: float | None = None
-        self.note = NoteFile()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        output, into = os.pipe()
+        with contextlib.ExitStack() as undoing:
+            self.note = NoteFile()
+            undoing.callback(self.note.close)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undoing.callback(ours.close)
+            with theirs:
+                output, into = os.pipe()
+                undoing.callback(os.close, output)
+                try:
+                    self._process = self._execute(environment, theirs, into)
+                finally:
+                    os.close(into)
+            pid = self._process.pid
+            undoing.callback(self._process.wait, REAP_DEADLINE_S)
+            undoing.callback(self._process.kill)
+            if nice:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, pid, nice)
+            pidfd = os.pidfd_open(pid)
+            undoing.pop_all()
+        self.child = ChildProcess(watcher, ours, pid, pidfd, output, on_message, on_end, on_output)
+
+    def _execute(self, environment: Environment, theirs: socket.socket, into: int) -> subprocess.Popen[bytes]:
         command = [environment.executable, b"-c", BOOTSTRAP.encode(), json.dumps(list(environment.sys_path)).encode()]
         command += [ENVIRONMENT.encode(), str(os.getpid()).encode(), str(theirs.fileno()).encode()]
         command += [str(self.note.fd).encode()]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=into,
-                stderr=into,
-                pass_fds=[theirs.fileno(), self.note.fd],
-                cwd="/",
-                env=variables_at_start(environment),
-            )
-        except OSError:
-            ours.close()
-            os.close(output)
-            self.note.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(into)
-        pid = self._process.pid
-        if nice:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, pid, nice)
-        self.child = ChildProcess(watcher, ours, pid, os.pidfd_open(pid), output, on_message, on_end, on_output)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=into,
+            stderr=into,
+            pass_fds=[theirs.fileno(), self.note.fd],
+            cwd="/",
+            env=variables_at_start(environment),
+            # What the user's code sends to its process group reaches neither us nor other environments.
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def reap(self) -> str:
         """It has ended, or is about to: waits for that a while, and says how it did."""

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import time
-from collections.abc import Callable
+from functools import partial
 
-from prefetchd.processes.attempts import why
+from prefetchd.processes.descendants import end_session, end_tree
 from prefetchd.processes.environment import digest_at_start, read_environment
-from prefetchd.processes.process_exit import ORPHANED
+from prefetchd.processes.process_exit import ORPHANED, REFUSED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import BackendEvents, Look, Watcher
+from prefetchd.supervisor.child_output import silent
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.environment_zygote import EnvironmentZygote
 from prefetchd.supervisor.probe_process import look
-from prefetchd.supervisor.process_workers import ProcessWorkers
-from prefetchd.supervisor.stream_host import StreamHost, foreign_child
+from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS, ProcessWorkers, failure
+from prefetchd.supervisor.stream_host import StreamHost, foreign_child, handed_child
+from prefetchd.wire.cache_directory import is_fingerprint
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
@@ -42,12 +43,16 @@ from prefetchd.wire.messages import (
     UseNote,
     WriteProgram,
 )
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.program_layout import Environment, decode_environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.wire.worker_status import Note
 
 SCARCITIES = frozenset([errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
 """Why no process can be had now, though it may be later."""
+HOW_LIMIT_CHARACTERS = 100
+"""Of how a child has ended, as its zygote tells, which has run the user's code."""
+
 KEEP_ENVIRONMENT_S = 600.0
 CLOSE_DEADLINE_S = 5.0
 
@@ -61,8 +66,8 @@ class ProcessBackend:
         self._nice = nice
         self._zygotes: dict[bytes, EnvironmentZygote] = {}
         self._hosts: dict[int, StreamHost] = {}
-        self._workers = ProcessWorkers(events, self._adopt, self._worker_ended)
-        self._dying: set[ChildProcess] = set()
+        self._workers = ProcessWorkers(events, partial(handed_child, watcher), self._worker_ended)
+        self._dying: dict[ChildProcess, bool] = {}
         # What hosts have in reserve, by the host: it outlives that.
         self._spares: dict[int, ChildProcess] = {}
 
@@ -76,24 +81,33 @@ class ProcessBackend:
                 self._start_zygote(digest, decoded).unused_since_s = time.monotonic()
 
     def start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
-        environment = read_environment(program_fd)
-        digest = digest_at_start(environment)
         try:
-            zygote = self._zygotes.get(digest) or self._start_zygote(digest, environment)
+            self._start_stream(stream, host, program_fd, spec)
         except OSError as error:
             if error.errno not in SCARCITIES:
                 raise
             reason = why(error)
             self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
-            return
+
+    def _start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
+        environment = read_environment(program_fd)
+        digest = digest_at_start(environment)
+        zygote = self._zygotes.get(digest) or self._start_zygote(digest, environment)
+        started = StreamHost(stream, digest)
+        self._hosts[host] = started
         zygote.hosts.add(host)
         zygote.unused_since_s = None
-        started = self._hosts[host] = StreamHost(stream, digest)
         message = SpawnStream(host, os.fstat(program_fd).st_size, encode_spec(spec))
         zygote.child.send(message, (program_fd, started.note.fd))
 
     def take_fork(self, host: int, pid: int, fds: list[int]) -> None:
-        taken = StreamHost()
+        try:
+            taken = StreamHost()
+        except OSError as error:
+            close_all(fds)
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
+            return
         try:
             taken.child = self._foreign(host, pid, fds)
         except ProtocolError:
@@ -109,7 +123,14 @@ class ProcessBackend:
 
     def start_spare(self, stream: int, host: int, former: int) -> None:
         spare = self._spares.pop(former, None)
-        started = self._hosts[host] = StreamHost(stream)
+        try:
+            started = self._hosts[host] = StreamHost(stream)
+        except OSError as error:
+            # As if it had died with the host: who has the program may be asked for it again.
+            self._bury(spare, is_forked=True)
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
+            return
         if spare is None:
             self._watcher.call_later(0.0, lambda: self._host_ended(host, ORPHANED))
             return
@@ -117,7 +138,7 @@ class ProcessBackend:
         spare.tell(
             lambda message, fds: self._host_says(host, message, fds),
             lambda how: self._host_ended(host, how),
-            lambda text: self._host_printed(host, text),
+            lambda lines, left_out: self._host_printed(host, lines, left_out),
         )
         spare.send(UseNote(), (started.note.fd,))
 
@@ -132,8 +153,14 @@ class ProcessBackend:
         if found is None or found.child is None:
             self._watcher.call_later(0.0, lambda: self._workers.lost(worker, ORPHANED))
             return
+        try:
+            note = self._workers.new_note(worker)
+        except OSError as error:
+            reason = why(error)
+            self._watcher.call_later(0.0, lambda: self._workers.not_started(worker, reason))
+            return
         found.workers.add(worker)
-        found.child.send(SpawnWorker(worker, place, workers), (self._workers.new_note(worker).fd,))
+        found.child.send(SpawnWorker(worker, place, workers), (note.fd,))
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         self._workers.lend_ring(worker, ring_fd, layout)
@@ -171,14 +198,14 @@ class ProcessBackend:
             look(self._watcher, child.pid, child.pidfd, note, tell)
 
     def drop_host(self, host: int) -> None:
-        self._bury(self._spares.pop(host, None))
+        self._bury(self._spares.pop(host, None), is_forked=True)
         dropped = self._hosts.pop(host, None)
         if dropped is None:
             # It is dead, and its workers' deaths are still to be told.
             return
         for worker in self._workers.of_host(host):
             self._bury(self._workers.forget(worker))
-        self._bury(dropped.child)
+        self._bury(dropped.child, is_forked=dropped.environment is None)
         dropped.note.close()
         self._leave_zygote(host, dropped)
 
@@ -197,6 +224,11 @@ class ProcessBackend:
                 zygote.unused_since_s = time.monotonic()
 
     @property
+    def own_pids(self) -> set[int]:
+        """Children of this process that are reaped here."""
+        return {zygote.pid for zygote in self._zygotes.values()}
+
+    @property
     def is_burying(self) -> bool:
         """True while processes live that were killed with their stream: their memory is not free yet."""
         return bool(self._dying)
@@ -212,15 +244,17 @@ class ProcessBackend:
         for host in list(self._hosts):
             self.drop_host(host)
         for host in list(self._spares):
-            self._bury(self._spares.pop(host))
+            self._bury(self._spares.pop(host), is_forked=True)
         for worker in self._workers:
             self._bury(self._workers.forget(worker))
         for zygote in self._zygotes.values():
             self._bury(zygote.child)
         deadline_s = time.monotonic() + CLOSE_DEADLINE_S
-        for child in list(self._dying):
+        for child, is_forked in list(self._dying.items()):
             child.is_dead(deadline_s - time.monotonic())
             child.close()
+            if is_forked:
+                end_session(child.pid)
         for zygote in self._zygotes.values():
             zygote.reap()
         self._zygotes.clear()
@@ -229,39 +263,46 @@ class ProcessBackend:
     # --- zygotes ---
 
     def _start_zygote(self, digest: bytes, environment: Environment) -> EnvironmentZygote:
-        zygote = self._zygotes[digest] = EnvironmentZygote(
+        zygote = EnvironmentZygote(
             self._watcher,
             environment,
             lambda message, fds: self._environment_says(digest, message, fds),
             lambda _: self._environment_ended(digest),
-            lambda text: self._zygote_printed(digest, text),
+            lambda lines, left_out: self._zygote_printed(digest, lines, left_out),
             nice=self._nice,
         )
+        self._zygotes[digest] = zygote
         return zygote
 
     def _environment_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
         if isinstance(message, Spawned):
             host = message.child
             found = self._hosts.get(host)
-            if found is None or len(fds) != 3:
+            if found is None:
                 # The stream was dropped meanwhile: closing its socket ends the new zygote.
                 close_all(fds)
                 return
-            found.child = self._adopt(
+            if found.environment != digest or found.child is not None:
+                close_all(fds)
+                raise ProtocolError(f"a zygote has forked host {host}, which it was not asked for")
+            found.child = handed_child(
+                self._watcher,
                 message.pid,
                 fds,
                 lambda message, fds: self._host_says(host, message, fds),
                 lambda how: self._host_ended(host, how),
-                lambda text: self._host_printed(host, text),
+                lambda lines, left_out: self._host_printed(host, lines, left_out),
             )
             return
         close_all(fds)
         if isinstance(message, ChildEnded):
             found = self._hosts.get(message.child)
-            if found is not None and found.child is not None:
-                found.child.ended_as(message.how)
-        elif isinstance(message, NotSpawned) and message.child in self._hosts:
-            self._host_not_started(message.child, message.reason)
+            if found is not None and found.environment == digest and found.child is not None:
+                found.child.ended_as(message.how[:HOW_LIMIT_CHARACTERS])
+        elif isinstance(message, NotSpawned):
+            found = self._hosts.get(message.child)
+            if found is not None and found.environment == digest and found.child is None:
+                self._host_not_started(message.child, message.reason[:MESSAGE_LIMIT_CHARACTERS])
 
     def _host_not_started(self, host: int, reason: str) -> None:
         found = self._hosts.pop(host)
@@ -274,6 +315,8 @@ class ProcessBackend:
         if zygote is None:
             return
         how = zygote.reap()
+        if zygote.child.how.startswith(REFUSED):
+            how = zygote.child.how
         zygote.child.close()
         for host in list(zygote.hosts):
             found = self._hosts.get(host)
@@ -282,10 +325,10 @@ class ProcessBackend:
                 found.note.close()
                 self._events.host_died(host, how)
 
-    def _zygote_printed(self, digest: bytes, text: str) -> None:
+    def _zygote_printed(self, digest: bytes, lines: list[str], left_out: int) -> None:
         zygote = self._zygotes.get(digest)
         for host in sorted(zygote.hosts)[:1] if zygote is not None else ():
-            self._host_printed(host, text)
+            self._host_printed(host, lines, left_out)
 
     # --- hosts ---
 
@@ -296,19 +339,22 @@ class ProcessBackend:
             fds,
             lambda message, fds: self._host_says(host, message, fds),
             lambda how: self._host_ended(host, how),
-            lambda text: self._host_printed(host, text),
+            lambda lines, left_out: self._host_printed(host, lines, left_out),
             nice=self._nice,
         )
 
-    def _host_printed(self, host: int, text: str) -> None:
+    def _host_printed(self, host: int, lines: list[str], left_out: int) -> None:
         found = self._hosts.get(host)
         if found is not None:
-            self._events.output(found.stream, 0, text)
+            self._events.output(found.stream, 0, lines, left_out)
 
     def _host_says(self, host: int, message: Message, fds: list[int]) -> None:
         found = self._hosts.get(host)
         is_forked = found is not None and found.environment is None
-        if isinstance(message, Spawned) and message.child in self._workers and len(fds) == 3:
+        if isinstance(message, Spawned) and message.child in self._workers:
+            if not self._workers.is_expected(message.child, host):
+                close_all(fds)
+                raise ProtocolError(f"a zygote has forked worker {message.child}, which it was not asked for")
             self._workers.came(message.child, message.pid, fds)
             return
         if is_forked and isinstance(message, Program) and len(fds) == 1:
@@ -319,28 +365,32 @@ class ProcessBackend:
             return
         close_all(fds)
         if isinstance(message, Ready):
-            self._events.host_ready(host, message.note)
+            self._events.host_ready(host, message.note[:MESSAGE_LIMIT_CHARACTERS])
         elif isinstance(message, LoadFailed) and found is not None:
-            self._events.load_failed(found.stream, message.message, message.error)
-        elif isinstance(message, ChildEnded):
-            self._workers.reaped(message.child, message.how)
-        elif isinstance(message, NotSpawned):
-            self._workers.not_started(message.child, message.reason)
+            self._events.load_failed(found.stream, *failure(message))
+        elif isinstance(message, ChildEnded) and self._workers.is_of(message.child, host):
+            self._workers.reaped(message.child, message.how[:HOW_LIMIT_CHARACTERS])
+        elif isinstance(message, NotSpawned) and self._workers.is_of(message.child, host):
+            self._workers.not_started(message.child, message.reason[:MESSAGE_LIMIT_CHARACTERS])
         elif is_forked and isinstance(message, Identified):
+            if message.fingerprint and not is_fingerprint(message.fingerprint):
+                raise ProtocolError("a fingerprint that is none")
             self._events.host_identified(host, message.fingerprint)
-        elif is_forked and isinstance(message, (Unpicklable, TooLarge)):
+        elif is_forked and isinstance(message, Unpicklable):
+            self._events.program_refused(host, Unpicklable(message.reason[:MESSAGE_LIMIT_CHARACTERS]))
+        elif is_forked and isinstance(message, TooLarge):
             self._events.program_refused(host, message)
 
     def _spare_came(self, host: int, pid: int, fds: list[int]) -> None:
-        self._bury(self._spares.pop(host, None))
+        self._bury(self._spares.pop(host, None), is_forked=True)
         try:
             spare = foreign_child(
-                self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, lambda _: None, nice=self._nice
+                self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, silent, nice=self._nice
             )
         except ProtocolError:
             # It, or its host, has died meanwhile.
             return
-        spare.tell(lambda _, fds: close_all(fds), lambda _: self._spare_ended(host, spare), lambda _: None)
+        spare.tell(lambda _, fds: close_all(fds), lambda _: self._spare_ended(host, spare), silent)
         self._spares[host] = spare
         self._events.spare_ready(host)
 
@@ -355,6 +405,8 @@ class ProcessBackend:
             return
         if found.child is not None:
             found.child.close()
+            if found.environment is None:
+                end_session(found.child.pid)
         found.note.close()
         self._leave_zygote(host, found)
         for worker in list(found.workers):
@@ -370,22 +422,20 @@ class ProcessBackend:
         if found is not None:
             found.workers.discard(worker)
 
-    def _adopt(
-        self,
-        pid: int,
-        fds: list[int],
-        on_message: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
-        on_output: Callable[[str], None],
-    ) -> ChildProcess:
-        pidfd, sock, output = fds
-        peer = socket.socket(fileno=sock)
-        return ChildProcess(self._watcher, peer, pid, pidfd, output, on_message, on_end, on_output)
-
     # --- endings ---
 
-    def _bury(self, child: ChildProcess | None) -> None:
-        if child is not None:
-            child.kill()
-            self._dying.add(child)
-            child.forsake(lambda: self._dying.discard(child))
+    def _bury(self, child: ChildProcess | None, *, is_forked: bool = False) -> None:
+        """Kills it; with a zygote that is a trainer's fork ends its session: what that leaves is not given to us."""
+        if child is None:
+            return
+
+        def is_dead() -> None:
+            self._dying.pop(child, None)
+            if is_forked:
+                end_session(child.pid)
+
+        if is_forked:
+            end_tree(child.pid)
+        child.kill()
+        self._dying[child] = is_forked
+        child.forsake(is_dead)

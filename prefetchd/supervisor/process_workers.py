@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import BackendEvents
+from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
+from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.worker_status import NO_NOTE, Note
 
-Adopt = Callable[
-    [int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], Callable[[str], None]], ChildProcess
-]
+MESSAGE_LIMIT_CHARACTERS = 2000
+"""Of what a child that runs the user's code tells for people."""
+
+Adopt = Callable[[int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], OnOutput], ChildProcess]
 """Makes a ChildProcess of a pid and descriptors; the rest is whom it tells."""
 
 
@@ -37,6 +40,14 @@ class ProcessWorkers:
     def __iter__(self) -> Iterator[int]:
         return iter(list(self._children))
 
+    def is_of(self, worker: int, host: int) -> bool:
+        """True when the worker is forked by that host."""
+        return self._host_of.get(worker) == host
+
+    def is_expected(self, worker: int, host: int) -> bool:
+        """True when the host was asked to fork the worker, and has not said yet that it did."""
+        return self.is_of(worker, host) and self.is_coming(worker)
+
     def expect(self, worker: int, stream: int, host: int) -> None:
         """It is about to be forked."""
         self._children[worker] = None
@@ -56,7 +67,7 @@ class ProcessWorkers:
             fds,
             lambda message, fds: self._says(stream, worker, message, fds),
             lambda how: self._ended(worker, how),
-            lambda text: self._events.output(stream, worker, text),
+            lambda lines, left_out: self._events.output(stream, worker, lines, left_out),
         )
         if worker in self._stopping:
             self.stop(worker, kill=self._stopping.pop(worker))
@@ -136,7 +147,7 @@ class ProcessWorkers:
         if isinstance(message, Ready):
             self._events.worker_ready(worker)
         elif isinstance(message, LoadFailed):
-            self._events.load_failed(stream, message.message, message.error)
+            self._events.load_failed(stream, *failure(message))
         else:
             self._events.worker_message(worker, message)
 
@@ -147,3 +158,10 @@ class ProcessWorkers:
         if child is not None:
             child.close()
             self._events.worker_died(worker, how, note)
+
+
+def failure(message: LoadFailed) -> tuple[str, bytes]:
+    """The text and the exception that are told on, in one packet. Raises ProtocolError when the latter is none."""
+    if message.error:
+        decode_exception(message.error)
+    return message.message[:MESSAGE_LIMIT_CHARACTERS], message.error

@@ -6,15 +6,20 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.processes.worker_status_memory import NoteFile
 from prefetchd.supervisor.backend import Watcher
+from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import Message
+from prefetchd.wire.os_errors import why
+
+DEAD = -1
+"""What a pidfd tells of a process that has been reaped."""
 
 
 class StreamHost:
@@ -32,23 +37,48 @@ class StreamHost:
 OnMessage = Callable[[Message, list[int]], None]
 
 
+def handed_child(
+    watcher: Watcher,
+    pid: int,
+    fds: list[int],
+    on_message: OnMessage,
+    on_end: Callable[[str], None],
+    on_output: OnOutput,
+) -> ChildProcess:
+    """A process that a zygote of ours has forked, by its pidfd, control socket and output pipe. It may be dead by now.
+    Takes `fds` over, whatever happens. Raises ProtocolError when they are something else."""
+    pidfd, control, output = _checked(pid, fds, (pid, DEAD))
+    return ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
+
+
 def foreign_child(
     watcher: Watcher,
     pid: int,
     fds: list[int],
     on_message: OnMessage,
     on_end: Callable[[str], None],
-    on_output: Callable[[str], None],
+    on_output: OnOutput,
     *,
     nice: int,
 ) -> ChildProcess:
-    """A process that a trainer has started, by its pidfd, control socket and output pipe, scheduled as the daemon's own
-    children are. Takes `fds` over, whatever happens. Raises ProtocolError when they are something else."""
+    """A process that a trainer has started, scheduled as the daemon's own children are; else as handed_child(). One
+    that is dead by now is a ProtocolError."""
+    pidfd, control, output = _checked(pid, fds, (pid,))
+    _schedule(pid, nice)
+    child = ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
+    # Whoever reaps it tells us nothing.
+    child.ended_as(UNEXPLAINED)
+    return child
+
+
+def _checked(pid: int, fds: list[int], allowed: Collection[int]) -> tuple[int, int, int]:
+    """The descriptors of a process that is one of `allowed`. Raises ProtocolError when they are something else, and has
+    closed them then."""
     try:
         if len(fds) != 3:
             raise ProtocolError(f"a forked process came with {len(fds)} descriptors; allowed: 3")
         pidfd, control, output = fds
-        if _pid_behind(pidfd) != pid:
+        if pid <= 0 or _pid_behind(pidfd) not in allowed:
             raise ProtocolError(f"what came as the pidfd of process {pid} is none")
         if not stat.S_ISFIFO(os.fstat(output).st_mode):
             raise ProtocolError(f"what came as the output of process {pid} is no pipe")
@@ -57,12 +87,8 @@ def foreign_child(
                 raise ProtocolError(f"what came as the control socket of process {pid} is of another kind")
     except (OSError, ProtocolError) as error:
         close_all(fds)
-        raise error if isinstance(error, ProtocolError) else ProtocolError(f"a forked process: {error}") from None
-    _schedule(pid, nice)
-    child = ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
-    # Whoever reaps it tells us nothing.
-    child.ended_as(UNEXPLAINED)
-    return child
+        raise error if isinstance(error, ProtocolError) else ProtocolError(f"a forked process: {why(error)}") from None
+    return pidfd, control, output
 
 
 def _schedule(pid: int, nice: int) -> None:
@@ -76,7 +102,7 @@ def _schedule(pid: int, nice: int) -> None:
 
 
 def _pid_behind(pidfd: int) -> int:
-    """The process of a pidfd, as this process numbers it; -1 when it is dead, 0 when the descriptor is another kind."""
+    """The process of a pidfd, as this process numbers it; DEAD when it has been reaped, 0 for another descriptor."""
     with open(f"/proc/self/fdinfo/{pidfd}") as lines:
         for line in lines:
             if line.startswith("Pid:"):

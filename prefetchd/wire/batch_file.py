@@ -39,6 +39,9 @@ ERROR_SUFFIX = ".error"
 ALIGNMENT = 64
 HEADER_LENGTH = struct.Struct("<Q")
 HEADER_LIMIT_BYTES = 100_000_000
+DESCRIPTION_LIMIT_BYTES = 64 * 1024
+ERROR_LIMIT_BYTES = 64 * 1024
+"""What is read of STREAM_FILE, and of an error's file."""
 
 # By our own names; complex numbers but complex64 have none.
 CODES = {
@@ -111,18 +114,22 @@ def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metada
     return HEADER_LENGTH.pack(len(padded)) + padded
 
 
-def decode_header(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, str], int]:
-    """(tensors by name, metadata, where the tensors' bytes begin) of a whole file. Raises ProtocolError."""
+def decode_header(
+    data: bytes | memoryview, file_bytes: int | None = None
+) -> tuple[dict[str, Any], dict[str, str], int]:
+    """(tensors by name, metadata, where the tensors' bytes begin) of a whole file; or of its first bytes, when it has
+    `file_bytes`. Raises ProtocolError."""
+    file_bytes = len(data) if file_bytes is None else file_bytes
     try:
         (length,) = HEADER_LENGTH.unpack_from(data)
         if length > min(HEADER_LIMIT_BYTES, len(data) - HEADER_LENGTH.size):
-            raise ProtocolError(f"a batch file of {len(data)} bytes tells of a header of {length}")
+            raise ProtocolError(f"a batch file of which {len(data)} bytes are read tells of a header of {length}")
         begin = HEADER_LENGTH.size + length
         table = json.loads(bytes(data[HEADER_LENGTH.size : begin]).decode("utf-8", "surrogatepass"))
         metadata = table.pop("__metadata__", {})
         for entry in table.values():
             low, high = entry["data_offsets"]
-            if not 0 <= low <= high <= len(data) - begin:
+            if not 0 <= low <= high <= file_bytes - begin:
                 raise ProtocolError("a batch file's tensor ends beyond it")
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"a batch file is damaged: {error}") from None

@@ -18,6 +18,7 @@ import msgpack
 
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import MESSAGE_TYPES, Enclosed, Message
+from prefetchd.wire.os_errors import few_descriptors
 
 MAX_PACKET_BYTES = 64 * 1024
 MAX_PACKET_FDS = 4
@@ -123,13 +124,20 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
             fds += [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, whole, 4)]
     try:
         if flags & _TRUNCATED:
-            raise ProtocolError("a packet that was truncated")
+            raise ProtocolError(_why_truncated(flags, len(fds)))
         if not packet and fds:
             raise ProtocolError("an empty packet with descriptors")
         return (decode(packet) if packet else None), fds
     except ProtocolError:
         close_all(fds)
         raise
+
+
+def _why_truncated(flags: int, fds: int) -> str:
+    """Of descriptors fewer arrive than were sent when this process may have no more."""
+    if flags & socket.MSG_TRUNC or fds >= MAX_PACKET_FDS:
+        return "a packet that was truncated"
+    return f"a packet of which {fds} descriptors arrived, and more were sent: {few_descriptors()}"
 
 
 def close_all(fds: Sequence[int]) -> None:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 _POLL_S = 0.02
+NUMBER_DIGITS = 18
+"""It goes into 64 bits elsewhere."""
 
 
 class LockFile:
@@ -72,9 +74,9 @@ class LockFile:
             self._fd = -1
 
     def read_number(self) -> int:
-        """The number kept in the file, 0 at first."""
+        """The number kept in the file; 0 at first, and for what write_number() has not written."""
         text = os.pread(self._fd, 32, 0).strip(b"\0\n ")
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdigit() and len(text) <= NUMBER_DIGITS else 0
 
     def write_number(self, number: int) -> None:
         os.pwrite(self._fd, b"%-31d\n" % number, 0)

@@ -30,6 +30,8 @@ LAYOUT_VERSION = 1
 HEAD = struct.Struct("<8sIIQQQQ")
 HEAD_BYTES = PAGE_BYTES
 BUFFER_ENTRY = struct.Struct("<QQ")
+ENVIRONMENT_LIMIT_BYTES = 16 << 20
+"""More than execve(2) would take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +127,19 @@ def encode_head(layout: ProgramLayout) -> bytes:
 
 def encode_table(layout: ProgramLayout) -> bytes:
     return b"".join(map(BUFFER_ENTRY.pack, layout.buffer_offsets, layout.buffer_sizes))
+
+
+def environment_bytes(head: bytes, program_bytes: int) -> int:
+    """How long the environment is in a program of so many bytes that begins with `head`; it lies at HEAD_BYTES. Raises
+    ProtocolError."""
+    if len(head) < HEAD.size:
+        raise ProtocolError(f"a program segment of {program_bytes} bytes")
+    magic, version, _, length, *_ = HEAD.unpack_from(head)
+    if magic != MAGIC or version != LAYOUT_VERSION:
+        raise ProtocolError(f"not a program segment of version {LAYOUT_VERSION}")
+    if length > min(ENVIRONMENT_LIMIT_BYTES, max(0, program_bytes - HEAD_BYTES)):
+        raise ProtocolError(f"a program segment tells of an environment of {length} bytes")
+    return int(length)
 
 
 def decode_program(data: memoryview) -> ProgramLayout:

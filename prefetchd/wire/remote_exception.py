@@ -14,6 +14,9 @@ from prefetchd.wire.errors import ProtocolError
 
 TEXT_LIMIT = 16_000
 PICKLE_LIMIT_BYTES = 16_000
+ENCODED_LIMIT_BYTES = 52_000
+"""Of an exception as encode_exception() gives it: what is longer was not made by that, and fits into no packet beside
+its message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,7 @@ class RemoteException:
 
 
 def encode_exception(exception: RemoteException) -> bytes:
-    """At most about 64 KB: long texts lose their middle, a long pickle is left out."""
+    """At most ENCODED_LIMIT_BYTES: long texts lose their middle, a long pickle is left out."""
     pickled = exception.pickled if len(exception.pickled) <= PICKLE_LIMIT_BYTES else b""
     texts = (exception.type_name, exception.message, exception.traceback, exception.place)
     return bytes(msgpack.packb([*map(_shortened, texts), pickled], unicode_errors="replace"))
@@ -40,6 +43,8 @@ def encode_exception(exception: RemoteException) -> bytes:
 
 def decode_exception(data: bytes) -> RemoteException:
     """Raises ProtocolError."""
+    if len(data) > ENCODED_LIMIT_BYTES:
+        raise ProtocolError(f"a worker's exception of {len(data)} bytes; allowed: {ENCODED_LIMIT_BYTES}")
     try:
         fields = msgpack.unpackb(data)
         if type(fields) is not list or [type(field) for field in fields] != [str, str, str, str, bytes]:

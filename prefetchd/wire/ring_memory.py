@@ -65,6 +65,11 @@ class RingMemory:
         return self._fd
 
     @property
+    def is_whole(self) -> bool:
+        """False when somebody has made the file shorter: whoever touches what was cut off dies of SIGBUS."""
+        return os.fstat(self._fd).st_size >= self.header.segment_bytes
+
+    @property
     def reserved_slots(self) -> int:
         """Slots of the ring that have memory by now."""
         return int(RESERVED_SLOTS.unpack_from(self.memory, RESERVED_SLOTS_OFFSET)[0])

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import struct
 
 import xxhash
@@ -228,6 +229,8 @@ def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader
         )
     except UnicodeDecodeError:
         raise ProtocolError("a ring's header is damaged: its names are not text") from None
+    if header.program_name and not re.fullmatch(r"/[^/\0]+", header.program_name):
+        raise ProtocolError("a ring's header is damaged: its program's name is none")
     if (fields[2], fields[8]) != (HEADER_BYTES, SLOT_RECORD_BYTES) or header.slot_bytes % PAGE_BYTES:
         raise ProtocolError("a ring's header is damaged: its record sizes are not this version's")
     told = fields[9:14]

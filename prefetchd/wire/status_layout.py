@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import mmap
 import struct
 import zlib
 from typing import Any
@@ -78,13 +77,22 @@ def encode_snapshot(snapshot: dict[str, Any]) -> bytes:
     return COPY_HEAD.pack(len(text), zlib.crc32(text)) + text
 
 
-def decode_snapshot(data: bytes | bytearray | memoryview | mmap.mmap, copy: int) -> dict[str, Any] | None:
-    """The snapshot in `copy`, or None when it was overwritten while it was read, or never written."""
+def decode_snapshot(data: bytes | bytearray | memoryview, copy: int) -> dict[str, Any] | None:
+    """The snapshot in `copy` of a whole segment; see decode_copy()."""
     offset = copy_offset(copy)
-    length, crc = COPY_HEAD.unpack_from(data, offset)
-    begin = offset + COPY_HEAD.size
-    text = bytes(data[begin : begin + min(length, COPY_BYTES)])
+    return decode_copy(bytes(data[offset : offset + COPY_BYTES]))
+
+
+def decode_copy(content: bytes) -> dict[str, Any] | None:
+    """The snapshot in these bytes of one copy, or None when it was overwritten while it was read, or never written."""
+    if len(content) < COPY_HEAD.size:
+        return None
+    length, crc = COPY_HEAD.unpack_from(content)
+    text = content[COPY_HEAD.size : COPY_HEAD.size + length]
     if not text or zlib.crc32(text) != crc:
         return None
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
     return found if isinstance(found, dict) else None

@@ -50,6 +50,8 @@ NO_NOTE = Note()
 
 
 def read_note(data: bytes | memoryview) -> Note:
-    """The note in the first bytes of `data`."""
+    """The note in the first bytes of `data`. Who writes it runs the user's code: a phase that there is not is IDLE."""
     task, phase, row, index, attempt, since_ns = NOTE.unpack_from(data)
+    if not 0 <= phase < len(PHASES):
+        phase = IDLE
     return Note(task, phase, row, index, attempt, since_ns)

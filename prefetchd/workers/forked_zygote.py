@@ -22,6 +22,7 @@ from functools import partial
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.attempts import Attempts
 from prefetchd.processes.bootstrap import WORKER
+from prefetchd.processes.descendants import become_subreaper, reap_strangers
 from prefetchd.processes.stack_dumps import answer_with_stacks
 from prefetchd.wire.errors import PrefetchdError, ProtocolError, UnpicklableError
 from prefetchd.wire.framing import close_all, receive_with_fds, send
@@ -54,6 +55,7 @@ def run_forked_zygote(birth: Birth) -> None:
 
     def serve() -> None:
         leave_trainer(birth)
+        become_subreaper()
         kill_point("zygote.forked")
         ForkedZygote(birth).serve()
 
@@ -79,6 +81,7 @@ class ForkedZygote:
         self._unpicklable: Unpicklable | None = None
         self._is_spare = False
         self._has_spare = False
+        self._spares: set[int] = set()
 
     def serve(self) -> None:
         """Until both masters are gone. Blocks."""
@@ -90,6 +93,17 @@ class ForkedZygote:
     def _wait_on_masters(self) -> None:
         while self._control is not None or self._owner is not None:
             self._wait()
+            reap_strangers(self._own | self._workers)
+        self._children.end_strangers(self._own)
+
+    @property
+    def _own(self) -> set[int]:
+        """Children that are no workers."""
+        return self._helpers.pids | self._spares
+
+    @property
+    def _workers(self) -> set[int]:
+        return self._children.pids
 
     # --- waiting ---
 
@@ -196,6 +210,8 @@ class ForkedZygote:
         """Nothing of it may write to a ring any more when another one serves that."""
         assert self._control is not None
         self._children.kill_all()
+        # Nor is what its workers have started anybody's any more.
+        self._children.end_strangers(self._own)
         self._control.close()
         self._control = None
         kill_point("zygote.daemon.gone")
@@ -276,10 +292,15 @@ class ForkedZygote:
             # Where it cannot be told of, the end of its socket ends it.
             pidfd = os.pidfd_open(pid)
             opened.callback(os.close, pidfd)
+            self._spares.add(pid)
             self._tell(Spare(pid), [pidfd, ours.fileno(), output])
             self._has_spare = True
 
     def _serve_as_spare(self, ours: socket.socket, control: socket.socket, unread: int, output: int) -> None:
+        # It outlives the zygote that it was forked from, and that one's session.
+        detaching.leave_session()
+        become_subreaper()
+        self._spares.clear()
         ours.close()
         os.close(unread)
         self._give_up_own()

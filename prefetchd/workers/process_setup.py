@@ -35,6 +35,11 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def outlive_parent() -> None:
+    """Takes die_with_parent() back, for a process that learns of its parent's end otherwise."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def die_first_for_memory() -> None:
     """When memory runs out the kernel kills this process before its zygote, the daemon or the trainer: it is the one
     that is replaced without anybody noticing."""

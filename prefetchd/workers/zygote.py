@@ -24,6 +24,7 @@ from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.bootstrap import ENVIRONMENT, STREAM, WORKER
+from prefetchd.processes.descendants import become_subreaper
 from prefetchd.processes.environment import enter, read_environment
 from prefetchd.processes.stack_dumps import answer_with_stacks
 from prefetchd.processes.worker_status_memory import map_note
@@ -37,6 +38,7 @@ from prefetchd.workers.process_setup import (
     die_with_parent,
     leave_signals_to_daemon,
     name_process,
+    outlive_parent,
     own_memory_bytes,
     unforkable_threads,
 )
@@ -79,9 +81,13 @@ def main(role: str, parent: str, *arguments: str) -> None:
 
 def _serve_environment(sock: socket.socket, note_fd: int) -> None:
     name_process("prefetchd-env")
-    children = Children(sock, note_fd)
+    become_subreaper()
+    children = Children(sock, note_fd, ends_orphans=True)
     # It is started when a stream is about to come: nothing is asked of it before.
     _prepare_for_programs()
+    # Killed with the daemon it could not end what its streams' workers have started. From here on it blocks no more,
+    # and sees the daemon's end as that of its socket.
+    outlive_parent()
     for message, fds in children.requests():
         if not isinstance(message, SpawnStream):
             close_all(fds)
@@ -106,6 +112,8 @@ def _serve_environment(sock: socket.socket, note_fd: int) -> None:
 
         children.start(message.host, serve, STREAM, note_fd, program_fd, spec)
         close_all(fds)
+    children.kill_all()
+    children.end_strangers()
 
 
 def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: StreamSpec, imports_s: float = 0.0) -> None:
@@ -113,6 +121,7 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
     from prefetchd.workers.user_code import load_program_or_fail
 
     name_process("prefetchd-zyg")
+    become_subreaper()
     kill_point("zygote.started")
     program = load_program_or_fail(program_fd, spec)
     if isinstance(program, LoadFailed):
@@ -139,6 +148,8 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
             numbers = (place, workers)
             children.start(message.worker, serve, WORKER, note_of_child, program_fd, encode_spec(spec), numbers)
         close_all(fds)
+    children.kill_all()
+    children.end_strangers()
 
 
 def _what_threads_cost(imports_s: float) -> str:

@@ -10,15 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.attempts import why
 from prefetchd.processes.bootstrap import BOOTSTRAP, STREAM, WORKER
+from prefetchd.processes.descendants import children, end_strangers, reap_strangers
 from prefetchd.processes.process_exit import ending
 from prefetchd.processes.stack_dumps import answer_with_stacks
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import ChildEnded, Message, NotSpawned, Spawned
+from prefetchd.wire.os_errors import why
+from prefetchd.workers.detaching import leave_session
 from prefetchd.workers.process_setup import (
     die_with_parent,
     end_after,
@@ -26,6 +28,8 @@ from prefetchd.workers.process_setup import (
     send_output_to,
     unforkable_threads,
 )
+
+STRANGERS_END_WITHIN_S = 2.0
 
 # By the child's role.
 BEFORE_FORK = {STREAM: "env.fork.before", WORKER: "zygote.fork.before"}
@@ -36,14 +40,19 @@ AFTER_SPAWNED = {STREAM: "env.fork.told", WORKER: "zygote.fork.told"}
 class Children:
     """Starts children and reaps them, for the daemon at the other end of `sock`."""
 
-    def __init__(self, sock: socket.socket, note_fd: int = -1) -> None:
+    def __init__(self, sock: socket.socket, note_fd: int = -1, *, ends_orphans: bool = False) -> None:
+        """With `ends_orphans` what a child leaves behind ends with it; else with end_strangers()."""
         self._sock = sock
         self._note_fd = note_fd
         self._pidfds: dict[int, tuple[int, int]] = {}
+        self._older: set[int] = set()
+        self._ends_orphans = ends_orphans
 
     def requests(self) -> Iterator[tuple[Message, list[int]]]:
         """(message, descriptors) until the daemon closes the socket; reaps children in between. Blocks."""
+        self._older = children()
         while True:
+            reap_strangers(self._known)
             poll = select.poll()
             poll.register(self._sock, select.POLLIN)
             for pidfd in self._pidfds:
@@ -56,6 +65,20 @@ class Children:
                 if message is None:
                     return
                 yield message, fds
+
+    @property
+    def pids(self) -> set[int]:
+        """All that are not reaped yet."""
+        return {pid for pid, _ in self._pidfds.values()}
+
+    @property
+    def _known(self) -> set[int]:
+        """Children that are reaped here, and those that importing modules has left."""
+        return self.pids | self._older
+
+    def end_strangers(self, others: Collection[int] = ()) -> None:
+        """Ends what workers that are dead have left running; `others` are children of ours that somebody else reaps."""
+        end_strangers(self._known.union(others), STRANGERS_END_WITHIN_S)
 
     @property
     def pidfds(self) -> list[int]:
@@ -84,7 +107,7 @@ class Children:
                 opened.callback(close_all, [output, into])
                 kill_point(BEFORE_FORK[role])
                 if program_fd < 0 or not unforkable_threads():
-                    pid = self._fork(serve, note_fd, ours, theirs, output, into)
+                    pid = self._fork(serve, role, note_fd, ours, theirs, output, into)
                 else:
                     spec_fd = _write_spec(spec)
                     opened.callback(os.close, spec_fd)
@@ -101,6 +124,7 @@ class Children:
     def _fork(
         self,
         serve: Callable[[socket.socket], None],
+        role: str,
         note_fd: int,
         ours: socket.socket,
         theirs: socket.socket,
@@ -111,6 +135,8 @@ class Children:
 
         def begin() -> None:
             die_with_parent(parent)
+            if role == STREAM:
+                leave_session()
             leave_signals_to_daemon()
             answer_with_stacks(note_fd)
             self._forget()
@@ -142,6 +168,8 @@ class Children:
         pid, number = self._pidfds.pop(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
+        if self._ends_orphans:
+            self.end_strangers()
         self._tell(ChildEnded(number, ending(status)))
 
     def _tell(self, message: Message, fds: Sequence[int] = ()) -> None:
@@ -179,6 +207,7 @@ def _execute(role: str, sock: socket.socket, output: int, fds: list[int], number
         stderr=output,
         pass_fds=[sock.fileno(), *fds],
         cwd="/",
+        start_new_session=role == STREAM,
     )
     # It is reaped by its pidfd; Popen must not do it when it is collected.
     process.returncode = 0

@@ -84,6 +84,11 @@ class Helpers:
             found[sock.fileno()] = partial(self._told, sock)
         return found
 
+    @property
+    def pids(self) -> set[int]:
+        """All that are not reaped yet."""
+        return {pid for pid, _ in self._tasks.values()} | set(self._ending.values())
+
     def forget(self) -> None:
         """In a forked child: they are not its own."""
         for sock in self._tasks:

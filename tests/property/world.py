@@ -986,6 +986,8 @@ class World:
             worker.kept = None
             self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end), task)
             self._made_by(worker)
+            # Rows have the room that was measured.
+            size = size if whole else SLOT_BYTES
             answer = Filled(((task, size, self.task_us(worker.stream), end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
 

@@ -26,8 +26,10 @@ from prefetchd.wire.messages import (
     StreamFailed,
     Welcome,
 )
+from prefetchd.wire.program_layout import HEAD, LAYOUT_VERSION, MAGIC
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
+from tests.scenario.test_odd_files import most_memory_bytes
 from tests.scenario.watching import is_gone, open_fds, report_when, until
 
 HELLO = encode(trainer_hello())
@@ -276,6 +278,27 @@ def test_a_program_of_garbage_fails_its_stream_alone(peers, shared_daemon, conte
         assert failed.code == "stream_failed"
     finally:
         segment.close_fd()
+
+
+@pytest.mark.parametrize(
+    ("environment_bytes", "buffers"), [((2 << 30) - 8192, 0), (0, (2 << 30) // 16 - 1024)], ids=["environment", "table"]
+)
+def test_a_program_that_is_all_holes_is_not_gone_through(peers, shared_daemon, environment_bytes, buffers):
+    name = shared_daemon.paths.segment_name("program", f"holes-{buffers}")
+    segment = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    before = most_memory_bytes(shared_daemon.pid)
+    try:
+        os.ftruncate(segment.fd, 2 << 30)
+        os.write(segment.fd, HEAD.pack(MAGIC, LAYOUT_VERSION, 0, environment_bytes, 0, buffers, 2 << 30))
+        peer = peers()
+        peer.say(trainer_hello())
+        assert isinstance(peer.hear(), Welcome)
+        peer.say(Program(name, 2 << 30), [segment.fd])
+        failed = peer.hear()
+        assert isinstance(failed, StreamFailed)
+    finally:
+        segment.close_fd()
+    assert most_memory_bytes(shared_daemon.pid) - before < 64 << 20
 
 
 # --- clients that do not talk, or do not listen ---

@@ -212,3 +212,45 @@ def test_a_socket_that_a_killed_daemon_left_is_taken_over(daemon, address):
         dead.bind(str(address))
     daemon.start("--metrics", f"unix:{address}")
     assert scrape(address)
+
+
+@pytest.fixture
+def port(daemon):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        found = free.getsockname()[1]
+    daemon.start("--metrics", f"127.0.0.1:{found}")
+    return found
+
+
+def test_slow_connections_do_not_keep_scrapes_out(port):
+    with contextlib.ExitStack() as slow:
+        for number in range(60):
+            sock = slow.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with contextlib.suppress(OSError):
+                sock.send(b"GET /metrics HT"[: number % 16])
+        status, _, text = ask(http.client.HTTPConnection("127.0.0.1", port, timeout=30))
+        assert status == 200
+        assert "prefetchd_streams" in text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9400", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9400", 200),
+        ("LOCALHOST", 200),
+        ("prefetchd.example.org", 403),
+        ("prefetchd.example.org:9400", 403),
+        ("localhost.example.org", 403),
+        ("127.0.0.1.example.org", 403),
+        ("", 403),
+    ],
+)
+def test_only_who_means_this_machine_is_answered(port, host, status):
+    """A page in a browser may ask in the name of a domain that points here."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/metrics", headers={"Host": host})
+    assert connection.getresponse().status == status
+    connection.close()

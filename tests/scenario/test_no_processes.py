@@ -151,4 +151,4 @@ def test_not_from_its_zygote(daemon, capfd):
         stream = stream_when(daemon, "scarce")
         assert stream["zygote_deaths"] == 0
     said = capfd.readouterr().err
-    assert said.count("no process can be started for stream 'scarce': Too many open files; it is tried again") == 1
+    assert said.count("no process can be started for stream 'scarce': Too many open files: ") == 1

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.wire.errors import RemoteError
+from prefetchd.wire.errors import RemoteError, StreamFailedError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.runtime_paths import SHARED_MEMORY
@@ -138,6 +138,10 @@ class Attachment:
         ring = self.ring
         if self._files:
             return self._take_file(slot), False
+        if not ring.is_whole:
+            raise StreamFailedError(
+                f"somebody has made the ring shorter than its {ring.header.segment_bytes} bytes: its batches are gone"
+            )
         (span,) = SLOT_SPAN.unpack_from(ring.memory, ring.header.slot_record_offset(slot) + SLOT_SPAN_OFFSET)
         payload = ring.batch(slot, span)
         offset = ring.header.slot_payload_offset(slot)
@@ -187,6 +191,9 @@ class Attachment:
         monotonic time, in ns."""
         now_ns = time.monotonic_ns()
         counts = self._counts
+        if not self.ring.is_whole:
+            # take() has said so, or is about to.
+            return now_ns
         counts.yielded += 1
         counts.waited_us += waited_us
         counts.longest_us = max(counts.longest_us, waited_us)
@@ -214,11 +221,13 @@ class Attachment:
 
     def note_memory(self, mode: str) -> None:
         """What this consumer's batches go to a device from, one of MEMORY_MODES, for status."""
-        MEMORY_MODE.pack_into(self.ring.memory, self._record_offset + MEMORY_MODE_OFFSET, MEMORY_MODES.index(mode))
+        if self.ring.is_whole:
+            MEMORY_MODE.pack_into(self.ring.memory, self._record_offset + MEMORY_MODE_OFFSET, MEMORY_MODES.index(mode))
 
     def note_departure(self) -> None:
         """Tells a daemon that adopts the ring that this consumer will not come back; it only holds batches."""
-        CONSUMER_CURSOR.pack_into(self.ring.memory, self._record_offset + CONSUMER_CURSOR_OFFSET, DEPARTED)
+        if self.ring.is_whole:
+            CONSUMER_CURSOR.pack_into(self.ring.memory, self._record_offset + CONSUMER_CURSOR_OFFSET, DEPARTED)
 
     def reclaim(self) -> None:
         """Unlinks ring and program if their daemon is dead and nobody else consumes the stream: the next daemon may be
@@ -226,9 +235,12 @@ class Attachment:
         fd, header = self._lock_fd, self.ring.header
         if is_locked(fd, CONSUMER_LOCK_OFFSET, header.consumers) or not try_lock(fd, DAEMON_LOCK_OFFSET):
             return
-        # Its program may have been named since we mapped it.
-        named = decode_header(self.ring.memory[:HEADER_BYTES], len(self.ring.memory)).program_name
-        for path in (os.readlink(f"/proc/self/fd/{fd}"), SHARED_MEMORY + named):
+        found = [os.readlink(f"/proc/self/fd/{fd}")]
+        if self.ring.is_whole:
+            # Its program may have been named since we mapped it.
+            named = decode_header(self.ring.memory[:HEADER_BYTES], len(self.ring.memory)).program_name
+            found.append(SHARED_MEMORY + named)
+        for path in found:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 

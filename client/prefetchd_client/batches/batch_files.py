@@ -18,14 +18,21 @@ import torch
 
 from prefetchd.wire.batch_file import NAMES_BY_CODE, decode_header, file_name
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.regular_files import open_regular
 from prefetchd.wire.stream_spec import Position
 from prefetchd_client.batches.class_lookup import KINDS, find_named
 from prefetchd_client.batches.tensors import SkeletonUnpickler
 
 
 def read_batch(directory: str, position: Position) -> Any:
-    """The batch at `position`. Raises FileNotFoundError when it is not there, ProtocolError when it is damaged."""
-    fd = os.open(os.path.join(directory, file_name(position)), os.O_RDONLY | os.O_CLOEXEC)
+    """The batch at `position`. Raises FileNotFoundError when it is not there, ProtocolError when it is damaged, or is
+    no file that can be read."""
+    try:
+        fd = open_regular(os.path.join(directory, file_name(position)))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ProtocolError(f"the batch file of {position} cannot be read: {error.strerror}") from None
     try:
         size = os.fstat(fd).st_size
         if not size:

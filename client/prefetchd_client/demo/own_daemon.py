@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import mmap
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, runtime_paths
-from prefetchd.wire.status_layout import HEAD, STATUS_BYTES, decode_head, decode_snapshot
+from prefetchd.wire.status_layout import COPY_BYTES, HEAD, copy_offset, decode_copy, decode_head
 from prefetchd_client.demo.interruption import uninterrupted
 
 START_TIMEOUT_S = 60.0
@@ -47,8 +46,8 @@ class OwnDaemon:
         except FileNotFoundError:
             return None
         try:
-            with mmap.mmap(fd, STATUS_BYTES, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
-                found = decode_snapshot(view, decode_head(view[: HEAD.size]).current)
+            current = decode_head(os.pread(fd, HEAD.size, 0)).current
+            found = decode_copy(os.pread(fd, COPY_BYTES, copy_offset(current)))
         finally:
             os.close(fd)
         rings = [stream["ring"] for stream in (found or {}).get("streams", ()) if stream["ring"]]

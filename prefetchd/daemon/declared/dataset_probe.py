@@ -45,7 +45,7 @@ class LookEvents(Protocol):
 
     def died(self, how: str) -> None: ...
 
-    def printed(self, text: str) -> None: ...
+    def printed(self, lines: list[str], left_out: int) -> None: ...
 
 
 class DeclaringProcess:
@@ -62,10 +62,15 @@ class DeclaringProcess:
         """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
         self._events = events
         self._is_over = False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        output, into = os.pipe()
-        request = os.memfd_create("declared")
-        try:
+        with contextlib.ExitStack() as undoing, contextlib.ExitStack() as theirs_alone:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undoing.callback(ours.close)
+            theirs_alone.callback(theirs.close)
+            output, into = os.pipe()
+            undoing.callback(os.close, output)
+            theirs_alone.callback(os.close, into)
+            request = os.memfd_create("declared")
+            theirs_alone.callback(os.close, request)
             os.write(request, json.dumps(_told(stream)).encode())
             os.lseek(request, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
@@ -77,18 +82,19 @@ class DeclaringProcess:
                 pass_fds=[theirs.fileno()],
                 cwd=stream.cwd or directory or "/",
                 env=_variables(stream),
+                # What the user's code sends to its process group does not reach us.
+                start_new_session=True,
             )
-        except OSError:
-            ours.close()
-            os.close(output)
-            raise
-        finally:
-            theirs.close()
-            os.close(into)
-            os.close(request)
-        pid = self._process.pid
-        pidfd = os.pidfd_open(pid)
+            undoing.callback(self._reap)
+            undoing.callback(self._process.kill)
+            pid = self._process.pid
+            pidfd = os.pidfd_open(pid)
+            undoing.pop_all()
         self._child = ChildProcess(watcher, ours, pid, pidfd, output, self._said, self._ended, events.printed)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def close(self) -> None:
         """Ends it, whatever it is at, and does not wait for that. Idempotent."""

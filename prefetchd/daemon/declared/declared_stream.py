@@ -20,6 +20,7 @@ from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.file_streams import FileStreams
 from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.daemon.telemetry.log_room import LogRoom
 from prefetchd.processes.process_exit import is_hopeless, told_of
 from prefetchd.progress.file_source import FileSource
 from prefetchd.progress.source import Source
@@ -65,6 +66,8 @@ class DeclaredStream:
         self._source: Source | None = None
         self._process: DeclaringProcess | None = None
         self._deaths = 0
+        self._log_room = LogRoom()
+        self._has_left_out = False
         self._directory = directory
         self._prepare = prepare
         self._look()
@@ -73,6 +76,11 @@ class DeclaredStream:
     def stream(self) -> StreamState | None:
         """The engine's stream, while it is one."""
         return self._engine.stream_of(self.session)
+
+    @property
+    def pid(self) -> int:
+        """The process that looks at the dataset, or did; 0: there was none."""
+        return self._process.pid if self._process is not None else 0
 
     def why_unsettled(self) -> str:
         """For who waits for it."""
@@ -149,9 +157,14 @@ class DeclaredStream:
         log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
         self._settled()
 
-    def printed(self, text: str) -> None:
-        for line in text.split("\n"):
+    def printed(self, lines: list[str], left_out: int) -> None:
+        room = self._log_room.admit(lines)
+        for line in lines[:room]:
             log.info("output", extra={"fields": {"stream": self.config.name, "worker": 0, "line": line}})
+        left_out += len(lines) - room
+        if left_out and not self._has_left_out:
+            self._has_left_out = True
+            log.warning("output left out", extra={"fields": {"stream": self.config.name, "lines": left_out}})
 
     # --- from there on ---
 

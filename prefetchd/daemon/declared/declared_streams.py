@@ -132,6 +132,11 @@ class DeclaredStreams:
         # From the first snapshot on, before any of them is begun.
         found["declared"] = [self._about(stream.name) for stream in self._config.streams]
 
+    @property
+    def pids(self) -> set[int]:
+        """The processes that look at datasets."""
+        return {each.pid for each in self._streams.values() if each.pid}
+
     def close(self) -> None:
         """When the loop runs no more."""
         for declared in self._streams.values():

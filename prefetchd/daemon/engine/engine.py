@@ -33,11 +33,9 @@ from prefetchd.daemon.engine.waits import Waits
 from prefetchd.ring.capacity import Bounds
 from prefetchd.wire.messages import (
     Farewell,
-    Filled,
     Hello,
     Message,
     StreamFailed,
-    check_rows,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import NO_NOTE, Note
@@ -203,6 +201,12 @@ class Engine:
             self._log("warning", "batch removed by somebody else", stream=stream.name, slot=slot)
             self._moved = True
 
+    def fail(self, number: int, why: str) -> None:
+        """The stream cannot go on, whatever it has; its trainers are told `why`."""
+        stream = self.streams.get(number)
+        if stream is not None and stream.failure is None:
+            self._fail_stream(stream, "stream_failed", why)
+
     def drop(self, number: int, why: str) -> None:
         """The stream is not wanted any more; its trainers are told `why`."""
         stream = self.streams.get(number)
@@ -354,16 +358,19 @@ class Engine:
         self._hosts.cannot_fork(stream)
         return stream if is_first else None
 
+    def stream_of_worker(self, worker: int) -> StreamState | None:
+        """Whose worker, or planner, the process is."""
+        found = self.pool.workers.get(worker)
+        return found.stream if found is not None else self.planners.stream_of(worker)
+
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
-        """A worker's answer to its tasks, or the planner's."""
+        """A worker's answer to its tasks, or the planner's. Raises ProtocolError; nothing has changed then."""
         planned = self.planners.stream_of(worker)
         if planned is not None:
             self.planners.says(planned, message)
             planned.trim_plans()
             self._moved = True
             return
-        if isinstance(message, Filled):
-            check_rows("Filled.tasks", message.tasks, 4)
         stream = self.pool.worker_message(worker, message, now_s)
         if stream is None:
             return

@@ -13,7 +13,8 @@ from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
-from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position, StreamSpec
@@ -60,7 +61,11 @@ class FileStreams:
         first position that is there, or None."""
         files = self._rings.files[spec.directory]
         described = files.described()
-        there = files.sizes()
+        try:
+            there = files.sizes()
+        except OSError as error:
+            log.warning("batches not looked at", extra={"fields": {"stream": spec.name, "why": why(error)}})
+            return None
         if described is not None and described.get("fingerprint") == spec.fingerprint:
             kept = {position: size for position, size in there.items() if files.is_of(position, spec.fingerprint)}
         else:
@@ -105,20 +110,26 @@ class FileStreams:
             return
         self._looked_s = now_s
         for directory, files in self._rings.files.items():
-            fault = files.fault()
+            fault = files.fault() or _in_the_way(files)
             if fault and fault != self.faults.get(directory):
                 log.error("batches cannot be stored", extra={"fields": {"why": fault}})
             self.faults[directory] = fault
             if not fault:
                 files.mend()
         for number, resources in self._rings.resources.items():
-            ring = resources.ring
-            if isinstance(ring, FileRing) and not self.faults.get(resources.spec.directory):
-                for position in ring.leftover():
-                    ring.files.vanish(position)
-                self._tell_errors(number, ring)
-                for slot, generation in ring.missing():
-                    self._engine.batch_missing(number, slot, generation)
+            ring, directory = resources.ring, resources.spec.directory
+            if isinstance(ring, FileRing) and not self.faults.get(directory):
+                try:
+                    self._look_at_batches(number, ring)
+                except OSError as error:
+                    self.faults[directory] = f"{directory}: {why(error)}"
+
+    def _look_at_batches(self, number: int, ring: FileRing) -> None:
+        for position in ring.leftover():
+            ring.files.vanish(position)
+        self._tell_errors(number, ring)
+        for slot, generation in ring.missing():
+            self._engine.batch_missing(number, slot, generation)
 
     def _tell_errors(self, number: int, ring: FileRing) -> None:
         stream = self._engine.streams.get(number)
@@ -135,8 +146,18 @@ class FileStreams:
             self.give_up(directory, remove=False)
 
 
+def _in_the_way(files: BatchFiles) -> str:
+    try:
+        return files.in_the_way()
+    except OSError as error:
+        return f"{files.directory}: {why(error)}"
+
+
 def _told(error: bytes) -> str:
-    remote = decode_exception(error)
+    try:
+        remote = decode_exception(error)
+    except ProtocolError as damaged:
+        return f"{damaged}\n"
     return f"{remote.place}: {remote.type_name}: {remote.message}\n"
 
 

@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.segment import unlink
-from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
@@ -34,7 +33,7 @@ def find_streams(
             kill_point("daemon.adopt.locked")
             try:
                 resources = StreamResources.of_dead_daemon(name, fd, generation, directory, memory_bytes)
-            except (PrefetchdError, OSError) as error:
+            except Exception as error:  # whatever lies there must not keep the daemon from starting
                 log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
                 unlink(name, directory)
                 reclaimed.append(name)

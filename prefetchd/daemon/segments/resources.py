@@ -35,6 +35,7 @@ from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -64,7 +65,9 @@ class StreamResources:
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
             if not self._own_program(name, fd):
                 raise ProtocolError(f"the program segment {name!r} is being reclaimed")
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ProtocolError(f"the program segment {name!r} cannot be opened: {why(error)}") from None
+        except ValueError as error:
             raise ProtocolError(f"the program segment {name!r} cannot be opened: {error}") from None
         finally:
             os.close(fd)
@@ -183,7 +186,7 @@ class StreamResources:
                 free += file_bytes(directory)
                 spec = _with_files(spec, slot_bytes)
         except OSError as error:
-            raise NoSpaceError(f"{directory}: {error.strerror}. Is the RAM disk mounted?") from None
+            raise NoSpaceError(f"{directory}: {why(error)}. Is the RAM disk mounted?") from None
         room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
         steps = _epoch_steps(spec)
         slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)

@@ -1,8 +1,12 @@
-"""The status segment as the daemon writes it: snapshots, in memory that anybody of its user can read at any time."""
+"""The status segment as the daemon writes it: snapshots, in memory that anybody of its user can read at any time.
+
+It is written by pwrite(2), and not mapped: whoever makes the file shorter does not end the daemon by SIGBUS.
+"""
 
 from __future__ import annotations
 
-import mmap
+import contextlib
+import logging
 import os
 import time
 from typing import Any
@@ -24,6 +28,8 @@ from prefetchd.wire.status_layout import (
     encode_snapshot,
 )
 
+log = logging.getLogger("prefetchd")
+
 FIRST_COPY_BYTES = 64 << 10
 """Most snapshots are shorter, and where shared memory is small it is needed for batches."""
 
@@ -37,21 +43,22 @@ class StatusSegment:
         self.name = name
         self._generation = generation
         unlink(name)
-        self._fd, self._memory = self._make()
+        self._fd = self._make()
         self._reserved_bytes = FIRST_COPY_BYTES
         self._current = 0
 
     def beat(self) -> None:
         """The loop has come round."""
-        HEARTBEAT.pack_into(self._memory, HEARTBEAT_OFFSET, time.monotonic_ns())
+        self._put(HEARTBEAT.pack(time.monotonic_ns()), HEARTBEAT_OFFSET)
 
     def write(self, found: dict[str, Any]) -> None:
         """Makes `found` the current snapshot."""
         self._current ^= 1
         data = self._encode_what_fits(found)
-        begin = copy_offset(self._current)
-        self._memory[begin : begin + len(data)] = data
-        self._memory[CURRENT_OFFSET : CURRENT_OFFSET + 4] = self._current.to_bytes(4, "little")
+        if os.fstat(self._fd).st_size < STATUS_BYTES:
+            self._mend()
+        self._put(data, copy_offset(self._current))
+        self._put(self._current.to_bytes(4, "little"), CURRENT_OFFSET)
         self.beat()
 
     def restore_name(self) -> bool:
@@ -59,14 +66,12 @@ class StatusSegment:
         False when there is nothing to do. Raises NoSpaceError, and FileExistsError when the name is another's now."""
         if is_named(self.name, self._fd):
             return False
-        fd, memory = self._make()
+        fd = self._make()
         # What is read until the next write.
-        new, old = copy_offset(0), copy_offset(self._current)
-        memory[new : new + FIRST_COPY_BYTES] = self._memory[old : old + FIRST_COPY_BYTES]
+        os.pwrite(fd, os.pread(self._fd, FIRST_COPY_BYTES, copy_offset(self._current)), copy_offset(0))
         self._current = 0
         os.close(self._fd)
-        self._memory.close()
-        self._fd, self._memory = fd, memory
+        self._fd = fd
         self._reserved_bytes = FIRST_COPY_BYTES
         return True
 
@@ -78,9 +83,24 @@ class StatusSegment:
             unlink(self.name)
         os.close(self._fd)
         self._fd = -1
-        self._memory.close()
 
-    def _make(self) -> tuple[int, mmap.mmap]:
+    def _put(self, data: bytes, offset: int) -> None:
+        """Where there is no memory for what somebody has cut off, nothing is written."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, data, offset)
+
+    def _mend(self) -> None:
+        """Somebody has made the file shorter."""
+        log.warning("status segment made shorter by somebody, mended", extra={"fields": {"segment": self.name}})
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, STATUS_BYTES)
+        self._reserved_bytes = 0
+        self._put(self._head(), 0)
+
+    def _head(self) -> bytes:
+        return encode_head(StatusHead(os.getpid(), self._generation, time.monotonic_ns()))
+
+    def _make(self) -> int:
         try:
             fd: int = posix_ipc.SharedMemory(self.name, posix_ipc.O_CREX, mode=0o600, size=0).fd
         except posix_ipc.ExistentialError:
@@ -89,7 +109,6 @@ class StatusSegment:
             os.ftruncate(fd, STATUS_BYTES)
             for begin, length in [(0, HEAD_BYTES), *((copy_offset(copy), FIRST_COPY_BYTES) for copy in (0, 1))]:
                 os.posix_fallocate(fd, begin, length)
-            memory = mmap.mmap(fd, STATUS_BYTES)
         except OSError as error:
             unlink(self.name)
             os.close(fd)
@@ -98,9 +117,8 @@ class StatusSegment:
                 f"shared memory is full: the daemon's own {wanted_kib} KiB cannot be had ({error.strerror}). Enlarge "
                 "/dev/shm (docker: --shm-size), or remove what fills it"
             ) from None
-        head = encode_head(StatusHead(os.getpid(), self._generation, time.monotonic_ns()))
-        memory[: len(head)] = head
-        return fd, memory
+        os.pwrite(fd, self._head(), 0)
+        return fd
 
     def _encode_what_fits(self, found: dict[str, Any]) -> bytes:
         streams = found["streams"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,11 +20,14 @@ from prefetchd.ring.file_ring import FileRing
 from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError
 from prefetchd.wire.messages import Program, Published
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DEPARTED
 
 BURIED_WITHIN_S = 2.0
 BURIED_LOOK_AGAIN_S = 0.005
+
+log = logging.getLogger("prefetchd")
 
 
 class StreamRings:
@@ -52,14 +56,30 @@ class StreamRings:
         self._is_burying = is_burying
 
     def ring(self, stream: int) -> RingSegment | None:
+        """The stream's ring, to be read and written now; None when there is none, or somebody has cut it short."""
         resources = self.resources.get(stream)
-        return resources.ring if resources is not None else None
+        ring = resources.ring if resources is not None else None
+        return ring if ring is not None and ring.is_whole else None
+
+    def drop_cut(self) -> None:
+        """Streams end whose rings somebody has made shorter: what they had is gone, and to touch it would end us."""
+        for number, resources in list(self.resources.items()):
+            ring = resources.ring
+            if ring is not None and not ring.is_whole:
+                why = (
+                    f"somebody has made the ring {ring.directory}{ring.name} shorter than its "
+                    f"{ring.header.segment_bytes} bytes: its batches are gone. Make the loader again"
+                )
+                log.error("ring cut short", extra={"fields": {"stream": resources.spec.name, "why": why}})
+                self._engine.fail(number, why)
+                self._engine.drop(number, "")
 
     def marks_of(self, created_ns: int, consumer: int) -> tuple[int, ...]:
         """What the consumer record `consumer` of that ring says is held; empty when there is no such record."""
         for each in self.resources.values():
             ring = each.ring
-            if ring is not None and ring.header.created_ns == created_ns and 0 <= consumer < ring.header.consumers:
+            is_it = ring is not None and ring.header.created_ns == created_ns and ring.is_whole
+            if ring is not None and is_it and 0 <= consumer < ring.header.consumers:
                 return ring.marks(consumer)
         return ()
 
@@ -134,7 +154,12 @@ class StreamRings:
         """Goes on with the streams of a daemon that died on the same socket; their rings are in shared memory, or on
         `ram_disks`."""
         for resources in find_streams(self._paths, self._generation, ram_disks, self._memory_bytes):
-            stream = self._engine.adopt(resources.spec, resources.found(), time.monotonic())
+            try:
+                stream = self._engine.adopt(resources.spec, resources.found(), time.monotonic())
+            except Exception:  # what it says must not keep the daemon from starting
+                log.exception("ring not adopted", extra={"fields": {"stream": resources.spec.name}})
+                resources.close()
+                continue
             ring = resources.ring
             if stream is None or ring is None:
                 resources.close()
@@ -193,6 +218,9 @@ class StreamRings:
         except PrefetchdError as error:
             self._engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
             return
+        except OSError as error:
+            self._engine.ring_failed(stream, NoSpaceError.code, f"no ring can be made: {why(error)}")
+            return
         header = ring.header
         self._engine.ring_created(
             stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns, resources.bounds
@@ -209,11 +237,14 @@ class StreamRings:
         except NoSpaceError as error:
             self._engine.ring_short(stream, slots, ring.wanted_slots, str(error), error.short_bytes)
             return
+        except OSError as error:
+            self._engine.ring_short(stream, slots, ring.wanted_slots, f"it cannot grow: {why(error)}", 0)
+            return
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
         """One step of reserving, then of prefaulting; True when nothing is left to do."""
-        if resources.ring is not ring:
+        if resources.ring is not ring or not ring.is_whole:
             return True
         if ring.is_reserved:
             return ring.prefault_step()

@@ -15,12 +15,26 @@ from prefetchd.daemon.shell.stall_reports import WaitNames
 from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.plan.keys import HEAD
 from prefetchd.processes.stack_dumps import gist
 from prefetchd.supervisor.backend import Look
 from prefetchd.supervisor.oom_kills import OomKills
 from prefetchd.supervisor.process_backend import ProcessBackend
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
+from prefetchd.wire.messages import (
+    Filled,
+    FillFailed,
+    Measured,
+    Message,
+    PlanFailed,
+    Planned,
+    Program,
+    TooLarge,
+    Unpicklable,
+    check_rows,
+)
+from prefetchd.wire.remote_exception import decode_exception
+from prefetchd.wire.slot_layout import decode_row_layout
 from prefetchd.wire.worker_status import Note
 
 EXECUTED = "executed workers"
@@ -110,12 +124,24 @@ class WorkerEvents:
 
     def worker_message(self, worker: int, message: Message) -> None:
         kill_point("daemon.answer.heard")
-        self._tracing.worker_tells(worker, message)
         try:
+            _check_opaque(message)
+            self._tracing.worker_tells(worker, message)
             self._engine.worker_message(worker, message, time.monotonic())
         except ProtocolError as error:
             log.error("worker", extra={"fields": {"worker": worker, "error": str(error)}})
-            self.backend.stop_worker(worker, kill=True)
+            raise
+        except Exception as error:
+            # A fault of ours: it costs the stream on which it came to light, and nobody else.
+            log.exception("worker", extra={"fields": {"worker": worker}})
+            self._fail_stream_of(worker, error)
+            raise ProtocolError(f"what the daemon cannot take: {error!r}") from error
+
+    def _fail_stream_of(self, worker: int, error: Exception) -> None:
+        stream = self._engine.stream_of_worker(worker)
+        if stream is not None:
+            text = f"the daemon cannot take what a worker said: {error!r}. That is a fault of prefetchd, not of yours"
+            self._engine.load_failed(stream.number, text, b"")
 
     def worker_died(self, worker: int, how: str, note: Note) -> None:
         kill_point("daemon.death.heard")
@@ -125,14 +151,13 @@ class WorkerEvents:
         self.wait_names.looked(stream, worker, look)
         self._engine.worker_looked_at(worker, gist(look.stacks), sleeps=look.sleeps)
 
-    def output(self, stream: int, worker: int, text: str) -> None:
-        for line in text.split("\n"):
-            log.info("output", extra={"fields": {"stream": self._name(stream), "worker": worker, "line": line}})
-        self.printed.tell(stream, worker, text)
+    def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
+        self.printed.printed(stream, worker, lines, left_out)
 
     def tick(self, now_s: float) -> None:
         """What is to be looked after now and then."""
         self.backend.retire_idle(now_s)
+        self.printed.tick(now_s)
         if self._oom_kills.look(now_s):
             # Perhaps a trainer: then its fork has its memory.
             self._engine.memory_is_short()
@@ -144,3 +169,16 @@ class WorkerEvents:
     def _name(self, stream: int) -> str:
         found = self._engine.streams.get(stream)
         return found.name if found is not None else str(stream)
+
+
+def _check_opaque(message: Message) -> None:
+    """Raises ProtocolError when what the engine only passes on is not what it should be."""
+    if isinstance(message, (FillFailed, PlanFailed)):
+        decode_exception(message.error)
+    elif isinstance(message, Measured) and message.layout:
+        decode_row_layout(message.layout)
+    elif isinstance(message, Planned):
+        if any(len(each) < HEAD.size for each in message.keys):
+            raise ProtocolError("a planner tells of keys that are cut short")
+    elif isinstance(message, Filled):
+        check_rows("Filled.tasks", message.tasks, 4)

@@ -67,10 +67,11 @@ class CarryingOut:
                 kill_point("daemon.assign.told")
             case c.WriteSlot(stream, slot, record):
                 ring = self._rings.ring(stream)
-                assert ring is not None
-                kill_point(BEFORE_RECORD[record.state])
-                ring.write_slot(slot, record)
-                kill_point(AFTER_RECORD[record.state])
+                # Else somebody has cut it short, and the stream is about to fail.
+                if ring is not None:
+                    kill_point(BEFORE_RECORD[record.state])
+                    ring.write_slot(slot, record)
+                    kill_point(AFTER_RECORD[record.state])
             case c.Wake(number):
                 session = self._publishing.sessions.get(number)
                 if session is not None:
@@ -138,7 +139,6 @@ class CarryingOut:
 
     def _lend_ring(self, worker: int, stream: int) -> None:
         ring, found = self._rings.ring(stream), self._engine.streams.get(stream)
-        assert ring is not None
-        # Dropped since that was decided, the stream ends later in this round.
-        if found is not None:
+        # Dropped since that was decided, the stream ends later in this round; so does one whose ring was cut short.
+        if ring is not None and found is not None:
             self._backend.lend_ring(worker, ring.writers_fd, found.layout)

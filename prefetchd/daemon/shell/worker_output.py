@@ -1,16 +1,24 @@
-"""What workers print, shown to the stream's trainers as far as the rate allows."""
+"""What workers print: to the log as far as that has room for it, and to the stream's trainers as far as the rate
+allows. What is left out is counted, and told."""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Sequence
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.shell.publishing import Publishing
+from prefetchd.daemon.telemetry.log_room import LOG_LINES_A_SECOND, LogRoom
 from prefetchd.wire.messages import Output
 
 OUTPUT_LINES_A_SECOND = 20
 # So that a second's lines fit into one packet.
 OUTPUT_LINE_BYTES = 3000
+
+LEFT_OUT_EVERY_S = 10.0
+
+log = logging.getLogger("prefetchd")
 
 
 class WorkerOutput:
@@ -20,22 +28,64 @@ class WorkerOutput:
         self._engine = engine
         self._publishing = publishing
         self._rate = OutputRate()
+        self._rooms: dict[int, LogRoom] = {}
+        self._left_out: dict[int, int] = {}
+        self._told_left_out_s: dict[int, float] = {}
+
+    def printed(self, stream: int, worker: int, lines: Sequence[str], left_out: int) -> None:
+        """A worker has printed `lines`, and so many more that were too many to be read. Never blocks."""
+        found = self._engine.streams.get(stream)
+        room = self._rooms.setdefault(stream, LogRoom()).admit(lines)
+        name = found.name if found is not None else str(stream)
+        for line in lines[:room]:
+            log.info("output", extra={"fields": {"stream": name, "worker": worker, "line": line}})
+        left_out += len(lines) - room
+        if left_out:
+            self._left_out[stream] = self._left_out.get(stream, 0) + left_out
+            if found is not None:
+                found.counters.lines_left_out += left_out
+        if lines:
+            self.tell(stream, worker, "\n".join(lines))
 
     def tell(self, stream: int, worker: int, text: str, *, topic: str = "") -> None:
         """Shows `text` to the stream's trainers, to each process once for each `topic`; what is beyond the rate counts.
         Never blocks."""
-        found = self._engine.streams.get(stream)
-        if found is None or self._publishing.listener is None:
+        if stream not in self._engine.streams or self._publishing.listener is None:
             return
         kept, dropped = self._rate.admit(stream, text)
-        if not kept:
-            return
-        for number in found.consumers:
-            self._publishing.send_if_clear(number, Output(worker, kept, dropped, topic))
+        if kept is not None:
+            self._send(stream, Output(worker, kept, dropped, topic))
+
+    def tick(self, now_s: float) -> None:
+        """To be called now and then: says how much is in no log."""
+        for stream, lines in list(self._left_out.items()):
+            found = self._engine.streams.get(stream)
+            if now_s - self._told_left_out_s.get(stream, -LEFT_OUT_EVERY_S) < LEFT_OUT_EVERY_S:
+                continue
+            del self._left_out[stream]
+            self._told_left_out_s[stream] = now_s
+            name = found.name if found is not None else str(stream)
+            log.warning("output left out", extra={"fields": {"stream": name, "lines": lines}})
+            text = (
+                f"prefetchd: {lines} lines of its output are left out, of the log too: more than {LOG_LINES_A_SECOND} "
+                "a second in the long run. Print less, or to a file of your own"
+            )
+            self._send(stream, Output(0, text))
 
     def forget(self, stream: int) -> None:
         """The stream is gone."""
         self._rate.forget(stream)
+        for each in (self._rooms, self._left_out, self._told_left_out_s):
+            each.pop(stream, None)
+
+    def _send(self, stream: int, message: Output) -> None:
+        found = self._engine.streams.get(stream)
+        # A list: a session that cannot be sent to ends, and takes its consumer with it.
+        for number in list(found.consumers) if found is not None else ():
+            session = self._publishing.sessions.get(number)
+            # A trainer that is about to be welcomed to a stream of others' reads nothing else before.
+            if session is not None and session.is_welcomed:
+                self._publishing.send_if_clear(number, message)
 
 
 class OutputRate:
@@ -44,22 +94,21 @@ class OutputRate:
     def __init__(self) -> None:
         self._windows: dict[int, tuple[float, int, int]] = {}
 
-    def admit(self, stream: int, text: str) -> tuple[str, int]:
-        """What of `text` may go on now, and how many lines were dropped since the last that did."""
+    def admit(self, stream: int, text: str) -> tuple[str | None, int]:
+        """What of `text` may go on now, None if nothing may; and how many lines were dropped since the last that
+        did."""
         now_s = time.monotonic()
         began_s, lines, dropped = self._windows.get(stream, (now_s, 0, 0))
         if now_s - began_s >= 1.0:
             began_s, lines = now_s, 0
-        kept = []
-        for line in text.split("\n"):
-            if lines < OUTPUT_LINES_A_SECOND:
-                kept.append(line.encode("utf-8", "replace")[:OUTPUT_LINE_BYTES].decode("utf-8", "ignore"))
-                lines += 1
-            else:
-                dropped += 1
+        all_lines = text.split("\n")
+        admitted = all_lines[: max(0, OUTPUT_LINES_A_SECOND - lines)]
+        kept = [line.encode("utf-8", "replace")[:OUTPUT_LINE_BYTES].decode("utf-8", "ignore") for line in admitted]
+        lines += len(kept)
+        dropped += len(all_lines) - len(kept)
         told = dropped if kept else 0
         self._windows[stream] = (began_s, lines, dropped - told)
-        return "\n".join(kept), told
+        return "\n".join(kept) if kept else None, told
 
     def forget(self, stream: int) -> None:
         """The stream is gone."""

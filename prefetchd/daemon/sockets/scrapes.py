@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import stat
 from collections.abc import Callable
@@ -21,6 +22,7 @@ REQUEST_LIMIT_BYTES = 8192
 WITHIN_S = 5.0
 MOST_CONNECTIONS = 16
 UNIX = "unix:"
+_HOST = re.compile(rb"^host[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
 def listen_for_scrapes(address: str) -> socket.socket:
@@ -74,7 +76,8 @@ class Scrapes:
         self._sock = sock
         self._text = text
         self._content_type = content_type
-        self._connections: set[_Connection] = set()
+        # In the order in which they came.
+        self._connections: dict[_Connection, None] = {}
         self._acceptor = Acceptor(loop, sock, self._accepted)
 
     def close(self) -> None:
@@ -90,16 +93,22 @@ class Scrapes:
 
     def _accepted(self, sock: socket.socket) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:
-            sock.close()
-            return
-        connection = _Connection(self._loop, sock, self._answer, self._connections.discard)
-        self._connections.add(connection)
+            # Whoever has come first has had the most time: those that are slow do not keep others out.
+            next(iter(self._connections)).close()
+        connection = _Connection(self._loop, sock, self._answer, self._forget)
+        self._connections[connection] = None
         self._loop.call_later(WITHIN_S, connection.close)
+
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.pop(connection, None)
 
     def _answer(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
-        if method not in (b"GET", b"HEAD"):
+        if self._sock.family != socket.AF_UNIX and not _names_loopback(request):
+            # A page in somebody's browser may ask in the name of a domain that it has pointed here.
+            status, kind, body = "403 Forbidden", "text/plain", b"ask by localhost or a loopback address\n"
+        elif method not in (b"GET", b"HEAD"):
             status, kind, body = "405 Method Not Allowed", "text/plain", b"GET or HEAD\n"
         elif path != b"/metrics":
             status, kind, body = "404 Not Found", "text/plain", b"/metrics is all there is\n"
@@ -107,6 +116,23 @@ class Scrapes:
             status, kind, body = "200 OK", self._content_type, self._text()
         head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         return head.encode() + (b"" if method == b"HEAD" else body)
+
+
+def _names_loopback(request: bytes) -> bool:
+    """True when every Host in the request is a name of this machine for itself, or there is none (HTTP/1.0)."""
+    return all(map(_is_loopback, _HOST.findall(request)))
+
+
+def _is_loopback(host: bytes) -> bool:
+    name = host.strip().decode("latin-1").lower()
+    # With a port or without; an IPv6 address is in brackets.
+    name = name[1 : name.find("]")] if name.startswith("[") else name.partition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class _Connection:

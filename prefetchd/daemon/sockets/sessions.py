@@ -6,6 +6,7 @@ A session sends nothing before Hello. A packet that the protocol does not allow 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -17,14 +18,16 @@ from typing import Protocol
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.acceptor import Acceptor
-from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.errors import InvariantError, PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
-from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused
+from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused, Welcome
 
 MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
 REFUSAL_CHARACTERS = 4000
 HELLO_WITHIN_S = 60.0
+log = logging.getLogger("prefetchd")
+
 _UCRED = struct.Struct("iII")
 _SO_PEERPIDFD = 77
 
@@ -67,6 +70,8 @@ class Session:
         self.role = ""
         self.opened_s = time.monotonic()
         self.peer_is_dead = False
+        self.is_welcomed = False
+        """True once Welcome was sent."""
         self._sock = sock
         self._pidfd = pidfd
         self._loop = loop
@@ -101,6 +106,7 @@ class Session:
         """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
         if not self._open or self._closing or self._has_left:
             return
+        self.is_welcomed = self.is_welcomed or isinstance(message, Welcome)
         if isinstance(message, Refused):
             message = Refused(message.code, message.message[:REFUSAL_CHARACTERS])
         try:
@@ -122,13 +128,10 @@ class Session:
             return
         self._flush()
 
-    def end_if_dead(self) -> None:
-        """Ends the session now if its peer is dead, whatever of that the loop has yet to see."""
-        if self._open and self._pidfd >= 0:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if poll.poll(0):
-                self._peer_died()
+    def end_dead(self) -> None:
+        """Ends the session now: its peer is dead, whatever of that the loop has yet to see."""
+        if self._open:
+            self._peer_died()
 
     def _peer_died(self) -> None:
         self.peer_is_dead = True
@@ -234,6 +237,10 @@ class Session:
                 self._handle(message, fds)
             except PrefetchdError as error:
                 self.refuse(error)
+            except Exception as error:
+                # A fault of ours: it costs the session on which it came to light, and nobody else.
+                log.exception("session", extra={"fields": {"session": self.number, "message": type(message).__name__}})
+                self.refuse(InvariantError(f"the daemon cannot take this {type(message).__name__}: {error!r}"))
 
     def refuse(self, error: PrefetchdError) -> None:
         """Tells the peer why and ends the session."""
@@ -293,9 +300,13 @@ class Listener:
         self._acceptor.close()
 
     def end_dead(self) -> None:
-        """Ends the sessions of all who are dead."""
-        for session in list(self.sessions.values()):
-            session.end_if_dead()
+        """Ends the sessions of all who are dead. One question about all: there may be thousands of them."""
+        poll = select.poll()
+        by_pidfd = {session.pidfd: session for session in self.sessions.values() if session.pidfd >= 0}
+        for pidfd in by_pidfd:
+            poll.register(pidfd, select.POLLIN)
+        for pidfd, _ in poll.poll(0):
+            by_pidfd[pidfd].end_dead()
 
     def end_silent(self, now_s: float) -> None:
         """Ends sessions that have not said Hello in time. To be called now and then: a timer for each would keep those

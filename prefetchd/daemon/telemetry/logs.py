@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import logging.handlers
 import sys
 import time
+from io import TextIOWrapper
 from pathlib import Path
 
 from prefetchd.wire.errors import CallerError
@@ -30,6 +32,16 @@ class JsonLines(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
 
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """It also has what the interpreter says when it dies of a signal, as of SIGBUS when somebody cuts off memory that
+    is mapped here: that is a stack, and no JSON."""
+
+    def _open(self) -> TextIOWrapper:
+        stream = super()._open()
+        faulthandler.enable(file=stream)
+        return stream
+
+
 def log_to(path: Path | None, level: str) -> None:
     """Sends the "prefetchd" log to the file at `path`, or to stderr. Raises CallerError when it cannot be written."""
     handler: logging.Handler
@@ -38,7 +50,7 @@ def log_to(path: Path | None, level: str) -> None:
     else:
         try:
             make_directories(path.parent)
-            handler = logging.handlers.RotatingFileHandler(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
+            handler = _LogFile(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
         except OSError as error:
             raise CallerError(
                 f"the log {path} cannot be written: {error.strerror}. Choose another place with $XDG_STATE_HOME"

@@ -109,6 +109,7 @@ def _stream(
         "retries": counters.retries,
         "bad_samples": counters.bad_samples,
         "bad_samples_named": [text.decode("utf-8", "replace") for _, text in stream.bad_named[-MOST_BAD_SHOWN:]],
+        "output_lines_left_out": counters.lines_left_out,
         "replanned_batches": stream.claims.dropped_for_plan,
     }
 

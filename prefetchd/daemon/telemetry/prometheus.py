@@ -36,6 +36,7 @@ COUNTERS = (
     ("prefetchd_bad_samples", "Samples left out or replaced", "bad_samples"),
     ("prefetchd_worker_deaths", "Workers that died without being told to", "worker_deaths"),
     ("prefetchd_zygote_deaths", "Zygotes that died", "zygote_deaths"),
+    ("prefetchd_output_lines_left_out", "Lines that workers printed too fast", "lines_left_out"),
 )
 
 

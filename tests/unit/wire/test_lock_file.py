@@ -207,3 +207,17 @@ def test_restoring_leaves_no_descriptor(path, lock):
         path.unlink()
         assert lock.restore()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("text", ["9" * 31, "9" * 19, "-1", "1e3", "\u0661"])
+def test_a_number_that_it_has_not_written_is_none(tmp_path, text):
+    path = tmp_path / "lock"
+    path.write_text(text)
+    lock = LockFile(path)
+    assert lock.acquire()
+    try:
+        assert lock.read_number() == 0
+        lock.write_number((1 << 56) - 1)
+        assert lock.read_number() == (1 << 56) - 1
+    finally:
+        lock.release()

@@ -67,7 +67,7 @@ headers = st.builds(
     fingerprint=st.text("0123456789abcdef", min_size=32, max_size=32),
     row_layout_bytes=st.integers(0, ROW_LAYOUT_LIMIT_BYTES),
     spec_bytes=st.integers(0, SPEC_LIMIT_BYTES),
-    program_name=st.text("/abcdef-0123456789", max_size=32),
+    program_name=st.just("") | st.text("abcdef-0123456789", min_size=1, max_size=31).map("/".__add__),
     consumers=st.integers(0, 64),
 )
 
@@ -431,3 +431,10 @@ def test_waits_are_counted_after_the_record_and_those_without_one_are_the_rest()
     assert CONSUMER_RECORD.size + WAIT_COUNTS.size <= CONSUMER_RECORD_BYTES
     record[: CONSUMER_RECORD.size] = encode_consumer_record(ConsumerRecord(1, yielded=50))
     assert decode_wait_counts(record)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["/prefetchd-1\0-program", "/../prefetchd", "/a/b", "/", "prefetchd", "/\0"])
+def test_a_program_s_name_that_is_no_name_of_shared_memory_is_refused(name):
+    data = encode_header(dataclasses.replace(EXAMPLE, program_name=name))
+    with pytest.raises(ProtocolError, match="name"):
+        decode_header(data, EXAMPLE.segment_bytes)

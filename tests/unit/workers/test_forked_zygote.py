@@ -230,7 +230,7 @@ def test_a_worker_that_cannot_be_forked_is_told_and_the_zygote_goes_on(scarce, f
     before = len(os.listdir(f"/proc/{fork.pid}/fd"))
     daemon_of.say(SpawnWorker(3, 0, 1))
     daemon_of.heard(NotSpawned)
-    until(lambda: len(os.listdir(f"/proc/{fork.pid}/fd")) == before, "nothing is left open of those that fail")
+    until(lambda: len(os.listdir(f"/proc/{fork.pid}/fd")) <= before, "nothing is left open of those that fail")
     scarce.unlink()
     spawned(daemon_of, 4)
 

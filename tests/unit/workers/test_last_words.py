@@ -6,6 +6,7 @@ import os
 import socket
 
 from prefetchd.daemon.process.loop import Loop
+from prefetchd.supervisor.child_output import silent
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import encode
 from prefetchd.wire.messages import Fill, Filled
@@ -31,7 +32,7 @@ def test_the_results_of_a_worker_that_died_with_tasks_unread_are_heard():
         output,
         lambda message, fds: heard.append(message),
         lambda how: loop.stop(),
-        lambda text: None,
+        silent,
     )
     try:
         process.ended_as("exited with 3")

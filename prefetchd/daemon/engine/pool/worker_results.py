@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.commands import Command, Log
+from prefetchd.daemon.engine.pool.answer_checks import check_answer
 from prefetchd.daemon.engine.stream.bad_samples import BadSampleNews
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.growth import grow_for, is_too_large, too_large
@@ -35,7 +36,8 @@ class Answers:
         self._bad_samples = BadSampleNews(commands)
 
     def told(self, worker: Worker, message: Message) -> None:
-        """Raises ProtocolError for what a worker does not say."""
+        """Raises ProtocolError for what a worker does not say; nothing has changed then."""
+        check_answer(worker, message)
         if isinstance(message, Filled):
             for task, payload_bytes, duration_us, samples in message.tasks:
                 self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
@@ -54,14 +56,12 @@ class Answers:
         elif isinstance(message, Spent):
             worker.stream.filling.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
+            worker.stream.check_shard_end(worker.tasks[message.task], message.batches)
             worker.stream.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):
             self._store_failed(worker, self._take(worker, message.task), message.reason)
         elif isinstance(message, BadSamples):
-            piece = worker.tasks.get(message.task)
-            if piece is None:
-                raise ProtocolError(f"worker {worker.number} tells of task {message.task}, which it was not given")
-            self._bad_samples.told(worker, piece, message)
+            self._bad_samples.told(worker, worker.tasks[message.task], message)
         else:
             raise ProtocolError(f"a worker does not send {type(message).__name__}")
 

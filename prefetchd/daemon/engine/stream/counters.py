@@ -26,6 +26,7 @@ class Counters:
     bad_samples: int = 0
     retries: int = 0
     zygote_deaths: int = 0
+    lines_left_out: int = 0
     longest_task_us: int = 0
     task_durations: Durations = dataclasses.field(default_factory=Durations)
     sample_durations: Durations = dataclasses.field(default_factory=Durations)

@@ -118,6 +118,7 @@ class Plans:
         asked = self._asked
         if not isinstance(message, (Begun, Planned, PlanFailed)) or asked is None or message.epoch != asked.epoch:
             raise ProtocolError(f"a planner does not send {type(message).__name__} now")
+        _check(message, asked)
         if self._asked_in_vain:
             if isinstance(message, Planned):
                 self._asked = None
@@ -126,20 +127,16 @@ class Plans:
         elif isinstance(message, PlanFailed):
             self._known[message.epoch, message.step] = Contents(0, error=message.error)
         else:
-            self._planned(message, asked)
+            self._planned(message)
 
-    def _planned(self, message: Planned, asked: AskPlan) -> None:
+    def _planned(self, message: Planned) -> None:
         self._asked = None
         epoch, first = message.epoch, message.first_step
-        if first != asked.first_step or len(message.samples) != len(message.keys):
-            raise ProtocolError(f"a planner that was asked for step {asked.first_step} tells of step {first}")
         for step, (samples, keys) in enumerate(zip(message.samples, message.keys), first):
             self._known[epoch, step] = Contents(samples, keys, digest(keys))
         if message.steps >= 0:
             failed = (epoch, message.steps) in self._known
             self._lengths.learn(epoch, message.steps + failed)
-        elif not message.keys:
-            raise ProtocolError("a planner that tells of nothing")
 
     # --- towards the trainers ---
 
@@ -248,3 +245,23 @@ class Plans:
             self._trim_states_at = len(STAGES) * KEPT_STATES + 2 * len(self._states)
         if len(self._told) > 2 * len(living) + KEPT_STATES:
             self._told = {key: told for key, told in self._told.items() if key in living}
+
+
+def _check(message: Begun | Planned | PlanFailed, asked: AskPlan) -> None:
+    """Raises ProtocolError when that cannot be an answer to what was asked; nothing has changed then."""
+    if isinstance(message, Begun):
+        if message.stage not in STAGES or not -1 <= message.sampler_epoch < 1 << 63:
+            raise ProtocolError(f"a planner tells of stage {message.stage}, sampler epoch {message.sampler_epoch}")
+    elif isinstance(message, PlanFailed):
+        if not 0 <= message.step < POSITION_LIMIT:
+            raise ProtocolError(f"a planner tells of an error at step {message.step}")
+    else:
+        first, end, steps = message.first_step, message.first_step + len(message.keys), message.steps
+        if first != asked.first_step or len(message.samples) != len(message.keys):
+            raise ProtocolError(f"a planner that was asked for step {asked.first_step} tells of step {first}")
+        if not (steps < 0 or steps == end or (steps <= first and not message.keys)) or not -1 <= steps < POSITION_LIMIT:
+            raise ProtocolError(f"a planner tells of {steps} steps and of those up to {end}")
+        if len(message.keys) > asked.steps or (steps < 0 and not message.keys):
+            raise ProtocolError(f"a planner that was asked for {asked.steps} steps tells of {len(message.keys)}")
+        if not all(0 <= each < POSITION_LIMIT for each in message.samples):
+            raise ProtocolError("a planner tells of a batch of less than no samples")

@@ -31,7 +31,7 @@ from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Hello, ShardCame, ShardStart
 from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
 from prefetchd.wire.shard_states import pack
-from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.wire.stream_spec import POSITION_LIMIT, Position, StreamSpec
 
 SHORTEST_PIECE_S = 0.001
 LONG_PIECE_S = 0.05
@@ -356,18 +356,26 @@ class StreamState:
 
         self.plans.trim(window.cursors.values(), is_needed)
 
-    def shard_ended(self, piece: Piece, batches: int) -> None:
-        """The piece's batch does not exist: its shard has only `batches` of the epoch. Raises ProtocolError."""
-        epoch, step = piece.batch.position
-        if self._shard_lengths is None or batches * self.shards > step:
+    def check_shard_end(self, piece: Piece, batches: int) -> None:
+        """Raises ProtocolError when the shard of the piece's batch cannot have ended after so many batches."""
+        _, step = piece.batch.position
+        if self._shard_lengths is None or not 0 <= batches <= step // self.shards:
             raise ProtocolError(f"a shard of {batches} batches has not ended at step {step}")
+
+    def shard_ended(self, piece: Piece, batches: int) -> None:
+        """The piece's batch does not exist: its shard has only `batches` of the epoch; after check_shard_end()."""
+        epoch, step = piece.batch.position
+        assert self._shard_lengths is not None
         self._shard_lengths.learn_shard(epoch, step % self.shards, batches)
         self.filling.shard_ended(piece)
 
     def learn_start(self, message: ShardStart | ShardCame) -> None:
         """An iterator of the shard can begin there. Raises ProtocolError."""
-        if self.starts is None or not 0 <= message.shard < self.shards or message.following < 0 or message.epoch < 0:
+        places = (message.epoch, message.following)
+        is_shard = self.starts is not None and 0 <= message.shard < self.shards
+        if not is_shard or not all(0 <= each < POSITION_LIMIT for each in places):
             raise ProtocolError(f"no shard {message.shard} has a state in a stream of {self.shards} shards")
+        assert self.starts is not None
         self.starts.learn(message.epoch, message.shard, (message.following, message.state))
 
     def task_keys(self, worker: Worker, piece: Piece) -> bytes:

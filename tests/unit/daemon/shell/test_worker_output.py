@@ -22,7 +22,7 @@ def test_lines_left_out_are_told_with_the_next_that_is_not():
     first, told = rate.admit(1, "\n".join(map(str, range(OUTPUT_LINES_A_SECOND + 5))))
     assert first.split("\n") == list(map(str, range(OUTPUT_LINES_A_SECOND)))
     assert told == 5
-    assert rate.admit(1, "more\nand more") == ("", 0)
+    assert rate.admit(1, "more\nand more") == (None, 0)
     assert rate.admit(2, "another stream") == ("another stream", 0)
     rate.forget(1)
     assert rate.admit(1, "anew") == ("anew", 0)

@@ -372,13 +372,12 @@ def test_what_a_peer_said_before_it_left_counts_though_something_was_sent_to_it_
 def test_a_dead_peer_s_session_ends_though_its_connection_does_not(world_with_process, asked):
     """A forked child of it may keep that open. What it said before it died counts."""
     world = world_with_process
-    world.session.end_if_dead()
     world.say(HELLO)
     assert world.events.told == [("hello", HELLO)], "it lives"
     world.peer.send(encode(Goodbye()))
     world.end_process()
     if asked:
-        world.session.end_if_dead()
+        world.session.end_dead()
     else:
         world.turn()
     assert world.session.peer_is_dead

@@ -1,0 +1,36 @@
+"""What a worker, planner or zygote says that none of them would say costs its own stream at most."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.scenario.fuzzed_trainer import FuzzedTrainer
+from tests.scenario.wild_children import WildVoice, WildZygote, take_what_comes, wild_planners, wild_workers
+
+MAKERS = {
+    "workers": wild_workers,
+    "planners": wild_planners,
+    "zygotes": lambda seed: {"dataset": WildZygote(WildVoice(seed, 1)), "num_workers": 1},
+}
+ROUNDS = {"workers": 6, "planners": 6, "zygotes": 4}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("who", MAKERS)
+def test_another_trainer_does_not_notice_wild_children(daemon, who, monkeypatch, capfd):
+    daemon.start()
+    with FuzzedTrainer() as trainer:
+        trainer.until_it_has_taken(20)
+        pid = daemon.pid
+        if who == "zygotes":
+            monkeypatch.setenv("PREFETCHD_START", "exec")
+        for seed in range(ROUNDS[who]):
+            take_what_comes(stream=f"wild {who} {seed}", **MAKERS[who](seed))
+            assert daemon.pid == pid, "the daemon died: " + daemon.command("logs").stdout
+        trainer.until_it_has_taken(trainer.taken + 20)
+        assert not trainer.wrong
+    told = [json.loads(line) for line in daemon.paths.log.read_text().splitlines()]
+    assert any("killed by the daemon" in str(each) or each["event"] == "worker" for each in told), "nothing was wild"
+    assert [each for each in told if "traceback" in each] == [], "a fault of the daemon's own"
