@@ -6,7 +6,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
 # A test waits for its processes most of the time.
 TESTS_AT_ONCE ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+PYTEST_OPTIONS := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 # On a terminal pip shows what it downloads; into a file it says nothing but what goes wrong.
 PIP_INSTALL = q=$$([ -t 1 ] || echo -q); $(BIN)/python -m pip install --disable-pip-version-check $$q -c constraints.txt
 
@@ -34,7 +34,7 @@ demo: $(DEMO_STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: check
-	PREFETCHD_TESTS_PACKAGES=all $(PYTEST)
+	PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
