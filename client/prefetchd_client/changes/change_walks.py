@@ -138,7 +138,6 @@ class _ArrayWalk(Walk):
             version = value._version
         self.content.update(b"array %d;" % version)
 
-
     def _take_module(self, module: types.ModuleType) -> None:
         if module_origin(module) is Origin.INSTALLED:
             self.content.update(f"package {module.__name__} {id(module)};".encode())
