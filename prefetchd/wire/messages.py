@@ -547,6 +547,13 @@ class Serve(Message):
     socket and the output pipe's end to write to."""
 
 
+@_numbered(76)
+@record
+class TellFingerprint(Message):
+    """A trainer to the zygote that was forked from it: somebody waits for Identified, which is told otherwise when the
+    first batches are made."""
+
+
 # --- fork -> daemon and trainer --------------------------------------------------------------------------------
 
 

@@ -80,6 +80,11 @@ class ChangeWatch:
         else:
             self._glanced = self._glance()
 
+    @property
+    def needs_telling(self) -> bool:
+        """True when a glance cannot tell whether something has changed: what the fork finds is needed soon."""
+        return self._elsewhere is not None and (self._glanced is None or self._is_deep)
+
     def forked(self) -> None:
         """This process was forked just now, and the fork has the parts as they are."""
         self._pages = WrittenPages(self._blocks)

@@ -94,6 +94,7 @@ class Introduction:
             self._cannot_fork(error)
             return connect_or_start(self._paths), True
         assert session is not None
+        self._ask_if_shared()
         return session, False
 
     def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
@@ -128,8 +129,19 @@ class Introduction:
         if self._fork_request is not None and self._fork is None:
             try:
                 self._fork, _ = self._fork_request.begin()
+                self._ask_if_shared()
             except OSError as error:
                 self._cannot_fork(error)
+
+    def _ask_if_shared(self) -> None:
+        if self.shared:
+            # Whoever else names the stream waits until it is known.
+            self.ask_for_fingerprint()
+
+    def ask_for_fingerprint(self) -> None:
+        """The daemon waits for it, or somebody will."""
+        if self._fork is not None:
+            self._fork.ask()
 
     def hand_over_fork(self, connection: Connection) -> None:
         """Sends the fork, a new one if the former one is dead; in its place, where none can be had, the program. After
@@ -140,6 +152,8 @@ class Introduction:
             try:
                 former = self._fork
                 self._fork, _ = self._fork_request.begin()
+                # Nothing is made by it before it is known to be of the same program.
+                self._fork.ask()
                 found = self._fork.hand_over()
                 if former is not None:
                     former.close()

@@ -66,12 +66,15 @@ class Link:
         ):
             if isinstance(message, WaitNamed):
                 print(f"prefetchd: {message.text}", file=sys.stderr)
+            elif isinstance(message, Deciding):
+                self._introduction.ask_for_fingerprint()
             elif isinstance(message, ForkWanted):
                 self._introduction.hand_over_fork(self._connection)
             message = self._answer()
         if isinstance(message, Refused):
             raise refusal(message)
         if isinstance(message, Deciding):
+            self._introduction.ask_for_fingerprint()
             return None
         if not isinstance(message, Welcome):
             raise unexpected(message)
@@ -114,6 +117,8 @@ class Link:
                 self._welcomed(message)
             elif isinstance(message, ForkWanted):
                 self._introduction.hand_over_fork(self._connection)
+            elif isinstance(message, Deciding):
+                self._introduction.ask_for_fingerprint()
             elif isinstance(message, Farewell):
                 self._farewell = message.reason
         elif self._reconnection is None and not self._connection.is_open:

@@ -98,6 +98,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Forked(pid=4711),
     m.ForkWanted(),
     m.UseNote(),
+    m.TellFingerprint(),
     m.WriteProgram(limit_bytes=1 << 26),
     m.Unpicklable(reason="dataset.lock cannot be handed to the workers"),
     m.TooLarge(buffer_bytes=1 << 31),
