@@ -137,7 +137,6 @@ class HarnessedStream:
         if stage.start == "forked":
             request = ForkRequest(stage.paths, self.spec, parts, lambda: FINGERPRINT, lambda: b"", lambda: None)
             self._fork, _ = request.begin()
-            self._fork.ask()
             message, fds = self._fork.hand_over()
             stage.call("take_fork", self.host, message.pid, fds)
             stage.call("bind", self.host, self.number)
