@@ -353,7 +353,11 @@ class BadSamplesNamed(Message):
 @_numbered(4)
 @record
 class Deciding(Message):
-    """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known."""
+    """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known. A
+    daemon that `takes_fingerprint` takes it from the trainer, too (Identified): then these are given to it, if they
+    are of that. If they are not, the fork is waited for."""
+
+    takes_fingerprint: bool = False
 
 
 @_numbered(38)
@@ -561,7 +565,8 @@ class TellFingerprint(Message):
 @record
 class Identified(Message):
     """A zygote that was forked from a trainer knows the `fingerprint` of its program, or that nobody ever will: then it
-    is empty. To the trainer also what it found its parts to be (changes), as opaque bytes."""
+    is empty. To the trainer also what it found its parts to be (changes), as opaque bytes. From the trainer, as an
+    answer to Deciding, what it has found itself."""
 
     fingerprint: str
     found: bytes = b""

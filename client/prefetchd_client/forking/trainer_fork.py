@@ -41,7 +41,7 @@ _unreaped: dict[int, int] = {}
 @dataclasses.dataclass(frozen=True)
 class ForkRequest:
     """What a fork is to be made for; begin() may be called again when one has died. `forked` is called after each
-    fork."""
+    fork. `quick_fingerprint` takes that of the program in this process, or is empty if that takes long."""
 
     paths: RuntimePaths
     spec: StreamSpec
@@ -49,6 +49,7 @@ class ForkRequest:
     fingerprint: Callable[[], str]
     found: Callable[[], bytes]
     forked: Callable[[], None]
+    quick_fingerprint: Callable[[], str] = str
 
     def begin(self, search: Reconnection | None = None) -> tuple[TrainerFork, socket.socket | None]:
         """Forks. A `search` is the fork's from then on: it reaches a daemon; the socket is a connection that will be

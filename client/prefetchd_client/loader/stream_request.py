@@ -17,6 +17,7 @@ from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, UNIDENTIFIED, StreamSpec
 from prefetchd_client.fingerprint.code_parts import is_installed
+from prefetchd_client.fingerprint.quick_walk import QuickWalks, TooLong
 from prefetchd_client.fingerprint.walk import Plain, fingerprint
 from prefetchd_client.forking.trainer_fork import ForkRequest
 from prefetchd_client.loader.ranks import process_rank
@@ -47,9 +48,19 @@ class StreamRequest:
 
     def fingerprint(self) -> str:
         """Of all that decides the stream's batches. Blocks while it reads all that the parts hold."""
+        return self._fingerprint(None)
+
+    def quick_fingerprint(self) -> str:
+        """The same, or empty where that takes longer than a fork does."""
+        try:
+            return self._fingerprint(QuickWalks())
+        except TooLong:
+            return ""
+
+    def _fingerprint(self, walks: QuickWalks | None) -> str:
         masked = self.assumptions.generators if self.assumptions is not None else ()
         with self.assumptions.at_epoch_zero() if self.assumptions is not None else contextlib.nullcontext():
-            return fingerprint(self.identity, masked, self.plain)
+            return fingerprint(self.identity, masked, self.plain, walks)
 
     def identified(self) -> StreamRequest:
         """With the fingerprint in its spec. Blocks as fingerprint() does."""
@@ -57,7 +68,9 @@ class StreamRequest:
 
     def fork_request(self, paths: RuntimePaths) -> ForkRequest:
         """What this process is to be forked for."""
-        return ForkRequest(paths, self.spec, self.parts, self.fingerprint, self.found, self.forked)
+        return ForkRequest(
+            paths, self.spec, self.parts, self.fingerprint, self.found, self.forked, self.quick_fingerprint
+        )
 
 
 def whole_number(argument: str, value: Any) -> int:

@@ -138,6 +138,14 @@ class Introduction:
             # Whoever else names the stream waits until it is known.
             self.ask_for_fingerprint()
 
+    def quick_fingerprint(self) -> str:
+        """The program's, as it is now, if it is known or soon taken; else empty. Only while the loader is being made:
+        afterwards the program may not be what was forked."""
+        if self._fork_request is None:
+            return ""
+        known = self._fork.fingerprint if self._fork is not None else ""
+        return known or self._fork_request.quick_fingerprint()
+
     def ask_for_fingerprint(self) -> None:
         """The daemon waits for it, or somebody will."""
         if self._fork is not None:
