@@ -355,7 +355,7 @@ class BadSamplesNamed(Message):
 class Deciding(Message):
     """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known. A
     daemon that `takes_fingerprint` takes it from the trainer, too (Identified): then these are given to it, if they
-    are of that. If they are not, the fork is waited for."""
+    are of that. If they are not, Deciding comes once more, and the fork is waited for."""
 
     takes_fingerprint: bool = False
 

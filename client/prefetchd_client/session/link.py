@@ -91,13 +91,14 @@ class Link:
 
     def _help_to_decide(self, message: Deciding) -> None:
         """The batches that are there may be what is wanted: where that can soon be told here, the fork is not waited
-        for. The fork tells it all the same, before it makes anything."""
-        self._introduction.ask_for_fingerprint()
+        for. The fork tells it all the same, before it makes anything; but not at the same time."""
         if message.takes_fingerprint and not self._has_helped:
             self._has_helped = True
             fingerprint = self._introduction.quick_fingerprint()
             if fingerprint:
                 self._connection.send(Identified(fingerprint))
+                return
+        self._introduction.ask_for_fingerprint()
 
     def _answer(self) -> Message:
         try:
@@ -110,6 +111,8 @@ class Link:
     def _welcomed(self, message: Welcome) -> None:
         self._supervised, self._config = message.supervised, message.config
         self._introduction.may_have(message.workers)
+        if self._has_helped:
+            self._introduction.ask_for_fingerprint()
         if message.program_wanted:
             self._introduction.hand_over(self._connection)
 

@@ -79,6 +79,8 @@ class UndecidedTrainers:
             if message.fingerprint and self._registry.has_left(known):
                 found.hello = known
                 self._decide(found, now_s)
+            else:
+                self._commands.append(Send(session, Deciding(takes_fingerprint=True)))
             return True
         if len(found.messages) >= MOST_MESSAGES:
             raise ProtocolError(f"{MOST_MESSAGES} messages before the stream is known")

@@ -79,6 +79,7 @@ def test_what_it_tells_of_another_program_counts_only_when_its_fork_tells_it():
         world.engine.message(trainer.session, Identified(fingerprint), world.now)
         world.run()
         assert not trainer.stream_name
+    assert trainer.told_to_wait == 3 * [Deciding(takes_fingerprint=True)], "it is to have its fork tell"
     world.settle()
     assert trainer.stream_name == "s"
     assert world.engine.stream_of(trainer.session).spec.fingerprint == SPEC.fingerprint
