@@ -131,18 +131,25 @@ def an_epoch_ms(dataset: Rows, made: Any, batches: Iterator[Any]) -> float:
 
 
 def ours() -> list[str]:
-    """The directories in /proc of all processes of this run: each has its socket's name in its environment. Takes a few
-    milliseconds: workers go on meanwhile."""
+    """The directories in /proc of all processes of this run: each has its socket's name in its environment. Of others
+    than were there at the first call only those that began later than this process are looked at: that takes so
+    little time that workers have not gone on meanwhile."""
     mark = f"{MARK}={os.environ[MARK]}".encode()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
+        if _former and int(name) < os.getpid() and name not in _former:
+            continue
         try:
             with open(f"/proc/{name}/environ", "rb") as environment:
                 if mark in environment.read().split(b"\0"):
                     found.append(f"/proc/{name}")
         except OSError:
             continue
+    _former.update(each.rpartition("/")[2] for each in found)
     return found
+
+
+_former: set[str] = set()
 
 
 def others_cpu_s() -> float:
@@ -158,7 +165,7 @@ def others_cpu_s() -> float:
         except OSError:
             continue
     # Those that nobody has waited for have no environment any more.
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in filter(lambda each: each.isdigit() and int(each) > os.getpid(), os.listdir("/proc")):
         try:
             state, parent = _fields(f"/proc/{name}")[2:4]
             total += _ticks_s(f"/proc/{name}", 13) if state == "Z" and parent == str(os.getpid()) else 0.0

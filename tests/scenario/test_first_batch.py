@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from prefetchd_client import PrefetchLoader
 from prefetchd_client.fingerprint import module_sources, quick_walk
 from prefetchd_client.forking.fork_work import ForkWork
 
+from prefetchd.wire.errors import StreamFailedError
 from prefetchd.workers import forked_zygote
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import stream_when, until
+from tests.scenario.watching import is_gone, stream_when, until
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_the_constructor_asks_for_no_package_and_digests_nothing(shared_daemon, 
     monkeypatch.setattr(importlib.metadata, "distribution", ask)
     module_sources._required_versions.cache_clear()
     module_sources._recorded_version.cache_clear()
-    with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream=None) as loader:
+    with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, fresh=True) as loader:
         next(iter(loader))
         assert not asked
         assert not identified()
@@ -79,3 +81,25 @@ def test_what_is_left_of_another_dataset_is_not_taken_for_a_quick_fingerprint(sh
             assert next(iter(loader)).tolist() == [add, add + 1, add + 2, add + 3]
             name = loader.stats()["stream"]
         stream_when(shared_daemon, name, lambda stream: stream["lingering"])
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_fork_that_dies_before_it_was_identified_is_made_again_of_the_same_dataset_only(
+    shared_daemon, identified, changes
+):
+    dataset = Numbers(80)
+    with PrefetchLoader(dataset, batch_size=4, buffer=6, fresh=True) as loader:
+        iterator = iter(loader)
+        found = [next(iterator)]
+        assert not identified()
+        fork = loader._sessions.current.fork
+        os.kill(fork.pid, signal.SIGKILL)
+        # Its workers go on until it is.
+        until(lambda: is_gone(fork.pid), "it is dead")
+        if changes:
+            dataset.of_another_kind = True
+            with pytest.raises(StreamFailedError, match="has been changed since its batches were begun"):
+                list(iterator)
+        else:
+            found += list(iterator)
+            assert len(found) == 20

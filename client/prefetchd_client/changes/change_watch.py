@@ -97,6 +97,11 @@ class ChangeWatch:
         plain = {number: digest for number, (_, digest) in self.plain.items() if number in large}
         return bytes(msgpack.packb([seen.as_told(), contents, large, plain]))
 
+    def is_seen_to_have_changed(self) -> bool:
+        """Since a look was last asked for, as far as a glance tells; that stays as it was."""
+        before, after = self._glanced, self._glance()
+        return before is not None and after is not None and not are_same(before, after)
+
     def has_changed(self) -> bool:
         """Since it was asked last. Takes time in proportion to what the parts hold, large arrays and lists left
         aside."""

@@ -41,7 +41,8 @@ _unreaped: dict[int, int] = {}
 @dataclasses.dataclass(frozen=True)
 class ForkRequest:
     """What a fork is to be made for; begin() may be called again when one has died. `forked` is called after each
-    fork. `quick_fingerprint` takes that of the program in this process, or is empty if that takes long."""
+    fork. `quick_fingerprint` takes that of the program in this process, or is empty if that takes long. It
+    `has_changed` when somebody is seen to have changed it since it was first forked."""
 
     paths: RuntimePaths
     spec: StreamSpec
@@ -50,6 +51,7 @@ class ForkRequest:
     found: Callable[[], bytes]
     forked: Callable[[], None]
     quick_fingerprint: Callable[[], str] = str
+    has_changed: Callable[[], bool] = bool
 
     def begin(self, search: Reconnection | None = None) -> tuple[TrainerFork, socket.socket | None]:
         """Forks. A `search` is the fork's from then on: it reaches a daemon; the socket is a connection that will be

@@ -599,7 +599,12 @@ class PrefetchLoader(RebuildGuard):
         if forks:
             watch = self._watch
             request = dataclasses.replace(
-                request, forks=True, found=watch.found, forked=watch.forked, plain=watch.plain
+                request,
+                forks=True,
+                found=watch.found,
+                forked=watch.forked,
+                has_changed=watch.is_seen_to_have_changed,
+                plain=watch.plain,
             )
         else:
             request = request.identified()

@@ -34,7 +34,8 @@ def _nothing() -> None:
 class StreamRequest:
     """What the loader wants: the spec, the program's parts, and whether others may share the stream. `assumptions`
     where a sampler decides the order. One that `forks` is served by a fork of this process, and its spec has no
-    fingerprint yet; `found` is what that fork tells of the parts. `plain` is what is known of them by now."""
+    fingerprint yet; `found` is what that fork tells of the parts, and it `has_changed` when somebody is seen to have
+    changed them since. `plain` is what is known of them by now."""
 
     spec: StreamSpec
     parts: dict[str, Any]
@@ -44,6 +45,7 @@ class StreamRequest:
     forks: bool = False
     found: Callable[[], bytes] = bytes
     forked: Callable[[], None] = _nothing
+    has_changed: Callable[[], bool] = bool
     plain: Plain = dataclasses.field(default_factory=dict)
 
     def fingerprint(self) -> str:
@@ -69,7 +71,14 @@ class StreamRequest:
     def fork_request(self, paths: RuntimePaths) -> ForkRequest:
         """What this process is to be forked for."""
         return ForkRequest(
-            paths, self.spec, self.parts, self.fingerprint, self.found, self.forked, self.quick_fingerprint
+            paths,
+            self.spec,
+            self.parts,
+            self.fingerprint,
+            self.found,
+            self.forked,
+            self.quick_fingerprint,
+            self.has_changed,
         )
 
 

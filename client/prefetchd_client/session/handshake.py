@@ -159,6 +159,9 @@ class Introduction:
         if found is None and self._fork_request is not None:
             try:
                 former = self._fork
+                if former is not None and not former.fingerprint and self._fork_request.has_changed():
+                    # What the former one has made is of a program that nobody knows the fingerprint of.
+                    raise StreamFailedError(CHANGED.format(self._spec.name))
                 self._fork, _ = self._fork_request.begin()
                 # Nothing is made by it before it is known to be of the same program.
                 self._fork.ask()
