@@ -11,7 +11,10 @@ from prefetchd_client.connection.early_start import begin_early
 begin_early()
 
 from prefetchd_client.batch_directory import BatchDirectory
+from prefetchd_client.forking.fork_preparation import prepare_to_fork
 from prefetchd_client.loader.loader import PrefetchLoader
 from prefetchd_client.sample_cache import SampleCache
+
+prepare_to_fork()
 
 __all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache"]

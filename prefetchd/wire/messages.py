@@ -10,11 +10,11 @@ connection. Positions are (epoch, step).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.records import record
 
 PROTOCOL_VERSION = 2
 
@@ -55,7 +55,7 @@ def _numbered(number: int) -> Callable[[_M], _M]:
 
 
 @_numbered(1)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Hello(Message):
     """Opens a connection. `role` is "trainer" or "control"; a control connection leaves the rest empty.
 
@@ -95,7 +95,7 @@ LIVING, AWAITED, PROPOSED = 0, 1, 2
 
 
 @_numbered(2)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Welcome(Message):
     """The answer to Hello. `generation` counts the daemons of this socket; `consumer` is the record to write.
 
@@ -122,7 +122,7 @@ class Welcome(Message):
 
 
 @_numbered(3)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Refused(Message):
     """The daemon will not serve this connection and closes it. `code` is one of wire.errors."""
 
@@ -134,7 +134,7 @@ class Refused(Message):
 
 
 @_numbered(10)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Program(Message):
     """The program that makes the stream's batches, in a program segment (program_layout) whose descriptor comes
     with this message. The daemon takes the segment over; the client closes its descriptor and forgets it."""
@@ -144,7 +144,7 @@ class Program(Message):
 
 
 @_numbered(11)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class PlaceCursor(Message):
     """Creates a cursor at a position; or its iterator begins: then the position is where it stands, and what it was
     offered stays offered. A cursor does not move: close it and place another.
@@ -160,7 +160,7 @@ class PlaceCursor(Message):
 
 
 @_numbered(12)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class CloseCursor(Message):
     """The iterator is gone; what was offered to it and not yielded is given back. Held slots stay leased."""
 
@@ -168,7 +168,7 @@ class CloseCursor(Message):
 
 
 @_numbered(13)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Consumed(Message):
     """Progress and releases, of one or several calls of next(): `step` is the cursor's next step to be yielded;
     `released` is flat (cursor, slot, generation) triples; `waited_us` is what next() waited since the last Consumed.
@@ -181,7 +181,7 @@ class Consumed(Message):
 
 
 @_numbered(14)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class GiveBack(Message):
     """The cursor's offers from `step` on go back, as Recall asked; they are offered again when there is room."""
 
@@ -190,7 +190,7 @@ class GiveBack(Message):
 
 
 @_numbered(16)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Waiting(Message):
     """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for. With `why`
     it has waited for as long as it may, and asks what for: WaitNamed answers at once, for the error that it raises."""
@@ -200,13 +200,13 @@ class Waiting(Message):
 
 
 @_numbered(15)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Goodbye(Message):
     """A clean close: the ring lingers for a short while, not as after a crash."""
 
 
 @_numbered(17)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Assume(Message):
     """Where a sampler decides the order: this is how the trainer begins `epoch`, other than EpochStates said. That
     epoch and those after it are planned anew from here, unless they are planned from that already: what was offered of
@@ -220,7 +220,7 @@ class Assume(Message):
 
 
 @_numbered(18)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ShardStart(Message):
     """In `epoch` the iterator of an iterable dataset's shard can begin with its batch number `following`, from
     `state` (shard_states). About positions that are placed after this, or were in Hello."""
@@ -232,7 +232,7 @@ class ShardStart(Message):
 
 
 @_numbered(19)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Forked(Message):
     """A zygote that was forked from the trainer, with the program in its memory, for the stream that Hello or
     ForkWanted was about. With it: its pidfd, its control socket, its output pipe. The daemon takes it over."""
@@ -244,7 +244,7 @@ class Forked(Message):
 
 
 @_numbered(20)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class RingOpened(Message):
     """The stream's ring exists; its descriptor comes with this message (segment_layout)."""
 
@@ -252,7 +252,7 @@ class RingOpened(Message):
 
 
 @_numbered(21)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Published(Message):
     """Batches that are ready, and this message is what makes them so: nobody polls memory for readiness.
 
@@ -271,7 +271,7 @@ class Published(Message):
 
 
 @_numbered(22)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class BatchFailed(Message):
     """In place of the batch at (epoch, step): its error, encoded by remote_exception. The stream goes on."""
 
@@ -282,7 +282,7 @@ class BatchFailed(Message):
 
 
 @_numbered(23)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StreamFailed(Message):
     """No more batches will come: `code` and `message` (wire.errors), and the user's exception if there was one."""
 
@@ -292,7 +292,7 @@ class StreamFailed(Message):
 
 
 @_numbered(24)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Output(Message):
     """What a worker printed; `dropped` lines were left out to keep the rate down. Of what comes with one `topic` a
     process shows the first, however many of its streams tell it."""
@@ -304,7 +304,7 @@ class Output(Message):
 
 
 @_numbered(26)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Recall(Message):
     """Another cursor waits for room, or the offers are of a plan that is void: the client answers each one with
     GiveBack from `step` on, or from the cursor's next step if that is later, and drops the offers."""
@@ -314,7 +314,7 @@ class Recall(Message):
 
 
 @_numbered(27)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class WaitNamed(Message):
     """Why the call of next() that waits for the cursor's batch at (epoch, step) has waited for so long, in lines for
     people: who it waits for, for how long, and what to turn. Before Welcome: why that takes so long."""
@@ -326,7 +326,7 @@ class WaitNamed(Message):
 
 
 @_numbered(28)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class EpochStates(Message):
     """Where a sampler decides the order: the trainer's generators before `epoch` as it was planned (`stage` 0), after
     the sampler has given its first batch (1), at its end (2), in the order of the program's `generators`.
@@ -344,7 +344,7 @@ STAGES = BEFORE, AFTER_FIRST, AT_END = range(3)
 
 
 @_numbered(29)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class BadSamplesNamed(Message):
     """Samples that were left out or replaced, each index once. Rows (epoch, step, row, worker), and of each a line of
     text for people, in UTF-8. With `before` the stream's former trainers were told of them when they came."""
@@ -355,19 +355,23 @@ class BadSamplesNamed(Message):
 
 
 @_numbered(4)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Deciding(Message):
-    """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known."""
+    """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known. A
+    daemon that `takes_fingerprint` takes it from the trainer, too (Identified): then these are given to it, if they
+    are of that. If they are not, Deciding comes once more, and the fork is waited for."""
+
+    takes_fingerprint: bool = False
 
 
 @_numbered(38)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ForkWanted(Message):
     """What made the stream's batches is gone, and the daemon has no program: another Forked is asked for."""
 
 
 @_numbered(25)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Farewell(Message):
     """The daemon is going down in order; its rings go with it."""
 
@@ -378,7 +382,7 @@ class Farewell(Message):
 
 
 @_numbered(30)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Stop(Message):
     """Asks the daemon to end; it answers Farewell once it has begun. Workers may finish what they are at, for a short
     while; with `now` they are killed."""
@@ -387,7 +391,7 @@ class Stop(Message):
 
 
 @_numbered(31)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Pause(Message):
     """Nothing more is filled of the stream, or of all streams that there are when `stream` is empty, until Resume. With
     `drain`, their processes end once they are at nothing. Answered by Done."""
@@ -397,7 +401,7 @@ class Pause(Message):
 
 
 @_numbered(32)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Resume(Message):
     """Takes Pause back. Answered by Done."""
 
@@ -405,7 +409,7 @@ class Resume(Message):
 
 
 @_numbered(33)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Evict(Message):
     """Drops the stream: ring, program and processes. Refused while it has a consumer, unless `force` is set. Answered
     by Done."""
@@ -418,7 +422,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @_numbered(34)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class SetLogLevel(Message):
     """What the daemon logs from now on, one of LOG_LEVELS. Answered by Done."""
 
@@ -426,7 +430,7 @@ class SetLogLevel(Message):
 
 
 @_numbered(35)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Done(Message):
     """The daemon has done what was asked, to the streams of these names (UTF-8)."""
 
@@ -434,7 +438,7 @@ class Done(Message):
 
 
 @_numbered(36)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Trace(Message):
     """Asks for what happens in the next `for_ms` milliseconds. Answered by TraceEvents, and by Done in the end."""
 
@@ -442,7 +446,7 @@ class Trace(Message):
 
 
 @_numbered(37)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class TraceEvents(Message):
     """What has ended since the last ones: rows (0, stream, worker, epoch, step, first row, end row, kind as in Fill,
     began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in next(); times
@@ -461,7 +465,7 @@ TRACED_FILL, TRACED_WAIT = 0, 1
 
 
 @_numbered(40)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class SpawnStream(Message):
     """To an environment zygote: fork a stream zygote that loads a program. With it: the program's descriptor, and one
     of the zygote's note."""
@@ -476,7 +480,7 @@ PLANNER = -1
 
 
 @_numbered(41)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class SpawnWorker(Message):
     """To a stream zygote: fork a worker. `place` of `workers` is what get_worker_info tells: 0 <= place < workers.
     With it: a descriptor of the worker's note."""
@@ -487,7 +491,7 @@ class SpawnWorker(Message):
 
 
 @_numbered(42)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Spawned(Message):
     """A zygote forked child `child` (the number of a host or worker). With it: pidfd, control socket, output pipe."""
 
@@ -496,7 +500,7 @@ class Spawned(Message):
 
 
 @_numbered(43)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Ready(Message):
     """A zygote or worker has loaded what it needs; `note` is a warning for the log, or empty."""
 
@@ -504,7 +508,7 @@ class Ready(Message):
 
 
 @_numbered(44)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class LoadFailed(Message):
     """A stream zygote or worker could not load its program; it exits after this."""
 
@@ -513,7 +517,7 @@ class LoadFailed(Message):
 
 
 @_numbered(45)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ChildEnded(Message):
     """A zygote has reaped child `child`; `how` says in words how it ended."""
 
@@ -522,7 +526,7 @@ class ChildEnded(Message):
 
 
 @_numbered(58)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class NotSpawned(Message):
     """A zygote cannot fork the child `child` that it was asked for; `reason` says why: a limit on processes, or on
     memory. It may be asked again."""
@@ -535,7 +539,7 @@ class NotSpawned(Message):
 
 
 @_numbered(5)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Introduce(Message):
     """The first and only message of a connection that a fork of a trainer opens. With it: one end of a socket pair,
     whose other end the trainer has. That is a connection of the trainer's from now on, as if it were accepted."""
@@ -545,20 +549,28 @@ class Introduce(Message):
 
 
 @_numbered(56)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Serve(Message):
     """A trainer to the zygote that was forked from it, when the daemon has died: serve another one. With it: a control
     socket and the output pipe's end to write to."""
+
+
+@_numbered(76)
+@record
+class TellFingerprint(Message):
+    """A trainer to the zygote that was forked from it: somebody waits for Identified, which is told otherwise when the
+    first batches are made."""
 
 
 # --- fork -> daemon and trainer --------------------------------------------------------------------------------
 
 
 @_numbered(55)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Identified(Message):
     """A zygote that was forked from a trainer knows the `fingerprint` of its program, or that nobody ever will: then it
-    is empty. To the trainer also what it found its parts to be (changes), as opaque bytes."""
+    is empty. To the trainer also what it found its parts to be (changes), as opaque bytes. From the trainer, as an
+    answer to Deciding, what it has found itself."""
 
     fingerprint: str
     found: bytes = b""
@@ -568,14 +580,14 @@ class Identified(Message):
 
 
 @_numbered(47)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class UseNote(Message):
     """To a zygote that was forked from a trainer: what it is at belongs into this note, whose descriptor comes with the
     message."""
 
 
 @_numbered(48)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class WriteProgram(Message):
     """To a zygote that was forked from a trainer: answer with Program, and its descriptor, or with Unpicklable. A
     program of more than `limit_bytes` is not written now: TooLarge is the answer. With 0 as much may be written as
@@ -588,7 +600,7 @@ class WriteProgram(Message):
 
 
 @_numbered(49)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Unpicklable(Message):
     """The program can be had by fork alone; `reason` says what of it cannot be pickled."""
 
@@ -596,7 +608,7 @@ class Unpicklable(Message):
 
 
 @_numbered(54)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class TooLarge(Message):
     """The program is not written for its size, of `buffer_bytes` or more; whether it can be pickled nobody may know."""
 
@@ -604,7 +616,7 @@ class TooLarge(Message):
 
 
 @_numbered(57)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Spare(Message):
     """A zygote that was forked from a trainer has forked another like itself, which serves when it is told UseNote.
     With it: pidfd, control socket, output pipe."""
@@ -616,7 +628,7 @@ class Spare(Message):
 
 
 @_numbered(46)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Enclosed(Message):
     """A message between the daemon and its children that is too long for a packet: a descriptor comes with this one,
     of a file with the packet (framing)."""
@@ -625,7 +637,7 @@ class Enclosed(Message):
 
 
 @_numbered(50)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class UseRing(Message):
     """Map this ring; its descriptor comes with this message. `layout` is the stream's row layout, if it has one."""
 
@@ -633,7 +645,7 @@ class UseRing(Message):
 
 
 @_numbered(51)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Fill(Message):
     """Fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
 
@@ -655,7 +667,7 @@ MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST = 0, 1, 2, 3
 
 
 @_numbered(52)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class AskPlan(Message):
     """What are the keys of `steps` batches of `epoch`, from `first_step` on? Answered by Planned; before it, by
     Begun for each stage from `stage` on that has come."""
@@ -667,7 +679,7 @@ class AskPlan(Message):
 
 
 @_numbered(53)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Rebase(Message):
     """From `epoch` on, plan from these states (as in Assume); what was planned from there on is void."""
 
@@ -677,7 +689,7 @@ class Rebase(Message):
 
 
 @_numbered(66)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Begun(Message):
     """The states of a planned epoch, as in EpochStates. Stages 0 and 1 come before the epoch's first Planned, stage 2
     before the one that tells its end; a stage that AskPlan says is known does not come."""
@@ -689,7 +701,7 @@ class Begun(Message):
 
 
 @_numbered(67)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Planned(Message):
     """Of consecutive batches: how many samples each has, and its keys (plan.keys); perhaps fewer than were asked for.
     `steps` is how many the epoch has, or -1 while the sampler goes on."""
@@ -702,7 +714,7 @@ class Planned(Message):
 
 
 @_numbered(68)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class PlanFailed(Message):
     """The sampler raised in place of the batch at (epoch, step); `error` is encoded by remote_exception."""
 
@@ -715,7 +727,7 @@ class PlanFailed(Message):
 
 
 @_numbered(60)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Filled(Message):
     """Finished tasks, in order: rows (task, payload bytes, duration in us, samples). `sample_times` is what
     Durations.take() tells of the samples since the worker's last answer; empty: nothing."""
@@ -725,7 +737,7 @@ class Filled(Message):
 
 
 @_numbered(61)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Measured(Message):
     """A measuring task is done: with a `layout` the stream's batches are filled by rows, each `payload_bytes`
     long; without one, they are filled whole and this batch has `payload_bytes`."""
@@ -736,7 +748,7 @@ class Measured(Message):
 
 
 @_numbered(62)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Unfit(Message):
     """The task cannot be done as asked. With payload_bytes > 0 the whole batch needs that much room; with 0 a row
     deviates from the layout (`reason` says how) and the batch must be filled whole."""
@@ -747,7 +759,7 @@ class Unfit(Message):
 
 
 @_numbered(63)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class FillFailed(Message):
     """The user's code raised; `error` is encoded by remote_exception."""
 
@@ -756,7 +768,7 @@ class FillFailed(Message):
 
 
 @_numbered(64)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class BadSamples(Message):
     """Before a task's answer: samples that were left out or replaced, as the spec's on_error says. Rows (row, attempt,
     dataset index), where attempt 0 is the row's own sample and others are those that were tried in its place; and of
@@ -768,7 +780,7 @@ class BadSamples(Message):
 
 
 @_numbered(65)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Digested(Message):
     """A digesting task is done: `digest` as segment_layout.payload_digest has it."""
 
@@ -778,7 +790,7 @@ class Digested(Message):
 
 
 @_numbered(71)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StoreFailed(Message):
     """The batch is made and cannot be written where batches go; the worker keeps it. `reason` is for people: full,
     read-only, gone. The task is to be given out again, and may come out well then."""
@@ -788,7 +800,7 @@ class StoreFailed(Message):
 
 
 @_numbered(75)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Spent(Message):
     """The task needs the program as it was handed over, and this worker's cannot be had anew: it ends after this, and
     the task is to be given to another one."""
@@ -797,7 +809,7 @@ class Spent(Message):
 
 
 @_numbered(72)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ShardEnded(Message):
     """The task's batch does not exist: its shard of the iterable dataset has only `batches` batches in the epoch."""
 
@@ -806,7 +818,7 @@ class ShardEnded(Message):
 
 
 @_numbered(73)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ShardCame(Message):
     """Now and then, before a task's answer: the shard's iterator stands before its batch `following`. Fields as in
     ShardStart."""
@@ -821,7 +833,7 @@ class ShardCame(Message):
 
 
 @_numbered(74)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Surroundings(Message):
     """Where a declared stream's code is about to be looked at, encoded as in a program; comes before Declared. The
     program may come to be of another environment. On a control connection: where a loader is about to be made. It has
@@ -831,7 +843,7 @@ class Surroundings(Message):
 
 
 @_numbered(70)
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Declared(Message):
     """What a stream that the configuration declares turned out to be: its `spec`, and its program as in Program, whose
     descriptor comes with this message. In its place may come LoadFailed."""

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -120,6 +119,9 @@ def _runtime_directory(env: Mapping[str, str]) -> Path:
     given = env.get("XDG_RUNTIME_DIR")
     if given and os.path.isdir(given):
         return Path(given) / "prefetchd"
+    # Here: it takes a fortieth of a daemon's start, and few need it.
+    import tempfile
+
     own = f"prefetchd-{os.geteuid()}"
     beneath = Path(tempfile.gettempdir()) / own
     # TMPDIR may be anything, and DataLoader works with it.

@@ -8,6 +8,10 @@ It has two masters. The daemon is at the other end of `control`: it asks for wor
 trainer is at the other end of `owner`: when the daemon has died it hands over another one's control socket (Serve), so
 that a stream goes on with the program as it was when the loader was made. It ends when both are gone. The daemon ends
 it at once, with SIGKILL, when nobody needs it.
+
+The fingerprint is taken a moment after the first worker was forked. It is taken at once when the trainer asks for it
+(TellFingerprint), as where old batches may be what is wanted, and when the trainer is gone or another daemon is served:
+until it is known, nobody can say later what the batches were made of.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import contextlib
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -34,6 +39,7 @@ from prefetchd.wire.messages import (
     Serve,
     Spare,
     SpawnWorker,
+    TellFingerprint,
     TooLarge,
     Unpicklable,
     UseNote,
@@ -46,6 +52,11 @@ from prefetchd.workers.program_size import pickle_estimate, room_bytes
 from prefetchd.workers.zygote import connect_anew, serve_worker
 from prefetchd.workers.zygote_children import Children
 from prefetchd.workers.zygote_helpers import Helpers, send_long
+
+IDENTIFY_AFTER_S = 1.0
+"""After the first worker was forked: the fingerprint of large data takes the CPU that the first batches need."""
+IDENTIFY_WITHIN_S = 10.0
+"""After the fork: nobody may have asked for a worker because nobody knows the fingerprint."""
 
 _DIED = "the processes died that were to pickle it"
 
@@ -78,6 +89,7 @@ class ForkedZygote:
         self._attempts = Attempts()
         self._helpers = Helpers(self._attempts, self._give_up_own, self._helped)
         self._identified: Identified | None = None
+        self._identifies_at_s: float | None = time.monotonic() + IDENTIFY_WITHIN_S
         self._unpicklable: Unpicklable | None = None
         self._is_spare = False
         self._has_spare = False
@@ -86,9 +98,14 @@ class ForkedZygote:
     def serve(self) -> None:
         """Until both masters are gone. Blocks."""
         self._tell(Ready())
-        never = partial(self._helped, Identified(""), [])
-        self._helpers.start("take the dataset's fingerprint", lambda: (self._work.identify(), []), never)
         self._wait_on_masters()
+
+    def _identify(self) -> None:
+        """Idempotent."""
+        if self._identifies_at_s is not None:
+            self._identifies_at_s = None
+            never = partial(self._helped, Identified(""), [])
+            self._helpers.start("take the dataset's fingerprint", lambda: (self._work.identify(), []), never)
 
     def _wait_on_masters(self) -> None:
         while self._control is not None or self._owner is not None:
@@ -113,11 +130,15 @@ class ForkedZygote:
         for fd in takers:
             poll.register(fd, select.POLLIN)
         pauses_s = [self._attempts.pause_s, self._search.pause_s if self._search is not None else None]
+        if self._identifies_at_s is not None:
+            pauses_s.append(max(0.0, self._identifies_at_s - time.monotonic()))
         timeout_s = min((each for each in pauses_s if each is not None), default=None)
         # One at a time: what is done about one descriptor may close another.
         for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)[:1]:
             takers[fd]()
         self._attempts.again()
+        if self._identifies_at_s is not None and self._identifies_at_s <= time.monotonic():
+            self._identify()
         if self._search is not None:
             self._look_for_daemon(self._search)
 
@@ -158,6 +179,8 @@ class ForkedZygote:
         elif isinstance(message, Serve) and len(fds) == 2:
             self._serve_another(*fds)
         else:
+            if isinstance(message, TellFingerprint):
+                self._identify()
             close_all(fds)
 
     def _owner_is_gone(self) -> None:
@@ -167,6 +190,8 @@ class ForkedZygote:
         self._owner.close()
         self._owner = None
         os.close(self._trainer)
+        if self._control is not None:
+            self._identify()
 
     def _serve_another(self, control: int, output: int) -> None:
         if self._control is not None:
@@ -179,6 +204,7 @@ class ForkedZygote:
         self._tell(Ready())
         if self._identified is not None:
             self._tell(Identified(self._identified.fingerprint))
+        self._identify()
         self._has_spare = False
         if self._unpicklable is not None:
             self._tell(self._unpicklable)
@@ -231,6 +257,8 @@ class ForkedZygote:
             serve_worker(sock, note_fd, self._program, self._spec, place, workers)
 
         self._children.start(message.worker, serve, WORKER, note_fd, -1, b"")
+        if self._identifies_at_s is not None:
+            self._identifies_at_s = min(self._identifies_at_s, time.monotonic() + IDENTIFY_AFTER_S)
 
     def _give_up_own(self) -> None:
         """In a forked child: masters, helpers and the search are not its own."""
@@ -309,6 +337,8 @@ class ForkedZygote:
         self._children = Children(control)
         self._control, self._owner, self._search, self._session = control, None, None, None
         self._is_spare, self._has_spare = True, False
+        # The zygote that it was forked from has told what both are.
+        self._identifies_at_s = None
         self._wait_on_masters()
 
 

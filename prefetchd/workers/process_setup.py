@@ -109,6 +109,14 @@ def end_after(work: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
+def find_thread_pools() -> None:
+    """Looks which libraries of numbers are loaded. threadpoolctl remembers the real path of each file that it has
+    looked at: limit_threads(), also in a fork, takes a quarter of the time then."""
+    import threadpoolctl
+
+    threadpoolctl.ThreadpoolController()
+
+
 def limit_threads() -> None:
     """One thread for each library of numbers that is loaded: workers are one a CPU. In an interpreter that is started
     for us variables say so already."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.fingerprint import quick_walk
 from prefetchd_client.forking.fork_work import ForkWork
 from prefetchd_client.program_pickle import pickle_program
 from prefetchd_client.session import link
@@ -137,6 +138,7 @@ def test_a_fingerprint_may_take_longer_than_a_daemon_may_be_silent(shared_daemon
             may_tell.touch()
         return answers[-1]
 
+    monkeypatch.setattr(quick_walk, "WITHIN_S", 0.0)
     monkeypatch.setattr(ForkWork, "identify", identify_late)
     monkeypatch.setattr(Link, "_answer", count)
     # Less than it waits: two seconds for each Deciding after the first.

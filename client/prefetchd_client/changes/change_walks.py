@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
+import types
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 
 from prefetchd_client.changes.container_memory import Elements, elements_of
 from prefetchd_client.fingerprint.array_digest import content_digest, memory_block
-from prefetchd_client.fingerprint.module_sources import UserSource
+from prefetchd_client.fingerprint.module_sources import Origin, UserSource, module_origin
 from prefetchd_client.fingerprint.walk import Digest, Walk
 
 _LARGE = 1024
@@ -120,6 +121,10 @@ class _ArrayWalk(Walk):
             self._sources.add(value)
             self.content.update(f"source {value.name};".encode())
             return
+        if issubclass(kind, types.ModuleType):
+            # By who it is: its package's version, which it takes long to find out, stays while this process lives.
+            self._take_module(cast(types.ModuleType, value))
+            return
         if not issubclass(kind, (np.ndarray, torch.Tensor)):
             super().take_object(value, kind)
             return
@@ -132,6 +137,12 @@ class _ArrayWalk(Walk):
         if not small and isinstance(value, torch.Tensor) and not value.is_inference():
             version = value._version
         self.content.update(b"array %d;" % version)
+
+    def _take_module(self, module: types.ModuleType) -> None:
+        if module_origin(module) is Origin.INSTALLED:
+            self.content.update(f"package {module.__name__} {id(module)};".encode())
+        else:
+            super().take_object(module, type(module))
 
 
 class WatchingWalk(_ArrayWalk):

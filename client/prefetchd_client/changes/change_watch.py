@@ -80,6 +80,11 @@ class ChangeWatch:
         else:
             self._glanced = self._glance()
 
+    @property
+    def needs_telling(self) -> bool:
+        """True when a glance cannot tell whether something has changed: what the fork finds is needed soon."""
+        return self._elsewhere is not None and (self._glanced is None or self._is_deep)
+
     def forked(self) -> None:
         """This process was forked just now, and the fork has the parts as they are."""
         self._pages = WrittenPages(self._blocks)
@@ -91,6 +96,11 @@ class ChangeWatch:
         large = {number: each.digest for number, each in self._large.items() if each.is_lasting}
         plain = {number: digest for number, (_, digest) in self.plain.items() if number in large}
         return bytes(msgpack.packb([seen.as_told(), contents, large, plain]))
+
+    def is_seen_to_have_changed(self) -> bool:
+        """Since a look was last asked for, as far as a glance tells; that stays as it was."""
+        before, after = self._glanced, self._glance()
+        return before is not None and after is not None and not are_same(before, after)
 
     def has_changed(self) -> bool:
         """Since it was asked last. Takes time in proportion to what the parts hold, large arrays and lists left

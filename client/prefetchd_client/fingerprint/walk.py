@@ -25,7 +25,7 @@ import itertools
 import marshal
 import pathlib
 import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -58,23 +58,35 @@ Plain: TypeAlias = dict[int, tuple[object, bytes]]
 """Large plain data by id: the container, and the digest of what it holds."""
 
 
-def fingerprint(parts: Mapping[str, object], masked: Iterable[object] = (), plain: Plain | None = None) -> str:
+def fingerprint(
+    parts: Mapping[str, object],
+    masked: Iterable[object] = (),
+    plain: Plain | None = None,
+    walks: Callable[[Plain, frozenset[int]], Walk] | None = None,
+) -> str:
     """32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only that they are there
-    counts. Blocks while it reads all they hold, but for what is in `plain`, which is added to."""
+    counts. Blocks while it reads all they hold, but for what is in `plain`, which is added to. `walks` makes the walks
+    of another kind, as of one that gives up (quick_walk)."""
     content = Digest()
-    for name, digest in sorted(describe(parts, masked, plain).items()):
+    for name, digest in sorted(describe(parts, masked, plain, walks).items()):
         content.update(f"{len(name)}:{name}{digest}".encode())
     return content.hexdigest()
 
 
-def describe(parts: Mapping[str, object], masked: Iterable[object] = (), plain: Plain | None = None) -> dict[str, str]:
+def describe(
+    parts: Mapping[str, object],
+    masked: Iterable[object] = (),
+    plain: Plain | None = None,
+    walks: Callable[[Plain, frozenset[int]], Walk] | None = None,
+) -> dict[str, str]:
     """The digest of each part, and of ENVIRONMENT: which of them changed when the fingerprint did."""
     environment = (platform.python_version_tuple()[:2], str(torch.__version__), np.__version__)
     plain = {} if plain is None else plain
     # Some objects warn when they are taken apart; pickling will warn again.
     with quiet():
         hidden = frozenset(map(id, masked))
-        digests = {name: Walk(plain, hidden).digest(value) for name, value in parts.items()}
+        walk = walks or Walk
+        digests = {name: walk(plain, hidden).digest(value) for name, value in parts.items()}
         return {**digests, ENVIRONMENT: Walk(plain).digest(environment)}
 
 

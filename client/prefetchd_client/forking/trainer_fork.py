@@ -5,6 +5,7 @@
       |--Hello, Forked (its descriptors)----------------------------------------------------->|
       |                                |<------------------------------- workers are asked for |
       |<------- Identified (owner) ----|--------------------------------- Identified --------->|
+      |--TellFingerprint (owner) ----->|  somebody waits for that
       |--Serve (owner) --------------->|  when the daemon has died: another one's control socket
 
 Where no daemon answers, the fork looks for one, or starts it, and introduces it to this process.
@@ -24,7 +25,7 @@ from typing import Any
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
-from prefetchd.wire.messages import Forked, Identified, Serve
+from prefetchd.wire.messages import Forked, Identified, Serve, TellFingerprint
 from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import StreamSpec
@@ -40,7 +41,8 @@ _unreaped: dict[int, int] = {}
 @dataclasses.dataclass(frozen=True)
 class ForkRequest:
     """What a fork is to be made for; begin() may be called again when one has died. `forked` is called after each
-    fork."""
+    fork. `quick_fingerprint` takes that of the program in this process, or is empty if that takes long. It
+    `has_changed` when somebody is seen to have changed it since it was first forked."""
 
     paths: RuntimePaths
     spec: StreamSpec
@@ -48,6 +50,8 @@ class ForkRequest:
     fingerprint: Callable[[], str]
     found: Callable[[], bytes]
     forked: Callable[[], None]
+    quick_fingerprint: Callable[[], str] = str
+    has_changed: Callable[[], bool] = bool
 
     def begin(self, search: Reconnection | None = None) -> tuple[TrainerFork, socket.socket | None]:
         """Forks. A `search` is the fork's from then on: it reaches a daemon; the socket is a connection that will be
@@ -114,6 +118,7 @@ class TrainerFork:
         self._identified: Identified | None = None
         # It will never know what its program is.
         self._is_mute = False
+        self._is_asked = False
 
     @property
     def fingerprint(self) -> str:
@@ -121,8 +126,18 @@ class TrainerFork:
         found = self.identified()
         return found.fingerprint if found is not None else ""
 
+    def ask(self) -> None:
+        """Has the fork take its fingerprint now, not when the first batches are made. Does not block. Idempotent."""
+        if not self._is_asked and self._owner.fileno() >= 0:
+            self._is_asked = True
+            # Its end is seen elsewhere.
+            with contextlib.suppress(OSError):
+                send(self._owner, TellFingerprint())
+
     def identified(self, timeout_s: float = 0.0) -> Identified | None:
         """What the fork has found its program to be; None when that has not come within `timeout_s`, or never will."""
+        if timeout_s > 0 and self._identified is None:
+            self.ask()
         if self._identified is None and not self._is_mute and _can_be_read(self._owner, timeout_s):
             with contextlib.suppress(OSError, ProtocolError):
                 message, fds = receive_with_fds(self._owner)

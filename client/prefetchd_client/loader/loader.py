@@ -226,6 +226,7 @@ class PrefetchLoader(RebuildGuard):
         self._turns = Turns()
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._sessions = sessions
+        self._ask_fork()
         guard_forks(self)
         self._finalizer = weakref.finalize(self, _end, self._sessions, self._path)
         self._positions = Positions(sessions, assumptions, *self._end_of_sampler())
@@ -405,6 +406,7 @@ class PrefetchLoader(RebuildGuard):
             self._fork_teller.ask(self._sessions)
         self._positions.replace(request, self._sessions.prepare(request))
         self._watch.begin()
+        self._ask_fork()
 
     def share(self, rank: int, world_size: int) -> None:
         """From the next iterator on the loader has this share of each epoch, as if made with rank= and world_size=; for
@@ -597,7 +599,12 @@ class PrefetchLoader(RebuildGuard):
         if forks:
             watch = self._watch
             request = dataclasses.replace(
-                request, forks=True, found=watch.found, forked=watch.forked, plain=watch.plain
+                request,
+                forks=True,
+                found=watch.found,
+                forked=watch.forked,
+                has_changed=watch.is_seen_to_have_changed,
+                plain=watch.plain,
             )
         else:
             request = request.identified()
@@ -605,6 +612,11 @@ class PrefetchLoader(RebuildGuard):
         self._request_made = request
         self._fingerprint_s += time.perf_counter() - began_s
         return request
+
+    def _ask_fork(self) -> None:
+        fork = self._sessions.current.fork if self._watch.needs_telling else None
+        if fork is not None:
+            fork.ask()
 
     def _refresh_if_possible(self) -> None:
         try:

@@ -17,6 +17,7 @@ from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, UNIDENTIFIED, StreamSpec
 from prefetchd_client.fingerprint.code_parts import is_installed
+from prefetchd_client.fingerprint.quick_walk import QuickWalks, TooLong
 from prefetchd_client.fingerprint.walk import Plain, fingerprint
 from prefetchd_client.forking.trainer_fork import ForkRequest
 from prefetchd_client.loader.ranks import process_rank
@@ -33,7 +34,8 @@ def _nothing() -> None:
 class StreamRequest:
     """What the loader wants: the spec, the program's parts, and whether others may share the stream. `assumptions`
     where a sampler decides the order. One that `forks` is served by a fork of this process, and its spec has no
-    fingerprint yet; `found` is what that fork tells of the parts. `plain` is what is known of them by now."""
+    fingerprint yet; `found` is what that fork tells of the parts, and it `has_changed` when somebody is seen to have
+    changed them since. `plain` is what is known of them by now."""
 
     spec: StreamSpec
     parts: dict[str, Any]
@@ -43,13 +45,24 @@ class StreamRequest:
     forks: bool = False
     found: Callable[[], bytes] = bytes
     forked: Callable[[], None] = _nothing
+    has_changed: Callable[[], bool] = bool
     plain: Plain = dataclasses.field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """Of all that decides the stream's batches. Blocks while it reads all that the parts hold."""
+        return self._fingerprint(None)
+
+    def quick_fingerprint(self) -> str:
+        """The same, or empty where that takes longer than a fork does."""
+        try:
+            return self._fingerprint(QuickWalks())
+        except TooLong:
+            return ""
+
+    def _fingerprint(self, walks: QuickWalks | None) -> str:
         masked = self.assumptions.generators if self.assumptions is not None else ()
         with self.assumptions.at_epoch_zero() if self.assumptions is not None else contextlib.nullcontext():
-            return fingerprint(self.identity, masked, self.plain)
+            return fingerprint(self.identity, masked, self.plain, walks)
 
     def identified(self) -> StreamRequest:
         """With the fingerprint in its spec. Blocks as fingerprint() does."""
@@ -57,7 +70,16 @@ class StreamRequest:
 
     def fork_request(self, paths: RuntimePaths) -> ForkRequest:
         """What this process is to be forked for."""
-        return ForkRequest(paths, self.spec, self.parts, self.fingerprint, self.found, self.forked)
+        return ForkRequest(
+            paths,
+            self.spec,
+            self.parts,
+            self.fingerprint,
+            self.found,
+            self.forked,
+            self.quick_fingerprint,
+            self.has_changed,
+        )
 
 
 def whole_number(argument: str, value: Any) -> int:

@@ -94,6 +94,7 @@ class Introduction:
             self._cannot_fork(error)
             return connect_or_start(self._paths), True
         assert session is not None
+        self._ask_if_shared()
         return session, False
 
     def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
@@ -128,8 +129,27 @@ class Introduction:
         if self._fork_request is not None and self._fork is None:
             try:
                 self._fork, _ = self._fork_request.begin()
+                self._ask_if_shared()
             except OSError as error:
                 self._cannot_fork(error)
+
+    def _ask_if_shared(self) -> None:
+        if self.shared:
+            # Whoever else names the stream waits until it is known.
+            self.ask_for_fingerprint()
+
+    def quick_fingerprint(self) -> str:
+        """The program's, as it is now, if it is known or soon taken; else empty. Only while the loader is being made:
+        afterwards the program may not be what was forked."""
+        if self._fork_request is None:
+            return ""
+        known = self._fork.fingerprint if self._fork is not None else ""
+        return known or self._fork_request.quick_fingerprint()
+
+    def ask_for_fingerprint(self) -> None:
+        """The daemon waits for it, or somebody will."""
+        if self._fork is not None:
+            self._fork.ask()
 
     def hand_over_fork(self, connection: Connection) -> None:
         """Sends the fork, a new one if the former one is dead; in its place, where none can be had, the program. After
@@ -139,7 +159,12 @@ class Introduction:
         if found is None and self._fork_request is not None:
             try:
                 former = self._fork
+                if former is not None and not former.fingerprint and self._fork_request.has_changed():
+                    # What the former one has made is of a program that nobody knows the fingerprint of.
+                    raise StreamFailedError(CHANGED.format(self._spec.name))
                 self._fork, _ = self._fork_request.begin()
+                # Nothing is made by it before it is known to be of the same program.
+                self._fork.ask()
                 found = self._fork.hand_over()
                 if former is not None:
                     former.close()

@@ -9,7 +9,17 @@ from collections.abc import Callable
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.framing import close_all
-from prefetchd.wire.messages import Deciding, Farewell, ForkWanted, Hello, Message, Refused, WaitNamed, Welcome
+from prefetchd.wire.messages import (
+    Deciding,
+    Farewell,
+    ForkWanted,
+    Hello,
+    Identified,
+    Message,
+    Refused,
+    WaitNamed,
+    Welcome,
+)
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd_client.connection.autostart import what_it_says
 from prefetchd_client.connection.connection import Connection, unexpected
@@ -34,6 +44,7 @@ class Link:
         self._farewell = ""
         self._reconnection: Reconnection | None = None
         self._is_new = False
+        self._has_helped = False
         self.returns = 0
         """Daemons that have welcomed us after the first."""
         self.welcome: Welcome | None = None
@@ -61,22 +72,33 @@ class Link:
     def _first_answer(self) -> Welcome | None:
         message = self._answer()
         # Of a stream that has a name of its own whoever asks may be told that it cannot have it: now, not later.
-        while isinstance(message, (WaitNamed, ForkWanted)) or (
-            isinstance(message, Deciding) and self._introduction.shared
-        ):
+        while isinstance(message, (WaitNamed, ForkWanted, Deciding)):
             if isinstance(message, WaitNamed):
                 print(f"prefetchd: {message.text}", file=sys.stderr)
             elif isinstance(message, ForkWanted):
                 self._introduction.hand_over_fork(self._connection)
+            else:
+                self._help_to_decide(message)
+                if not self._introduction.shared:
+                    return None
             message = self._answer()
         if isinstance(message, Refused):
             raise refusal(message)
-        if isinstance(message, Deciding):
-            return None
         if not isinstance(message, Welcome):
             raise unexpected(message)
         self._welcomed(message)
         return message
+
+    def _help_to_decide(self, message: Deciding) -> None:
+        """The batches that are there may be what is wanted: where that can soon be told here, the fork is not waited
+        for. The fork tells it all the same, before it makes anything; but not at the same time."""
+        if message.takes_fingerprint and not self._has_helped:
+            self._has_helped = True
+            fingerprint = self._introduction.quick_fingerprint()
+            if fingerprint:
+                self._connection.send(Identified(fingerprint))
+                return
+        self._introduction.ask_for_fingerprint()
 
     def _answer(self) -> Message:
         try:
@@ -89,6 +111,8 @@ class Link:
     def _welcomed(self, message: Welcome) -> None:
         self._supervised, self._config = message.supervised, message.config
         self._introduction.may_have(message.workers)
+        if self._has_helped:
+            self._introduction.ask_for_fingerprint()
         if message.program_wanted:
             self._introduction.hand_over(self._connection)
 
@@ -114,6 +138,8 @@ class Link:
                 self._welcomed(message)
             elif isinstance(message, ForkWanted):
                 self._introduction.hand_over_fork(self._connection)
+            elif isinstance(message, Deciding):
+                self._introduction.ask_for_fingerprint()
             elif isinstance(message, Farewell):
                 self._farewell = message.reason
         elif self._reconnection is None and not self._connection.is_open:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os.path
 import re
@@ -44,6 +43,9 @@ class Checked:
         """Keys that nobody knows are mistakes."""
         for key in raw:
             if key not in known:
+                # Here: most daemons start without it.
+                import difflib
+
                 close = difflib.get_close_matches(key, known, 1)
                 hint = f"{close[0]}? One of " if close else ""
                 where = self._line_of((*path, key))

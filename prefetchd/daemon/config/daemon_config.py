@@ -29,11 +29,6 @@ from prefetchd.wire.batch_file import EPOCHS_LIMIT
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, ON_ERROR, SEED_LIMIT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 DEFAULT_POLL_S = 0.25
 
 
@@ -168,6 +163,12 @@ OTHER_STREAM_KEYS = ("buffer", "store", "progress")
 def parse_config(text: str, file: str = "<config>", directory: str = "") -> Config:
     """The configuration in `text`, which was read from `file`; relative paths are taken from `directory`. Raises
     ConfigError with everything that is wrong."""
+    # Here: a daemon without a configuration starts without it.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

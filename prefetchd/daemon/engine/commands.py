@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from prefetchd.wire.messages import Message
+from prefetchd.wire.records import record
 from prefetchd.wire.segment_layout import SlotRecord
 from prefetchd.wire.stream_spec import Position
 
@@ -15,7 +14,7 @@ class Command:
     __slots__ = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Send(Command):
     """Send a message to a session."""
 
@@ -23,14 +22,14 @@ class Send(Command):
     message: Message
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Wake(Command):
     """There is something to publish to the session: ask Engine.publications as soon as it can take a message."""
 
     session: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ShareRing(Command):
     """Send RingOpened, with a descriptor of the stream's ring, to a session."""
 
@@ -38,14 +37,14 @@ class ShareRing(Command):
     stream: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class CloseSession(Command):
     """Close the session's connection once what was sent has left."""
 
     session: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StartStream(Command):
     """Have a new host load the stream's program; answer with host_ready, load_failed, host_died or
     host_not_started."""
@@ -54,7 +53,7 @@ class StartStream(Command):
     host: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StartSpare(Command):
     """What `former`, which died, had in reserve goes on as `host`; answer as to StartStream."""
 
@@ -63,7 +62,7 @@ class StartSpare(Command):
     former: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class BindHost(Command):
     """A host that was forked from a trainer is this stream's."""
 
@@ -71,14 +70,14 @@ class BindHost(Command):
     stream: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class DropHost(Command):
     """End the host, the workers that it still has, and what it has in reserve."""
 
     host: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class AskProgram(Command):
     """Have the host write its program, unless that is of more than `limit_bytes` (0: than there is comfortable room
     for); answer with program_kept or program_refused."""
@@ -87,14 +86,14 @@ class AskProgram(Command):
     limit_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Identify(Command):
     """The stream's fingerprint is known: it belongs into its ring."""
 
     stream: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StartWorker(Command):
     """Have the host fork a worker; answer with worker_ready, worker_died or worker_not_started."""
 
@@ -105,7 +104,7 @@ class StartWorker(Command):
     workers: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StopWorker(Command):
     """Let the worker end after the task it is at; `kill` does not wait for that. Answer with worker_died."""
 
@@ -113,7 +112,7 @@ class StopWorker(Command):
     kill: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class LookAt(Command):
     """Find out where in the code the worker is; answer with worker_looked_at, within about a second."""
 
@@ -121,7 +120,7 @@ class LookAt(Command):
     worker: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Assign(Command):
     """Give the worker fill tasks, or ask the planner."""
 
@@ -129,7 +128,7 @@ class Assign(Command):
     message: Message
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class LendRing(Command):
     """Send UseRing, with a descriptor of the stream's ring, to a worker."""
 
@@ -137,7 +136,7 @@ class LendRing(Command):
     stream: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class CreateRing(Command):
     """Make the stream's segment; answer with ring_created, ring_reserved... (or ring_short), or with ring_failed.
 
@@ -150,7 +149,7 @@ class CreateRing(Command):
     layout: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class GrowRing(Command):
     """Put memory behind the ring's slots up to `slots`; answer with ring_reserved... or ring_short."""
 
@@ -158,7 +157,7 @@ class GrowRing(Command):
     slots: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class WriteSlot(Command):
     """Write a slot's record into the segment."""
 
@@ -167,7 +166,7 @@ class WriteSlot(Command):
     record: SlotRecord
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class FreeSlot(Command):
     """The batch that had `slot` with `generation` is done with: its file goes."""
 
@@ -176,7 +175,7 @@ class FreeSlot(Command):
     generation: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class ParkStream(Command):
     """End the stream's hosts and workers, none of which is at a task; ring and program stay."""
 
@@ -187,7 +186,7 @@ NOBODY, ZYGOTE = -1, 0
 """Beside the numbers of workers: who shows more of a wait."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class NameWait(Command):
     """Tell the trainer, and the log, why its cursor's next() has waited for `waited_s`.
 
@@ -208,14 +207,14 @@ class NameWait(Command):
     forked: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class DropStream(Command):
     """Forget the stream: end its hosts and workers, unlink its segments."""
 
     stream: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Log(Command):
     """One line for the log; `level` is one of logging's names in lower case."""
 

@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream.stream_state import Host
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Message, WaitNamed
+from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Identified, Message, WaitNamed
 
 MOST_MESSAGES = 1000
 DECIDING_AGAIN_S = 2.0
@@ -58,7 +58,7 @@ class UndecidedTrainers:
             return False
         until_s = now_s + self._registry.patience_s(hello)
         self._all[session] = Undecided(session, hello, now_s, until_s, now_s)
-        self._commands.append(Send(session, Deciding()))
+        self._commands.append(Send(session, Deciding(takes_fingerprint=True)))
         return True
 
     def until_s(self, session: int) -> float | None:
@@ -66,12 +66,22 @@ class UndecidedTrainers:
         found = self._all.get(session)
         return found.until_s if found is not None and not found.hello.shared else None
 
-    def message(self, session: int, message: Message) -> bool:
+    def message(self, session: int, message: Message, now_s: float) -> bool:
         """Keeps what an undecided one says; False for others. Raises ProtocolError for more than any trainer says
         before it has a stream."""
         found = self._all.get(session)
         if found is None:
-            return False
+            # It has got a stream in the meantime.
+            return isinstance(message, Identified)
+        if isinstance(message, Identified):
+            known = dataclasses.replace(found.hello, fingerprint=message.fingerprint)
+            # Of other batches than these only the fork's own word counts: a fingerprint may be another in each process.
+            if message.fingerprint and self._registry.has_left(known):
+                found.hello = known
+                self._decide(found, now_s)
+            else:
+                self._commands.append(Send(session, Deciding(takes_fingerprint=True)))
+            return True
         if len(found.messages) >= MOST_MESSAGES:
             raise ProtocolError(f"{MOST_MESSAGES} messages before the stream is known")
         found.messages.append(message)
@@ -124,7 +134,7 @@ class UndecidedTrainers:
     def _tell(self, found: Undecided, now_s: float) -> None:
         if now_s >= found.told_s + DECIDING_AGAIN_S:
             found.told_s = now_s
-            self._commands.append(Send(found.session, Deciding()))
+            self._commands.append(Send(found.session, Deciding(takes_fingerprint=True)))
         waited_s = now_s - found.since_s
         if waited_s >= NAMED_AFTER_S + found.named * NAMED_AGAIN_S:
             found.named += 1

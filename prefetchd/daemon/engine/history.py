@@ -5,15 +5,16 @@ Told of the stream's running counts several times a second (observe); keeps one 
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from typing import Any
+
+from prefetchd.wire.records import record
 
 SAMPLE_EVERY_S = 1.0
 KEPT_SAMPLES = 60
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Counts:
     """A stream's running counts at one instant; those of time in seconds, over all workers or consumers.
 
@@ -34,7 +35,7 @@ class Counts:
     longest_task_s: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class _Sample:
     at_s: float
     batches: int

@@ -113,6 +113,15 @@ class Registry:
             return found is not None and not (hello.fingerprint and found.spec.is_identified)
         return not hello.fingerprint and any(not by_name[name].in_use for name in related(by_name, hello.stream))
 
+    def has_left(self, hello: Hello) -> bool:
+        """True when there are batches of what this hello is known to ask for, and it may have them."""
+        by_name = self._by_name()
+        spec = dataclasses.replace(decode_spec(hello.spec), name=hello.stream, fingerprint=hello.fingerprint)
+        if not hello.shared:
+            return left_by_another(by_name, spec) is not None
+        found = by_name.get(hello.stream)
+        return found is not None and found.spec.is_identified and not difference(found, spec)
+
     def patience_s(self, hello: Hello) -> float:
         """How long such a hello waits at most: briefly, where all that it may find was left by its own process."""
         by_name = self._by_name()

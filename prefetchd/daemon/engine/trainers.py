@@ -186,7 +186,7 @@ class Trainers:
 
     def message(self, session: int, message: Message, now_s: float) -> None:
         """A trainer's message after Hello."""
-        if self.undecided.message(session, message):
+        if self.undecided.message(session, message, now_s):
             return
         stream = self._sessions.get(session)
         if stream is None:

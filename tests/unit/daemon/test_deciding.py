@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefetchd.wire.messages import Deciding, WaitNamed
+from prefetchd.wire.messages import Deciding, Identified, WaitNamed
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 
@@ -24,7 +24,7 @@ def test_one_that_shares_a_stream_by_its_name_waits_however_long_it_takes_and_he
     """Found as a constructor that raised "the daemon has not answered for 60 s" while a fingerprint was being taken."""
     world = left_behind()
     trainer = world.join(SPEC, shared=True, forks=True)
-    assert trainer.told_to_wait == [Deciding()]
+    assert trainer.told_to_wait == [Deciding(takes_fingerprint=True)]
     silent_s, longest_s = 0.0, 0.0
     for _ in range(600):
         before = len(trainer.told_to_wait)
@@ -50,5 +50,36 @@ def test_one_that_does_not_name_its_stream_waits_a_moment_and_hears_nothing():
     for _ in range(20):
         world.now += 0.25
         world.tick()
-    assert trainer.told_to_wait == [Deciding()]
+    assert trainer.told_to_wait == [Deciding(takes_fingerprint=True)]
     assert trainer.stream_name == "s", "its process has left that itself, and gives it up"
+
+
+def test_one_that_tells_itself_what_its_stream_is_of_has_what_is_there_before_its_fork_tells():
+    world = left_behind()
+    trainer = world.join(SPEC, forks=True)
+    assert not trainer.stream_name
+    world.engine.message(trainer.session, Identified(SPEC.fingerprint), world.now)
+    world.run()
+    assert trainer.stream_name == "s"
+    assert not trainer.is_identified
+    trainer.place(1, 0, 0, False)
+    world.run()
+    assert trainer.can_next(1), "it has what was there"
+    # Late, and of no interest any more.
+    world.engine.message(trainer.session, Identified(SPEC.fingerprint), world.now)
+    world.settle()
+    assert trainer.is_identified
+
+
+def test_what_it_tells_of_another_program_counts_only_when_its_fork_tells_it():
+    """A fingerprint may be another in each process; by that of the trainer its own fork would be refused."""
+    world = left_behind()
+    trainer = world.join(SPEC, forks=True)
+    for fingerprint in ("1" * 32, ""):
+        world.engine.message(trainer.session, Identified(fingerprint), world.now)
+        world.run()
+        assert not trainer.stream_name
+    assert trainer.told_to_wait == 3 * [Deciding(takes_fingerprint=True)], "it is to have its fork tell"
+    world.settle()
+    assert trainer.stream_name == "s"
+    assert world.engine.stream_of(trainer.session).spec.fingerprint == SPEC.fingerprint

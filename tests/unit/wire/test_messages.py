@@ -86,6 +86,7 @@ NUMBERS = {
     73: "ShardCame",
     74: "Surroundings",
     75: "Spent",
+    76: "TellFingerprint",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -146,7 +147,13 @@ def test_a_number_is_not_given_twice():
 
 @pytest.mark.parametrize("cls", MESSAGE_TYPES.values())
 def test_messages_are_values(cls):
-    assert cls.__dataclass_params__.frozen
+    names = [field.name for field in dataclasses.fields(cls)]
+    message = cls(*names)
+    for name in [*names, "another"]:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(message, name, 0)
+    assert message == cls(*names)
+    assert hash(message) == hash(cls(*names))
     assert "__slots__" in vars(cls)
     assert cls.__doc__
     assert not cls.__doc__.startswith(cls.__name__ + "("), "a docstring made by dataclasses"

@@ -34,6 +34,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers import forked_zygote as forked_zygote_module
 from prefetchd.workers import program_size
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import is_gone, until
@@ -61,10 +62,14 @@ class Control:
         send(self._sock, message, [self._note.fd])
 
     def heard(self, kind: type[Message]) -> Message:
-        """The next message of this kind; others are left aside, and all descriptors closed."""
+        """The next message of this kind; others are left aside, and their descriptors closed. A worker's stay open: it
+        ends with its socket."""
         while True:
             message, fds = receive_with_fds(self._sock)
-            close_all(fds)
+            if isinstance(message, Spawned):
+                self._fds += fds
+            else:
+                close_all(fds)
             assert message is not None, "the zygote has ended"
             if isinstance(message, kind):
                 return message
@@ -99,11 +104,14 @@ class Control:
 
 
 def forked_zygote(
-    directory: Path, dataset: object = None, fingerprint: Callable[[], str] = lambda: FINGERPRINT
+    directory: Path, dataset: object = None, fingerprint: Callable[[], str] = lambda: FINGERPRINT, *, asked: bool = True
 ) -> TrainerFork:
+    """Its trainer has `asked` for the fingerprint, or waits for nothing."""
     parts = {"dataset": dataset if dataset is not None else Numbers(24), "collate_fn": None, "worker_init_fn": None}
     paths = runtime_paths(directory / "d.sock")
     made, _ = ForkRequest(paths, SPEC, parts, fingerprint, lambda: b"", lambda: None).begin()
+    if asked:
+        made.ask()
     return made
 
 
@@ -266,6 +274,55 @@ def test_a_program_is_written_when_a_process_can_be_had(scarce, fork, daemon_of)
     daemon_of.printed("no process can be forked to pickle the dataset: Resource temporarily unavailable")
     scarce.unlink()
     daemon_of.heard(TooLarge)
+
+
+# --- when the fingerprint is taken ---
+
+
+@pytest.fixture
+def late(monkeypatch) -> None:
+    """No fork takes its fingerprint of its own accord while a test lasts."""
+    monkeypatch.setattr(forked_zygote_module, "IDENTIFY_AFTER_S", 3600.0)
+    monkeypatch.setattr(forked_zygote_module, "IDENTIFY_WITHIN_S", 3600.0)
+
+
+def test_the_first_worker_is_the_first_process_that_is_forked(late, tmp_path):
+    """Large data is digested after the first batches: that takes the CPU that these need."""
+    made = forked_zygote(tmp_path, asked=False)
+    with ended(made) as control:
+        control.heard(Ready)
+        worker = spawned(control, 1)
+        assert children_of(made) == [worker]
+        made.ask()
+        assert control.heard(Identified) == Identified(FINGERPRINT)
+        made.ask()
+        another = spawned(control, 2)
+        until(lambda: set(children_of(made)) == {worker, another}, "nobody takes it twice")
+
+
+@pytest.mark.parametrize(
+    ("after_s", "within_s"), [(0.0, 3600.0), (3600.0, 0.0)], ids=["after a worker", "after a time"]
+)
+def test_nobody_has_to_ask_for_the_fingerprint(tmp_path, monkeypatch, after_s, within_s):
+    monkeypatch.setattr(forked_zygote_module, "IDENTIFY_AFTER_S", after_s)
+    monkeypatch.setattr(forked_zygote_module, "IDENTIFY_WITHIN_S", within_s)
+    with ended(forked_zygote(tmp_path, asked=False)) as control:
+        if within_s:
+            spawned(control, 1)
+        assert control.heard(Identified) == Identified(FINGERPRINT)
+
+
+def test_the_fingerprint_is_taken_when_the_trainer_has_gone(late, tmp_path):
+    made = forked_zygote(tmp_path, asked=False)
+    with ended(made) as control:
+        made.close()
+        assert control.heard(Identified) == Identified(FINGERPRINT)
+
+
+def test_the_fingerprint_is_taken_for_the_next_daemon(late, tmp_path):
+    with ended(forked_zygote(tmp_path, asked=False)) as control:
+        control.heard(Ready)
+        assert control.next_daemon().heard(Identified) == Identified(FINGERPRINT)
 
 
 # --- what dies at its work ---

@@ -9,10 +9,11 @@ from collections.abc import Hashable
 from prefetchd.daemon.engine.fairness import NOTHING, Charge
 from prefetchd.ring.policy import Grant
 from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE
+from prefetchd.wire.records import record
 from prefetchd.wire.stream_spec import Position
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Contents:
     """What the plan says of a batch: how many samples, and where a sampler decides the order their `keys` and the
     digest of these, `plan`. With an `error` the sampler raised in its place."""

@@ -29,6 +29,7 @@ from prefetchd.ring.policy import Grant
 from prefetchd.ring.shard_lengths import ShardLengths
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Hello, ShardCame, ShardStart
+from prefetchd.wire.records import record
 from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
 from prefetchd.wire.shard_states import pack
 from prefetchd.wire.stream_spec import POSITION_LIMIT, Position, StreamSpec
@@ -81,7 +82,7 @@ class Host:
         return self.session != 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class Stuck:
     """Where in the user's code a worker is, the innermost frames first; `sleeps` when it waits for something there."""
 
@@ -144,7 +145,7 @@ class Consumer:
     pace: Pace = dataclasses.field(default_factory=Pace)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class AbsentConsumer:
     """A consumer without a connection whose process lives, and where it stood (None: nowhere yet). One that has
     `departed` only holds batches."""

@@ -1,0 +1,68 @@
+"""A fingerprint that is taken only if that takes no longer than a fork would."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from prefetchd_client.fingerprint.walk import Plain, Walk
+
+WITHIN_S = 0.03
+"""Of the CPU: on a busy machine a fork waits for it, too."""
+MOST_BYTES = 32 << 20
+"""Of arrays and tables together: so much is read within the time above."""
+_SAMPLED = 32
+
+
+class TooLong(Exception):  # noqa: N818 - it is none
+    """It would take longer."""
+
+
+class QuickWalks:
+    """Makes the walks of one fingerprint, which share what they may take; each raises TooLong beyond that."""
+
+    def __init__(self) -> None:
+        self._until_s = time.thread_time() + WITHIN_S
+        self._left_bytes = MOST_BYTES
+
+    def __call__(self, plain: Plain, masked: frozenset[int] = frozenset()) -> Walk:
+        """As Walk."""
+        return _QuickWalk(self, plain, masked)
+
+    def take(self, nbytes: int) -> None:
+        """So much is about to be read."""
+        self._left_bytes -= nbytes
+        if self._left_bytes < 0 or time.thread_time() > self._until_s:
+            raise TooLong
+
+
+class _QuickWalk(Walk):
+    def __init__(self, bounds: QuickWalks, plain: Plain, masked: frozenset[int]) -> None:
+        super().__init__(plain, masked)
+        self._bounds = bounds
+
+    def take_container(self, value: Sequence[object] | dict[object, object], kind: type) -> None:
+        self._bounds.take(_about_bytes(value))
+        super().take_container(value, kind)
+
+    def take_object(self, value: object, kind: type) -> None:
+        held: Any = value
+        self._bounds.take(int(held.nbytes) if issubclass(kind, (np.ndarray, torch.Tensor)) else 0)
+        super().take_object(value, kind)
+
+
+def _about_bytes(value: Sequence[object] | dict[object, object]) -> int:
+    """By a few of its elements."""
+    length = len(value)
+    if not length:
+        return 0
+    if isinstance(value, dict):
+        few: list[object] = [item for pair, _ in zip(value.items(), range(_SAMPLED)) for item in pair]
+        return sum(map(sys.getsizeof, few)) * max(1, length // _SAMPLED)
+    few = list(value[:: max(1, length // _SAMPLED)])
+    return sum(map(sys.getsizeof, few)) * length // len(few)
