@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name, read_description
+from prefetchd.wire.batch_file import STREAM_FILE, file_name
 from prefetchd.wire.errors import CallerError, ForkedError, ProtocolError, RemoteError
 from prefetchd.wire.stream_spec import Position
-from prefetchd_client.batches.batch_files import read_batch
+from prefetchd.wire.trusted_paths import replace_file
+from prefetchd_client.batches.batch_files import BatchFileReader
 from prefetchd_client.session.long_wait import LongWait
 
 FIRST_PAUSE_S = 0.0005
@@ -40,12 +40,16 @@ class BatchDirectory:
         epoch: int = 0,
         step: int = 0,
         timeout: float = 0,
+        classes: Iterable[type] = (),
     ) -> None:
         """Begins at (epoch, step). A next() that waits for longer than `timeout` seconds raises RemoteError; 0: none
-        does. Raises CallerError when a position is negative. Opens nothing yet: the stream may be declared later."""
+        does. `classes`: of what else than lists, tuples, dicts, tensors and plain values batches may hold instances;
+        one of another class raises CallerError. Raises CallerError when a position is negative. Opens nothing yet: the
+        stream may be declared later. A directory that others may write to raises UntrustedPathError when it is read."""
         if epoch < 0 or step < 0:
             raise CallerError(f"epoch {epoch}, step {step}; allowed: 0 or more")
         self.directory = os.fspath(directory)
+        self._reader = BatchFileReader(self.directory, classes)
         self.waited_s = 0.0
         self._progress = os.fspath(progress) if progress is not None else None
         self._timeout_s = timeout
@@ -61,7 +65,7 @@ class BatchDirectory:
         wait = self._wait()
         while self._described is None:
             with contextlib.suppress(FileNotFoundError):
-                self._described = read_description(Path(self.directory, STREAM_FILE).read_bytes())
+                self._described = self._reader.description()
                 break
             self._pause(wait, STREAM_FILE)
         return self._described
@@ -105,9 +109,9 @@ class BatchDirectory:
         wait = self._wait()
         while True:
             with contextlib.suppress(FileNotFoundError):
-                return read_batch(self.directory, position)
+                return self._reader.batch(position)
             with contextlib.suppress(FileNotFoundError):
-                why = Path(self.directory, error_name(position)).read_text("utf-8", "replace")
+                why = self._reader.error(position)
                 # The next iterator goes on after it.
                 self._position = (position[0], position[1] + 1)
                 raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
@@ -142,7 +146,7 @@ class BatchDirectory:
         if self._described is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            now = read_description(Path(self.directory, STREAM_FILE).read_bytes())
+            now = self._reader.description()
             if now["fingerprint"] != self._described["fingerprint"]:
                 raise ProtocolError(
                     f"{self.directory} has batches of another stream now: {now['stream']!r} with fingerprint "
@@ -153,7 +157,4 @@ class BatchDirectory:
         """Atomically, though the daemon would bear less."""
         if self._progress is None:
             return
-        temporary = f"{self._progress}.{os.getpid()}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(b"%d\n%d\n" % self._position)
-        os.replace(temporary, self._progress)
+        replace_file(self._progress, b"%d\n%d\n" % self._position)

@@ -6,7 +6,7 @@ import dataclasses
 import operator
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import GenericAlias
 from typing import Any, ClassVar
@@ -256,15 +256,17 @@ class PrefetchLoader(RebuildGuard):
         device: Any = None,
         device_transform: Callable[[Any], Any] | None = None,
         socket: str | None = None,
+        classes: Iterable[type] = (),
     ) -> PrefetchLoader:
         """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
-        private copies while others consume the stream too.
+        private copies while others consume the stream too. `classes`: of what else than lists, tuples, dicts, tensors
+        and plain values batches that are files may hold instances.
 
         Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
         when that has failed. Blocks until the daemon has looked at the stream's dataset.
         """
         path = select_path(device, device_transform, pin_memory=pin_memory)
-        session = attached_client(runtime_paths(socket), stream)
+        session = attached_client(runtime_paths(socket), stream, classes)
         spec = session.spec
         loader = cls.__new__(cls)
         DataLoader.__init__(
