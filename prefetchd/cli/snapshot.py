@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.own_segments import open_status
 from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, MAGIC, STATUS_BYTES, decode_head, decode_snapshot
@@ -41,7 +42,7 @@ def read_report(paths: RuntimePaths) -> Report:
 def _read(paths: RuntimePaths) -> Report | None:
     """None while the segment is being made, or is written faster than it can be read."""
     try:
-        fd = os.open("/dev/shm" + paths.status_segment, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_status(paths)
     except FileNotFoundError:
         return Report("absent")
     try:

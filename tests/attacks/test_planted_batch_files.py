@@ -4,6 +4,7 @@ runs anything."""
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import pickle
@@ -258,8 +259,7 @@ def test_an_attached_trainer_reads_no_planted_file(daemon, tmp_path, disk):
         for name in declared.files():
             (disk / name).chmod(0o666)
         with pytest.raises((RemoteError, CallerError)):
-            for _ in range(10):
-                next(batches)
+            list(itertools.islice(batches, 10))
     finally:
         loader.close()
 

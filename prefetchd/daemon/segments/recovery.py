@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.segment import unlink
-from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
@@ -34,9 +33,12 @@ def find_streams(
             kill_point("daemon.adopt.locked")
             try:
                 resources = StreamResources.of_dead_daemon(name, fd, generation, directory, memory_bytes)
-            except (PrefetchdError, OSError) as error:
-                log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
-                unlink(name, directory)
+            except Exception as error:  # whatever a damaged one has in it: it is one of many
+                log.warning(
+                    "ring not adopted", extra={"fields": {"segment": name, "why": f"{type(error).__name__}: {error}"}}
+                )
+                with contextlib.suppress(OSError):
+                    unlink(name, directory)
                 reclaimed.append(name)
                 continue
             if resources.spec.store == "files":
@@ -63,8 +65,9 @@ def reclaim_programs(paths: RuntimePaths, *, empty: Container[str] | None = None
         if fd < 0:
             continue
         if empty is None or name in empty or os.fstat(fd).st_size:
-            unlink(name)
-            reclaimed.append(name)
+            with contextlib.suppress(OSError):
+                unlink(name)
+                reclaimed.append(name)
         os.close(fd)
     _log_reclaimed(reclaimed)
 
@@ -84,8 +87,8 @@ def _segments(paths: RuntimePaths, kind: str, directory: str = SHARED_MEMORY) ->
 
 
 def _size(name: str) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return os.stat(SHARED_MEMORY + name).st_size
+    with contextlib.suppress(OSError):
+        return os.lstat(SHARED_MEMORY + name).st_size
     return -1
 
 
