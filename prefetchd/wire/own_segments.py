@@ -18,7 +18,7 @@ ATTEMPTS = 20
 
 def random_token() -> str:
     """What tells a segment from all others, and cannot be guessed."""
-    return os.urandom(8).hex()
+    return os.urandom(4).hex()
 
 
 def make_named(names: Iterator[str], make: Callable[[str], Made]) -> tuple[str, Made]:

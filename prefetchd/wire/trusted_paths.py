@@ -80,6 +80,24 @@ def check_directory(path: str | os.PathLike[str], knob: str) -> None:
     os.close(open_directory(path, knob))
 
 
+def make_directory(path: str | os.PathLike[str], knob: str) -> None:
+    """Creates the directory and what is missing above it, all with mode 0700; nothing is made where rule 1 does not
+    hold. Raises UntrustedPathError, also when it is there and neither rule 1 nor 2 holds of it, and OSError."""
+    path = os.path.abspath(path)
+    try:
+        os.close(open_directory(path, knob, sticky=True))
+        return
+    except FileNotFoundError:
+        make_directory(os.path.dirname(path), knob)
+    parent = open_directory(os.path.dirname(path), knob, sticky=True)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.basename(path), 0o700, dir_fd=parent)
+    finally:
+        os.close(parent)
+    os.close(open_directory(path, knob, sticky=True))
+
+
 def open_file(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> int:
     """A descriptor, to be read, of the file at `path`, of which rule 3 holds. Never blocks: a FIFO is no such file.
     Raises UntrustedPathError and OSError."""
@@ -152,14 +170,13 @@ def replace_file(
         raise
 
 
-def home_directory() -> Path:
-    """$HOME, else what the user database says: a directory that everybody shares is never a home."""
-    home = os.environ.get("HOME")
-    if home:
-        return Path(home)
-    with contextlib.suppress(KeyError):
-        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
-    return Path("/")
+def own_home() -> Path | None:
+    """The user's directory as the user database has it, if it is there and is his. None else."""
+    with contextlib.suppress(KeyError, OSError):
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+        if home.stat().st_uid == os.geteuid() and os.access(home, os.W_OK):
+            return home
+    return None
 
 
 def _check_on_the_way(found: os.stat_result, path: str, knob: str) -> None:

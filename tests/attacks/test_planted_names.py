@@ -120,4 +120,4 @@ def test_nobody_knows_a_name_beforehand(tmp_path):
     names = SegmentNames(runtime_paths(tmp_path / "s"))
     found = {names.next_ring() for _ in range(100)}
     assert len(found) == 100
-    assert all(re.fullmatch(r".*-ring-[0-9a-f]{16}", name) for name in found)
+    assert all(re.fullmatch(r".*-ring-[0-9a-f]{8}", name) for name in found)

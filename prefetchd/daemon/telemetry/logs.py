@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 import sys
 import time
+from io import TextIOWrapper
 from pathlib import Path
 
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.runtime_paths import make_directories
+from prefetchd.wire.trusted_paths import check_file, make_directory
 
 ROTATE_BYTES = 8 << 20
 ROTATED_FILES = 3
@@ -30,6 +32,21 @@ class JsonLines(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
 
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """Nobody else reads it, for errors and paths of the user's are in it; and no link leads it elsewhere."""
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(self.baseFilename, flags, 0o600)
+        try:
+            check_file(fd, self.baseFilename)
+            os.fchmod(fd, 0o600)
+            return open(fd, "a", encoding="utf-8")
+        except BaseException:
+            os.close(fd)
+            raise
+
+
 def log_to(path: Path | None, level: str) -> None:
     """Sends the "prefetchd" log to the file at `path`, or to stderr. Raises CallerError when it cannot be written."""
     handler: logging.Handler
@@ -37,8 +54,8 @@ def log_to(path: Path | None, level: str) -> None:
         handler = logging.StreamHandler(sys.stderr)
     else:
         try:
-            make_directories(path.parent)
-            handler = logging.handlers.RotatingFileHandler(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
+            make_directory(path.parent, "Choose another place for the log with $XDG_STATE_HOME")
+            handler = _PrivateLog(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
         except OSError as error:
             raise CallerError(
                 f"the log {path} cannot be written: {error.strerror}. Choose another place with $XDG_STATE_HOME"
