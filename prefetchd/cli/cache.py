@@ -49,6 +49,7 @@ def _as_json(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @click.option("--args", metavar="JSON", callback=_as_json, help="The factory's keyword arguments.")
 @click.option("--limit", metavar="SIZE", help="Most bytes of samples, as in 40GB. Default: what all of them take.")
 @click.option("--fingerprint-extra", metavar="TEXT", help="As of the SampleCache that is to use it.")
+@click.option("--trust", is_flag=True, help="Also in a cache that other users have made, or may write to.")
 @click.option("--workers", type=click.IntRange(1), help="Default: all that the daemon has.")
 @socket_option
 def build(
@@ -57,6 +58,7 @@ def build(
     args: str,
     limit: str | None,
     fingerprint_extra: str | None,
+    trust: bool,
     workers: int | None,
     socket: str | None,
 ) -> None:
@@ -76,6 +78,7 @@ def build(
         "--socket": socket,
     }
     arguments = [f"{name}={value}" for name, value in options.items() if value is not None]
+    arguments += ["--trust"] if trust else []
     # This process becomes the build: verbs do not import the client.
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "prefetchd_client.sample_cache", dataset, *arguments])

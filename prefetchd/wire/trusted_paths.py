@@ -30,9 +30,10 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def open_directory(path: str | os.PathLike[str], knob: str, *, sticky: bool = False) -> int:
-    """A descriptor (O_PATH) of the directory at `path`, of which rules 1 and 2 hold; with `sticky`, rule 1 will do for
-    the last one, too. `knob` says what to do otherwise. Raises UntrustedPathError, and OSError when there is none."""
+def open_directory(path: str | os.PathLike[str], knob: str, *, sticky: bool = False, own_group: bool = False) -> int:
+    """A descriptor (O_PATH) of the directory at `path`, of which rules 1 and 2 hold. With `sticky` the last one may be
+    a sticky directory; with `own_group` the user's own group may write to it. `knob` says
+    what to do otherwise. Raises UntrustedPathError, and OSError when there is none."""
     names = os.path.abspath(path).split("/")[::-1]
     way = [os.open("/", _PATH_FLAGS | os.O_DIRECTORY)]
     told = ["/"]
@@ -68,7 +69,7 @@ def open_directory(path: str | os.PathLike[str], knob: str, *, sticky: bool = Fa
             told.append(os.path.join(told[-1], name))
         found = os.fstat(way[-1])
         if not (sticky and found.st_mode & stat.S_ISVTX and is_trusted_owner(found.st_uid)):
-            _check_last(found, told[-1], knob)
+            _check_last(found, told[-1], knob, own_group=own_group)
         return way.pop()
     finally:
         for fd in way:
@@ -108,6 +109,35 @@ def open_file(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> int
         os.close(fd)
         raise
     return fd
+
+
+def open_below(directory: int, path: str, flags: int) -> int:
+    """A descriptor of the regular file at `path` below the directory behind the descriptor `directory`: through no link
+    and out of it by no `..`. Raises UntrustedPathError and OSError."""
+    *above, name = path.split("/")
+    if not all(part and part not in (".", "..") for part in (*above, name)):
+        raise UntrustedPathError(f"{path!r} leads out of its directory, or nowhere")
+    way = [os.dup(directory)]
+    try:
+        for part in above:
+            way.append(os.open(part, _PATH_FLAGS | os.O_DIRECTORY, dir_fd=way[-1]))
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=way[-1])
+    finally:
+        for each in way:
+            os.close(each)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise UntrustedPathError(f"{path} is {_described(found)}; allowed: a regular file")
+    return fd
+
+
+def is_ours_alone(found: os.stat_result) -> bool:
+    """True of what belongs to us or to root, and nobody else may write to; the user's own group may."""
+    writable = found.st_mode & OTHERS_WRITE
+    if writable == 0o020 and is_private_group(found.st_gid):
+        writable = 0
+    return found.st_uid in (0, os.geteuid()) and not writable
 
 
 def check_file(fd: int, path: str) -> os.stat_result:
@@ -181,7 +211,7 @@ def own_home() -> Path | None:
 
 def _check_on_the_way(found: os.stat_result, path: str, knob: str) -> None:
     writable = found.st_mode & OTHERS_WRITE
-    if writable == 0o020 and _is_private_group(found.st_gid):
+    if writable == 0o020 and is_private_group(found.st_gid):
         writable = 0
     if is_trusted_owner(found.st_uid) and (not writable or found.st_mode & stat.S_ISVTX):
         return
@@ -191,7 +221,9 @@ def _check_on_the_way(found: os.stat_result, path: str, knob: str) -> None:
     )
 
 
-def _check_last(found: os.stat_result, path: str, knob: str) -> None:
+def _check_last(found: os.stat_result, path: str, knob: str, *, own_group: bool) -> None:
+    if own_group and is_ours_alone(found):
+        return
     if found.st_uid in (0, os.geteuid()) and not found.st_mode & OTHERS_WRITE:
         return
     raise UntrustedPathError(
@@ -218,7 +250,7 @@ def _described(found: os.stat_result) -> str:
     return f"{kind} of uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
 
 
-def _is_private_group(gid: int) -> bool:
+def is_private_group(gid: int) -> bool:
     """True for root's group and for the user's own, where each user has one: with umask 002 all that he makes may be
     written to by a group that has nobody else in it."""
     import grp  # here: few need it, and it reads the group database

@@ -120,9 +120,9 @@ def test_a_group_that_is_the_user_s_own_may_write_on_the_way(tmp_path, monkeypat
     """With umask 002 all directories are so; the last one is ours alone nevertheless."""
     (tmp_path / "a" / "b").mkdir(parents=True, mode=0o700)
     (tmp_path / "a").chmod(0o770)
-    monkeypatch.setattr(trusted_paths, "_is_private_group", lambda gid: True)
+    monkeypatch.setattr(trusted_paths, "is_private_group", lambda gid: True)
     check_directory(tmp_path / "a" / "b", "")
-    monkeypatch.setattr(trusted_paths, "_is_private_group", lambda gid: False)
+    monkeypatch.setattr(trusted_paths, "is_private_group", lambda gid: False)
     with pytest.raises(UntrustedPathError):
         check_directory(tmp_path / "a" / "b", "")
 
