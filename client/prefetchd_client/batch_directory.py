@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prefetchd.wire.batch_file import STREAM_FILE, file_name
-from prefetchd.wire.errors import CallerError, ForkedError, ProtocolError, RemoteError
+from prefetchd.wire.errors import ForkedError, ProtocolError, RemoteError
 from prefetchd.wire.stream_spec import Position
 from prefetchd.wire.trusted_paths import replace_file
 from prefetchd_client.batches.batch_files import BatchFileReader
 from prefetchd_client.session.long_wait import LongWait
+from prefetchd_client.session.state_numbers import EPOCH_LIMIT, STEP_LIMIT, position_in, whole
 
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02
@@ -46,8 +47,7 @@ class BatchDirectory:
         does. `classes`: of what else than lists, tuples, dicts, tensors and plain values batches may hold instances;
         one of another class raises CallerError. Raises CallerError when a position is negative. Opens nothing yet: the
         stream may be declared later. A directory that others may write to raises UntrustedPathError when it is read."""
-        if epoch < 0 or step < 0:
-            raise CallerError(f"epoch {epoch}, step {step}; allowed: 0 or more")
+        epoch, step = whole(epoch, "epoch", EPOCH_LIMIT), whole(step, "step", STEP_LIMIT)
         self.directory = os.fspath(directory)
         self._reader = BatchFileReader(self.directory, classes)
         self.waited_s = 0.0
@@ -93,10 +93,11 @@ class BatchDirectory:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where state_dict() was taken."""
-        self._go_to((int(state["epoch"]), int(state["step"])))
+        self._go_to(position_in(state))
 
     def set_epoch(self, epoch: int) -> None:
         """The next iterator begins `epoch`, unless it stands in that."""
+        epoch = whole(epoch, "epoch", EPOCH_LIMIT)
         if epoch != self._position[0]:
             self._go_to((epoch, 0))
 

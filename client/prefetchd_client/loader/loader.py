@@ -37,6 +37,7 @@ from prefetchd_client.loader.transformed import transformed
 from prefetchd_client.loader.wrapping import arguments_of
 from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.state_numbers import EPOCH_LIMIT, whole
 from prefetchd_client.session.stream_client import WaitTimedOut
 from prefetchd_client.start_method import FORK, is_inline, start_method
 
@@ -329,9 +330,7 @@ class PrefetchLoader(RebuildGuard):
         """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
         load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
         self._check_fork()
-        if epoch < 0:
-            raise CallerError(f"epoch {epoch}; allowed: 0 or more")
-        self._positions.set_epoch(epoch)
+        self._positions.set_epoch(whole(epoch, "epoch", EPOCH_LIMIT))
 
     def state_dict(self) -> dict[str, Any]:
         """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
