@@ -23,6 +23,7 @@ from prefetchd.wire.cache_directory import (
 )
 from prefetchd.wire.cache_removal import remove_cache, remove_leftovers
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.printable import one_line
 
 SHOWN_DIGITS = 12
 
@@ -98,11 +99,12 @@ def ls(path: Path, as_json: bool) -> None:
         return
     for each in found:
         if each["damage"]:
-            click.echo(f"{each['fingerprint']}  damaged: {each['damage']}")
+            click.echo(f"{each['fingerprint']}  damaged: {one_line(each['damage'])}")
             continue
         counts = f"{each['stored']:,} of {each['rows']:,} samples"
         of_dataset = f" ({each['length']:,} in the dataset)" if each["length"] != each["rows"] else ""
-        click.echo(f"{each['fingerprint']}  {counts}{of_dataset}  {format_bytes(each['bytes'])}  {each['dataset']}")
+        size, dataset = format_bytes(each["bytes"]), one_line(each["dataset"])
+        click.echo(f"{each['fingerprint']}  {counts}{of_dataset}  {size}  {dataset}")
 
 
 @command.command("rm")
@@ -149,7 +151,7 @@ def verify(path: Path, fingerprints: tuple[str, ...], fix: bool) -> None:
             bad, forgotten = _checked(each, description, fix=fix)
             stored = count_rows(each, description)
         except (ProtocolError, OSError) as error:
-            click.echo(f"{each.name}  damaged: {error}")
+            click.echo(f"{each.name}  damaged: {one_line(str(error))}")
             damaged = True
             continue
         told = "whole"
