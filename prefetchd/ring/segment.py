@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import mmap
 import os
 import time
@@ -299,12 +298,13 @@ class RingSegment:
 
 
 def _make(name: str, directory: str) -> int:
-    """A descriptor of a new, empty file. Raises NoSpaceError when there can be none."""
+    """A descriptor of a new, empty file. Raises FileExistsError, and NoSpaceError when there can be none."""
     try:
         fd = os.open(directory + name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise FileExistsError(name) from None
     except OSError as error:
-        hint = "somebody has taken its name" if error.errno == errno.EEXIST else "is the RAM disk mounted?"
-        raise NoSpaceError(f"no ring can be made in {directory} ({error.strerror}): {hint}") from None
+        raise NoSpaceError(f"no ring can be made in {directory} ({error.strerror}): is the RAM disk mounted?") from None
     # Whatever the umask.
     os.fchmod(fd, 0o600)
     return fd

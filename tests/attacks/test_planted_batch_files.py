@@ -16,12 +16,12 @@ from prefetchd_client import BatchDirectory, PrefetchLoader
 
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.wire.batch_file import STREAM_FILE, describe_stream, encode_header, file_name, temporary_name
-from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError, UntrustedPathError
+from prefetchd.wire.errors import CallerError, ProtocolError, UntrustedPathError
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.file_codec import FilePlace, encode_file
 from tests.attacks.another_user import NOBODY, as_nobody, as_root
 from tests.contract.declaring import Declared
-from tests.scenario.watching import report_when, until
+from tests.scenario.watching import report_when, stopped, until
 
 SPEC = StreamSpec("ab" * 16, 0, "sequential", 8, 4, name="train")
 LINES = """
@@ -256,10 +256,12 @@ def test_an_attached_trainer_reads_no_planted_file(daemon, tmp_path, disk):
     try:
         batches = iter(loader)
         next(batches)
-        for name in declared.files():
-            (disk / name).chmod(0o666)
-        with pytest.raises((RemoteError, CallerError)):
-            list(itertools.islice(batches, 10))
+        # Else it would make them again before they are read.
+        with stopped(daemon):
+            for name in declared.files():
+                (disk / name).chmod(0o666)
+            with pytest.raises(UntrustedPathError, match="with mode 666"):
+                list(itertools.islice(batches, 10))
     finally:
         loader.close()
 

@@ -13,7 +13,8 @@ from prefetchd_client import PrefetchLoader
 
 from prefetchd.daemon.segments.recovery import empty_programs, find_streams, reclaim_programs
 from prefetchd.daemon.segments.resources import SegmentNames
-from prefetchd.wire.own_segments import find_status
+from prefetchd.ring.segment import _make
+from prefetchd.wire.own_segments import find_status, make_named
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, runtime_paths
 from tests.attacks.another_user import as_nobody, as_root
 from tests.scenario.datasets import Numbers
@@ -114,6 +115,18 @@ def test_another_user_s_status_is_not_found(daemon):
         plant(daemon.paths.status_segment, of(open_to_all))
         assert find_status(daemon.paths) == []
         assert json.loads(daemon.command("status", "--json", check=False).stdout)["state"] == "absent"
+
+
+def test_a_name_that_is_taken_after_all_is_followed_by_another(daemon):
+    names = iter(["taken", "taken", "free"])
+    with planted(daemon.paths) as plant:
+        plant(daemon.paths.segment_name("ring", "taken"), touch)
+        found = make_named(
+            (daemon.paths.segment_name("ring", token) for token in names),
+            lambda name: os.close(_make(name, "/dev/shm")),
+        )
+        plant(found[0], touch)
+    assert found[0] == daemon.paths.segment_name("ring", "free")
 
 
 def test_nobody_knows_a_name_beforehand(tmp_path):
