@@ -1,27 +1,40 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Each installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
 # A test waits for its processes most of the time.
 TESTS_AT_ONCE ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+# On a terminal pip shows what it downloads; into a file it says nothing but what goes wrong.
+PIP_INSTALL = q=$$([ -t 1 ] || echo -q); $(BIN)/python -m pip install --disable-pip-version-check $$q -c constraints.txt
 
 .PHONY: setup demo test check clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "prefetchd needs Python 3.10 or newer; choose one with: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[compat,demo,strangers,test,trainers]'
-	@touch $(STAMP)
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
-demo: $(STAMP)
+$(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what the demo needs into $(VENV): torch, torchvision and what makes its pictures, some 3 GB, one to three minutes"
+	@$(PIP_INSTALL) -e '.[demo]'
+	@touch $(DEMO_STAMP)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what the tests need into $(VENV): torch, the trainers' frameworks and other packages, some 6 GB, two to five minutes"
+	@$(PIP_INSTALL) -e '.[compat,demo,strangers,test,trainers]'
+	@touch $(STAMP) $(DEMO_STAMP)
+
+demo: $(DEMO_STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: check
-	PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+	PREFETCHD_TESTS_PACKAGES=all $(PYTEST)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -23,13 +23,24 @@ from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
 from tests.forking.client import close_servers, forked_interpreters
+from tests.forking.huge_pages import collapse_memory
 
 GONE_WITHIN_S = 20.0
 MISSING = re.compile(r"could not import '|is not installed$")
 UNSEEDED = 1 << 40
 """A seed that is too large to be a user's choice: as torch begins."""
 
-LONGEST_FIRST = ("trainers", "reference", "compatibility", "scenario", "attacks", "contract", "property", "unit")
+LONGEST_FIRST = (
+    "trainers",
+    "reference",
+    "compatibility",
+    "strangers",
+    "scenario",
+    "attacks",
+    "contract",
+    "property",
+    "unit",
+)
 """Directories by how long a file of theirs takes: of several processes none is to be at a long one when the others are
 done."""
 
@@ -52,7 +63,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures of whatever scope included."""
-    with contextlib.nullcontext() if item.get_closest_marker("executed") else forked_interpreters():
+    preloads = item.get_closest_marker("preloads")
+    forked = forked_interpreters(*(preloads.args if preloads is not None else ()))
+    with contextlib.nullcontext() if item.get_closest_marker("executed") else forked:
         return (yield)
 
 
@@ -197,9 +210,10 @@ def _zygotes_of_torch_alone() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def former_objects_are_left_aside() -> None:
     """What has been imported, and lives still after other modules' tests, lives as long as the run: the gc goes through
-    a module's own objects alone, here and in forked children."""
+    a module's own objects alone, here and in forked children. Memory is in huge pages, so that forks are cheap."""
     gc.collect()
     gc.freeze()
+    collapse_memory()
 
 
 @pytest.fixture(autouse=True)

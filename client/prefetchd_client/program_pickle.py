@@ -11,6 +11,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import cloudpickle
@@ -26,6 +27,7 @@ from prefetchd.wire.own_segments import random_token
 from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
+from prefetchd_client.process_sharing import as_if_spawning, shared_reduction
 
 SMALLEST_BUFFER_BYTES = 64 * 1024
 _DEEPEST_SEARCH = 4
@@ -40,10 +42,18 @@ class PickleTooLargeError(Exception):
         self.pickled_bytes = pickled_bytes
 
 
-def pickle_program(parts: dict[str, Any], batch_size: int = 0, most_bytes: int = 0) -> tuple[bytes, list[memoryview]]:
+def pickle_program(
+    parts: dict[str, Any], batch_size: int = 0, most_bytes: int = 0, *, shares: bool = False
+) -> tuple[bytes, list[memoryview]]:
     """The pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute; `batch_size` is
     the StreamSpec's, which tells what the user knows the index sampler as. With `most_bytes` it stops as soon as the
-    pickle, its buffers left aside, is longer: raises PickleTooLargeError."""
+    pickle, its buffers left aside, is longer: raises PickleTooLargeError. With `shares`, what multiprocessing shares
+    with other processes is handed on too, to whoever unpickles it while this process lives."""
+    with as_if_spawning() if shares else contextlib.nullcontext():
+        return _pickled(parts, batch_size, most_bytes)
+
+
+def _pickled(parts: dict[str, Any], batch_size: int, most_bytes: int) -> tuple[bytes, list[memoryview]]:
     buffers: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -164,6 +174,8 @@ class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, DataLoader) and (held := getattr(obj, "__prefetchd_fingerprint__", None)) is not None:
             # It is here for a method of its, and is no loader where it comes to.
             return _bare_object, (type(obj), held())
+        if get_spawning_popen() is not None and (shared := shared_reduction(obj)) is not None:
+            return shared
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and "." in obj.__qualname__ and type(reduced) is tuple and len(reduced) > 2:
             # cloudpickle forgets it, and a batch's objects find their class in the trainer by it.

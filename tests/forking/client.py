@@ -42,16 +42,21 @@ MOST_SERVERS = 3
 ASKED_OFTEN = 3
 
 _owner = os.getpid()
-_servers: dict[frozenset[tuple[str, str]], _Server] = {}
+Kind = tuple[frozenset[tuple[str, str]], tuple[str, ...]]
+"""What a server was started with: variables that have their effect at a start, and modules beside PRELOADED."""
+_servers: dict[Kind, _Server] = {}
 """The one that was asked last is the last."""
-_asked: Counter[frozenset[tuple[str, str]]] = Counter()
+_asked: Counter[Kind] = Counter()
+_also: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
-def forked_interpreters() -> Iterator[None]:
-    """Interpreters that this process starts are forked meanwhile, where nobody could tell."""
+def forked_interpreters(*also: str) -> Iterator[None]:
+    """Interpreters that this process starts are forked meanwhile, where nobody could tell: from one that has imported
+    the modules `also`, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OWNER, NAME, _fork_or_execute)
+        patch.setitem(globals(), "_also", also)
         yield
 
 
@@ -73,17 +78,17 @@ def _fork_or_execute(*arguments: Any) -> int:
     if asked is None:
         return int(execute(*arguments))
     variables = asked[0]["variables"]
-    key = frozenset(at_start(variables).items())
+    key = frozenset(at_start(variables).items()), _also
     found = _servers.pop(key, None)
     if found is None:
         _asked[key] += 1
-        is_first = not _servers and key == frozenset(at_start(os.environ).items())
-        if not is_first and _asked[key] < ASKED_OFTEN:
+        is_first = not _servers and key == (frozenset(at_start(os.environ).items()), ())
+        if not is_first and not _also and _asked[key] < ASKED_OFTEN:
             return int(execute(*arguments))
         _asked[key] = 0
         if len(_servers) == MOST_SERVERS:
             _servers.pop(next(iter(_servers))).close()
-        found = _Server(variables)
+        found = _Server(variables, _also)
     _servers[key] = found
     return found.fork(*asked)
 
@@ -91,10 +96,10 @@ def _fork_or_execute(*arguments: Any) -> int:
 class _Server:
     """One `forking.server`."""
 
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], also: tuple[str, ...]) -> None:
         self._control, theirs = socket.socketpair()
         room = PAD * (ROOM_BYTES // len(PAD))
-        command = [sys.executable, server.__file__, str(theirs.fileno()), *PRELOADED, room]
+        command = [sys.executable, server.__file__, str(theirs.fileno()), *PRELOADED, *also, room]
         # Its own path only: those that it forks may have others.
         begins = HASH_SEED | {name: value for name, value in variables.items() if name not in READ_LATER}
         with pytest.MonkeyPatch.context() as patch:

@@ -134,6 +134,26 @@ def test_an_iterator_tells_how_many_it_has_yielded():
         assert iterator._num_yielded == 2
 
 
+def test_an_iterator_has_no_worker_processes_to_wait_for():
+    """Programs end or join those of an iterator: ours are none of this process's."""
+    iterator = iter(PrefetchLoader(Numbers(20), batch_size=4, num_workers=2))
+    next(iterator)
+    assert list(iterator._workers) == []
+    assert len(indices(iterator)) == 4
+
+
+def test_an_iterator_ends_with_its_workers():
+    """Trainers that leave an epoch early shut them down, and drop the iterator."""
+    for base in (DataLoader, PrefetchLoader):
+        loader = base(Numbers(20), batch_size=4, num_workers=2)
+        iterator = iter(loader)
+        next(iterator)
+        iterator._shutdown_workers()
+        iterator._shutdown_workers()
+        assert len(indices(loader)) == 5
+    assert next(iterator, None) is None
+
+
 class Converting(PrefetchLoader):
     """As PyTorch Geometric's loaders are: what an iterator gives is not what the loop gets."""
 

@@ -149,6 +149,7 @@ def test_a_loader_with_a_sampler(accelerator, trainers_daemon):
         assert taken(accelerator.skip_first_batches(prepared, 3)) == taken(prepared)[3:]
 
 
+@pytest.mark.preloads("accelerate", "torch.distributed.run")
 def test_two_ranks(trainers_daemon, tmp_path):
     found = run_two_ranks(accelerated_ranks, trainers_daemon, tmp_path)
     samples, rows = accelerated_ranks.SAMPLES, accelerated_ranks.ROWS

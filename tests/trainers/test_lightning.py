@@ -178,6 +178,7 @@ def test_loaders_that_are_made_for_each_epoch(trainers_daemon, tmp_path):
 
 # Up to three runs of two processes that import torch and Lightning.
 @pytest.mark.timeout(360)
+@pytest.mark.preloads("lightning.pytorch")
 @pytest.mark.parametrize("how", ["replaced", "made in the hook", "made before", "another's share"])
 def test_two_ranks(trainers_daemon, tmp_path, how):
     found = run_ranks(trainers_daemon, tmp_path, how)
@@ -208,7 +209,9 @@ def run_ranks(daemon, directory, how):
     environment = {**daemon.environment, "OMP_NUM_THREADS": "1"}
     # The second rank is the same command, run again by Lightning.
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-W", "ignore", "-m", lightning_ranks.__name__, str(directory), how]
+    # Not as an option: a forked interpreter has none.
+    environment["PYTHONWARNINGS"] = "ignore"
+    command = [sys.executable, "-m", lightning_ranks.__name__, str(directory), how]
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -64,6 +64,15 @@ class PrefetchIterator(Iterator[Any]):
         """As DataLoader's iterator counts: batches of this iterator."""
         return self._cursor.yielded if self._cursor is not None else 0
 
+    @property
+    def _workers(self) -> tuple[()]:
+        """For who waits for DataLoader's processes, or ends them: the daemon's are none of this process's."""
+        return ()
+
+    def _shutdown_workers(self) -> None:
+        """As frameworks end DataLoader's iterator in the middle of an epoch."""
+        self.end()
+
     def __len__(self) -> int:
         return len(self._loader)
 

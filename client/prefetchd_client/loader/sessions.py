@@ -51,7 +51,7 @@ class Sessions:
         """What replace() needs of another stream. Raises UnpicklableError."""
         if isinstance(self.current, InlineStream) or request.forks:
             return None
-        return pickle_program(request.parts, request.spec.batch_size)
+        return pickle_program(request.parts, request.spec.batch_size, shares=True)
 
     def replace(self, request: StreamRequest, prepared: Prepared | None, waiting: ClientCursor | None) -> None:
         """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises what

@@ -158,7 +158,7 @@ class Introduction:
 
     def hand_over(self, connection: Connection) -> None:
         """Sends the program. Raises UnpicklableError and NoSpaceError."""
-        pickled, buffers = self._prepared or pickle_program(self._parts, self._spec.batch_size)
+        pickled, buffers = self._prepared or pickle_program(self._parts, self._spec.batch_size, shares=True)
         self._prepared = None
         name, fd, program_bytes = write_program(self._paths, current_environment(), pickled, buffers)
         try:
