@@ -30,7 +30,17 @@ MISSING = re.compile(r"could not import '|is not installed$")
 UNSEEDED = 1 << 40
 """A seed that is too large to be a user's choice: as torch begins."""
 
-LONGEST_FIRST = ("trainers", "reference", "compatibility", "strangers", "scenario", "contract", "property", "unit")
+LONGEST_FIRST = (
+    "trainers",
+    "reference",
+    "compatibility",
+    "strangers",
+    "scenario",
+    "attacks",
+    "contract",
+    "property",
+    "unit",
+)
 """Directories by how long a file of theirs takes: of several processes none is to be at a long one when the others are
 done."""
 

@@ -11,6 +11,7 @@ import signal
 
 from prefetchd.kill_points.kill_points import LOG_VARIABLE
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.own_segments import open_status
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, decode_head
 
@@ -32,7 +33,7 @@ class Processes:
     """Those that carry `log` as their PREFETCHD_KILL_LOG, but for trainers, which the driver forks itself."""
 
     def __init__(self, paths: RuntimePaths, log: str) -> None:
-        self._status = "/dev/shm" + paths.status_segment
+        self._paths = paths
         self._variable = f"{LOG_VARIABLE}={log}\0".encode()
         self._mark = f"/memfd:{paths.process_mark} "
 
@@ -55,7 +56,7 @@ class Processes:
     def daemon(self) -> int:
         """The daemon that wrote the status segment, or 0 when it is dead."""
         try:
-            with open(self._status, "rb") as status:
+            with open(open_status(self._paths), "rb") as status:
                 pid = decode_head(status.read(HEAD.size)).pid
         except (FileNotFoundError, ProtocolError):
             return 0

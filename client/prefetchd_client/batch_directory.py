@@ -5,22 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prefetchd.wire.batch_file import (
-    DESCRIPTION_LIMIT_BYTES,
-    ERROR_LIMIT_BYTES,
-    STREAM_FILE,
-    error_name,
-    file_name,
-    read_description,
-)
-from prefetchd.wire.errors import CallerError, ForkedError, ProtocolError, RemoteError
-from prefetchd.wire.regular_files import read_regular
+from prefetchd.wire.batch_file import STREAM_FILE, file_name
+from prefetchd.wire.errors import ForkedError, ProtocolError, RemoteError
 from prefetchd.wire.stream_spec import Position
-from prefetchd_client.batches.batch_files import read_batch
+from prefetchd.wire.trusted_paths import replace_file
+from prefetchd_client.batches.batch_files import BatchFileReader
 from prefetchd_client.session.long_wait import LongWait
+from prefetchd_client.session.state_numbers import EPOCH_LIMIT, STEP_LIMIT, position_in, whole
 
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02
@@ -47,12 +41,15 @@ class BatchDirectory:
         epoch: int = 0,
         step: int = 0,
         timeout: float = 0,
+        classes: Iterable[type] = (),
     ) -> None:
         """Begins at (epoch, step). A next() that waits for longer than `timeout` seconds raises RemoteError; 0: none
-        does. Raises CallerError when a position is negative. Opens nothing yet: the stream may be declared later."""
-        if epoch < 0 or step < 0:
-            raise CallerError(f"epoch {epoch}, step {step}; allowed: 0 or more")
+        does. `classes`: of what else than lists, tuples, dicts, tensors and plain values batches may hold instances;
+        one of another class raises CallerError. Raises CallerError when a position is negative. Opens nothing yet: the
+        stream may be declared later. A directory that others may write to raises UntrustedPathError when it is read."""
+        epoch, step = whole(epoch, "epoch", EPOCH_LIMIT), whole(step, "step", STEP_LIMIT)
         self.directory = os.fspath(directory)
+        self._reader = BatchFileReader(self.directory, classes)
         self.waited_s = 0.0
         self._progress = os.fspath(progress) if progress is not None else None
         self._timeout_s = timeout
@@ -68,7 +65,7 @@ class BatchDirectory:
         wait = self._wait()
         while self._described is None:
             with contextlib.suppress(FileNotFoundError):
-                self._described = read_description(self._read(STREAM_FILE, DESCRIPTION_LIMIT_BYTES))
+                self._described = self._reader.description()
                 break
             self._pause(wait, STREAM_FILE)
         return self._described
@@ -96,10 +93,11 @@ class BatchDirectory:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where state_dict() was taken."""
-        self._go_to((int(state["epoch"]), int(state["step"])))
+        self._go_to(position_in(state))
 
     def set_epoch(self, epoch: int) -> None:
         """The next iterator begins `epoch`, unless it stands in that."""
+        epoch = whole(epoch, "epoch", EPOCH_LIMIT)
         if epoch != self._position[0]:
             self._go_to((epoch, 0))
 
@@ -112,9 +110,9 @@ class BatchDirectory:
         wait = self._wait()
         while True:
             with contextlib.suppress(FileNotFoundError):
-                return read_batch(self.directory, position)
+                return self._reader.batch(position)
             with contextlib.suppress(FileNotFoundError):
-                why = self._read(error_name(position), ERROR_LIMIT_BYTES).decode("utf-8", "replace")
+                why = self._reader.error(position)
                 # The next iterator goes on after it.
                 self._position = (position[0], position[1] + 1)
                 raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
@@ -122,16 +120,6 @@ class BatchDirectory:
                 self._pause(wait, file_name(position))
             finally:
                 self._check()
-
-    def _read(self, name: str, limit_bytes: int) -> bytes:
-        """A small file. Raises FileNotFoundError, and ProtocolError when it cannot be read."""
-        try:
-            return read_regular(os.path.join(self.directory, name), limit_bytes)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            path = os.path.join(self.directory, name)
-            raise ProtocolError(f"{path} cannot be read: {error.strerror}") from None
 
     def _wait(self) -> LongWait:
         self._check_fork()
@@ -159,7 +147,7 @@ class BatchDirectory:
         if self._described is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            now = read_description(self._read(STREAM_FILE, DESCRIPTION_LIMIT_BYTES))
+            now = self._reader.description()
             if now["fingerprint"] != self._described["fingerprint"]:
                 raise ProtocolError(
                     f"{self.directory} has batches of another stream now: {now['stream']!r} with fingerprint "
@@ -170,7 +158,4 @@ class BatchDirectory:
         """Atomically, though the daemon would bear less."""
         if self._progress is None:
             return
-        temporary = f"{self._progress}.{os.getpid()}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(b"%d\n%d\n" % self._position)
-        os.replace(temporary, self._progress)
+        replace_file(self._progress, b"%d\n%d\n" % self._position)

@@ -10,7 +10,6 @@ import mmap
 import os
 import pickle
 import random
-import uuid
 from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -24,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import try_lock
+from prefetchd.wire.own_segments import random_token
 from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
@@ -85,7 +85,7 @@ def write_program(
     """Writes a program segment: its name, a descriptor that keeps it locked, its bytes. Raises NoSpaceError."""
     encoded = encode_environment(environment)
     layout = ProgramLayout(len(encoded), len(pickled), tuple(buffer.nbytes for buffer in buffers))
-    name = paths.segment_name("program", f"{os.getpid():x}-{uuid.uuid4().hex[:8]}")
+    name = paths.segment_name("program", random_token())
     shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
     try:
         # Unlocked, it would be taken for a dead process's leftover.

@@ -23,6 +23,7 @@ from prefetchd.wire.cache_directory import (
 )
 from prefetchd.wire.cache_removal import remove_cache, remove_leftovers
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.printable import one_line
 
 SHOWN_DIGITS = 12
 
@@ -49,6 +50,7 @@ def _as_json(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @click.option("--args", metavar="JSON", callback=_as_json, help="The factory's keyword arguments.")
 @click.option("--limit", metavar="SIZE", help="Most bytes of samples, as in 40GB. Default: what all of them take.")
 @click.option("--fingerprint-extra", metavar="TEXT", help="As of the SampleCache that is to use it.")
+@click.option("--trust", is_flag=True, help="Also in a cache that other users have made, or may write to.")
 @click.option("--workers", type=click.IntRange(1), help="Default: all that the daemon has.")
 @socket_option
 def build(
@@ -57,6 +59,7 @@ def build(
     args: str,
     limit: str | None,
     fingerprint_extra: str | None,
+    trust: bool,
     workers: int | None,
     socket: str | None,
 ) -> None:
@@ -76,6 +79,7 @@ def build(
         "--socket": socket,
     }
     arguments = [f"{name}={value}" for name, value in options.items() if value is not None]
+    arguments += ["--trust"] if trust else []
     # This process becomes the build: verbs do not import the client.
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "prefetchd_client.sample_cache", dataset, *arguments])
@@ -95,11 +99,12 @@ def ls(path: Path, as_json: bool) -> None:
         return
     for each in found:
         if each["damage"]:
-            click.echo(f"{each['fingerprint']}  damaged: {each['damage']}")
+            click.echo(f"{each['fingerprint']}  damaged: {one_line(each['damage'])}")
             continue
         counts = f"{each['stored']:,} of {each['rows']:,} samples"
         of_dataset = f" ({each['length']:,} in the dataset)" if each["length"] != each["rows"] else ""
-        click.echo(f"{each['fingerprint']}  {counts}{of_dataset}  {format_bytes(each['bytes'])}  {each['dataset']}")
+        size, dataset = format_bytes(each["bytes"]), one_line(each["dataset"])
+        click.echo(f"{each['fingerprint']}  {counts}{of_dataset}  {size}  {dataset}")
 
 
 @command.command("rm")
@@ -146,7 +151,7 @@ def verify(path: Path, fingerprints: tuple[str, ...], fix: bool) -> None:
             bad, forgotten = _checked(each, description, fix=fix)
             stored = count_rows(each, description)
         except (ProtocolError, OSError) as error:
-            click.echo(f"{each.name}  damaged: {error}")
+            click.echo(f"{each.name}  damaged: {one_line(str(error))}")
             damaged = True
             continue
         told = "whole"

@@ -19,7 +19,9 @@ from prefetchd.wire.cache_directory import (
     row_digest,
 )
 from prefetchd.wire.cache_marks import marks_locked
+from prefetchd.wire.errors import ProtocolError, UntrustedPathError
 from prefetchd.wire.file_locks import try_lock, unlock
+from prefetchd.wire.trusted_paths import open_below
 
 
 def count_rows(directory: Path, description: CacheDescription) -> int:
@@ -35,7 +37,7 @@ def check_rows(
     with contextlib.ExitStack() as stack:
         maps = []
         for leaf in description.leaves:
-            file = stack.enter_context(open(directory / SAMPLES / leaf.file, "rb"))
+            file = stack.enter_context(open(_open(directory, f"{SAMPLES}/{leaf.file}", os.O_RDONLY), "rb"))
             maps.append(stack.enter_context(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
         bad = {}
         for row, mark in enumerate(_marks(directory, description)):
@@ -54,7 +56,7 @@ def check_rows(
 def _forgotten(directory: Path, marks: dict[int, int]) -> list[int]:
     """The rows that still had these marks, and have none now."""
     found = []
-    fd = os.open(directory / MARKS, os.O_RDWR | os.O_CLOEXEC)
+    fd = _open(directory, MARKS, os.O_RDWR)
     try:
         for row, mark in marks.items():
             if try_lock(fd, ROW_LOCK_OFFSET + row):
@@ -69,7 +71,18 @@ def _forgotten(directory: Path, marks: dict[int, int]) -> list[int]:
 
 
 def _marks(directory: Path, description: CacheDescription) -> tuple[int, ...]:
-    with open(directory / MARKS, "rb") as file, marks_locked(file.fileno(), shared=True) as locked:
+    with open(_open(directory, MARKS, os.O_RDONLY), "rb") as file, marks_locked(file.fileno(), shared=True) as locked:
         if not locked:
             raise BlockingIOError(errno.EAGAIN, "locked by a process that has been stopped", str(directory / MARKS))
         return struct.unpack(f"<{description.rows}Q", file.read(description.rows * MARK.size))
+
+
+def _open(directory: Path, name: str, flags: int) -> int:
+    """A descriptor of that file of the cache. Raises ProtocolError when it is no file in it, OSError."""
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return open_below(fd, name, flags)
+    except UntrustedPathError as error:
+        raise ProtocolError(f"{directory}: {error}") from None
+    finally:
+        os.close(fd)

@@ -9,6 +9,7 @@ import click
 from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import StreamConfig
 from prefetchd.wire.byte_sizes import format_bytes
+from prefetchd.wire.printable import one_line
 
 
 @click.group("config")
@@ -27,7 +28,7 @@ def check(file: str) -> None:
     """
     config = read_config(Path(file))
     for stream in config.streams:
-        click.echo(f"{stream.name}: {_told(stream)}")
+        click.echo(one_line(f"{stream.name}: {_told(stream)}"))
     click.echo(f"{file}: good; it declares {len(config.streams)} stream{'s' * (len(config.streams) != 1)}")
 
 

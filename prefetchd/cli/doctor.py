@@ -17,6 +17,7 @@ from prefetchd.cli.colours import wants_colours
 from prefetchd.cli.options import config_option, socket_option
 from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, ConfigError
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 DOCTOR_VERSION = 1
@@ -106,7 +107,7 @@ def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) 
 def _show(finding: Finding) -> None:
     text, colour = MARKS.get(finding.state, ("?     ", "yellow"))
     mark = click.style(text, fg=colour) if wants_colours(sys.stdout) else text
-    click.echo(f"{mark}  {finding.check}: {finding.found}")
+    click.echo(f"{mark}  {finding.check}: {one_line(finding.found)}")
     if finding.fix:
-        click.echo(f"        why: {finding.why}")
-        click.echo(f"        fix: {finding.fix}")
+        click.echo(f"        why: {one_line(finding.why)}")
+        click.echo(f"        fix: {one_line(finding.fix)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from prefetchd.cli.options import socket_option
+from prefetchd.wire.printable import one_line, printable
 from prefetchd.wire.runtime_paths import runtime_paths
 
 POLL_S = 0.2
@@ -53,11 +54,11 @@ def readable(line: str) -> str:
         found = json.loads(line)
         stamp, level, event = found.pop("time"), found.pop("level"), found.pop("event")
     except (ValueError, KeyError, AttributeError, TypeError):
-        return line.rstrip("\n")
+        return one_line(line.rstrip("\n"))
     trace = found.pop("traceback", None)
     fields = "  ".join(f"{key}={value}" for key, value in found.items())
-    text = f"{stamp}  {level:7}  {event}  {fields}".rstrip()
-    return f"{text}\n{trace}" if trace else text
+    text = one_line(f"{stamp}  {level:7}  {event}  {fields}".rstrip())
+    return f"{text}\n{printable(str(trace))}" if trace else text
 
 
 def _was_rotated(path: Path, fd: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
 
 from prefetchd import __version__
 from prefetchd.wire.errors import PrefetchdError
+from prefetchd.wire.printable import printable
 
 VERBS = {
     "run": "Run the daemon.",
@@ -66,8 +68,11 @@ def main() -> None:
     except click.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        # What show() writes may have names in it that are somebody else's.
+        said = io.StringIO()
+        error.show(said)
+        click.echo(printable(said.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except PrefetchdError as error:
-        click.echo(f"prefetchd: {error}", err=True)
+        click.echo(f"prefetchd: {printable(str(error))}", err=True)
         sys.exit(1)

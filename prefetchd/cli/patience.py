@@ -6,6 +6,8 @@ import sys
 import time
 from types import TracebackType
 
+from prefetchd.wire.printable import one_line
+
 SHOWN_AFTER_S = 1.0
 EVERY_S = 0.2
 
@@ -35,5 +37,5 @@ class Patience:
         if now_s - self._began_s < SHOWN_AFTER_S or now_s - self._shown_s < EVERY_S or not sys.stderr.isatty():
             return
         self._shown_s = now_s
-        sys.stderr.write(f"\r\x1b[K{self._what} ({now_s - self._began_s:.0f} s)")
+        sys.stderr.write(f"\r\x1b[K{one_line(self._what)} ({now_s - self._began_s:.0f} s)")
         sys.stderr.flush()

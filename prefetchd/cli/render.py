@@ -8,6 +8,7 @@ from typing import Any
 
 from prefetchd.cli.health import duration
 from prefetchd.wire.byte_sizes import format_bytes
+from prefetchd.wire.printable import one_line
 
 BAR_CELLS = 20
 CELLS = {"ready": "#", "leased": "=", "behind": "-", "filling": "+", "quarantined": "x", "free": "."}
@@ -18,7 +19,11 @@ MOST_WORKERS = 16
 
 def render(found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: bool = False) -> list[str]:
     """The lines of `prefetchd status` for the daemon on `socket`, none wider than `width` unless one word is. With
-    `history`, how full each ring was in the last minute."""
+    `history`, how full each ring was in the last minute. No control character is in them, whatever names have."""
+    return [one_line(line) for line in _lines(found, socket, width, history=history)]
+
+
+def _lines(found: dict[str, Any], socket: Path, width: int, *, history: bool) -> list[str]:
     if "daemon" not in found:
         return [f"no daemon on {socket}; the first loader starts one, or `prefetchd run` does"]
     daemon, workers = found["daemon"], found["workers"]

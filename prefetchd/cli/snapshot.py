@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.own_segments import open_status
 from prefetchd.wire.process_stat import process_stat
-from prefetchd.wire.regular_files import open_regular
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import (
     COPY_BYTES,
@@ -50,11 +50,9 @@ def read_report(paths: RuntimePaths) -> Report:
 def _read(paths: RuntimePaths) -> Report | None:
     """None while the segment is being made, or is written faster than it can be read."""
     try:
-        fd = open_regular("/dev/shm" + paths.status_segment)
+        fd = open_status(paths)
     except FileNotFoundError:
         return Report("absent")
-    except OSError as error:
-        raise ProtocolError(f"/dev/shm{paths.status_segment} cannot be read: {error.strerror}") from None
     try:
         # It has its name before its size, and its size before its head. Read, and not mapped: it may get shorter.
         head = os.pread(fd, HEAD.size, 0)

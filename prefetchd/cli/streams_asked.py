@@ -8,6 +8,7 @@ import click
 
 from prefetchd.cli.control_client import ControlClient
 from prefetchd.wire.messages import Done, Message
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import runtime_paths
 
 
@@ -21,7 +22,7 @@ def ask(socket: str | None, requests: Sequence[Message], what: str, nothing: str
         assert isinstance(done, Done)
         names += [name.decode("utf-8", "replace") for name in done.streams]
     for name in names:
-        click.echo(f"{what} {name}")
+        click.echo(f"{what} {one_line(name)}")
     if not names:
         click.echo(nothing)
     return names

@@ -15,6 +15,7 @@ from prefetchd.cli.snapshot import read_report
 from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import Config
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 LOOK_AGAIN_S = 0.1
@@ -40,7 +41,7 @@ def command(ctx: click.Context, socket: str | None, config: str, timeout: float 
     with Patience("filling") as patience:
         while (cold := _cold(paths, declared)) is not None:
             if deadline_s is not None and time.monotonic() >= deadline_s:
-                click.echo(f"not warm within {timeout:g} s: {cold}", err=True)
+                click.echo(f"not warm within {timeout:g} s: {one_line(cold)}", err=True)
                 ctx.exit(3)
             patience.go_on(cold)
             time.sleep(LOOK_AGAIN_S)

@@ -15,6 +15,7 @@ from rich.text import Text
 from prefetchd.cli.colours import coloured, wants_colours
 from prefetchd.cli.render import WIDTH, render
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 
@@ -43,4 +44,4 @@ def _lines(look: Callable[[], dict[str, Any]], paths: RuntimePaths, width: int) 
     try:
         return render(look(), paths.socket, width, history=True)
     except ProtocolError as error:
-        return [str(error)]
+        return [one_line(str(error))]

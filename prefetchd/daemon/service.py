@@ -120,7 +120,7 @@ class Service:
         self._watching = Watching(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
         self._beat = 0.0
-        self.status = StatusSegment(paths.status_segment, generation)
+        self.status = StatusSegment(paths, generation)
         loop.after_each(self._carrying_out.settle)
         self._rings.adopt(config.ram_disks)
         self._tick()

@@ -1,13 +1,13 @@
 """The directory of one stream's batch files, as the daemon sees it: locked, described, looked at, and cleaned.
 
-Only what is named as batches are, and STREAM_FILE, is ever touched.
+Only what is named as batches are, and STREAM_FILE, is ever touched. Nobody else may write to the directory, and what is
+there counts only if nobody else may have written it (wire.trusted_paths).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from pathlib import Path
 
 from prefetchd.kill_points.kill_points import kill_point
@@ -15,20 +15,21 @@ from prefetchd.wire.batch_file import (
     DESCRIPTION_LIMIT_BYTES,
     LOCK_FILE,
     STREAM_FILE,
-    TEMPORARY_SUFFIX,
+    check_version,
     decode_header,
     error_name,
     failed_position_of,
     file_name,
+    is_half_replaced,
     is_temporary,
     position_of,
     read_description,
     temporary_name,
 )
-from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.errors import CallerError, ProtocolError, UntrustedPathError
 from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.regular_files import open_regular, read_first, read_regular
 from prefetchd.wire.stream_spec import Position
+from prefetchd.wire.trusted_paths import check_directory, is_trusted_file, open_file, read_file, replace_file
 
 HEAD_BYTES = 1 << 20
 RESERVE_BYTES = 3 * 4096
@@ -47,10 +48,15 @@ class BatchFiles:
         self._lock = LockFile(Path(directory) / LOCK_FILE)
         self._device = -1
         self._description = b""
+        self._knob = (
+            f"`chmod 700 {directory}` if it is yours, mount with mode=0700,uid=..., or choose another directory"
+        )
 
     def open(self) -> None:
-        """Raises CallerError when there is no such directory, it cannot be written to, or another daemon has it."""
+        """Raises CallerError when there is no such directory, it cannot be written to, another daemon has it, or others
+        may write to it."""
         try:
+            check_directory(self.directory, self._knob)
             found = os.stat(self.directory)
             if not self._lock.acquire():
                 raise CallerError(f"{self.directory} is another daemon's: choose another one, or stop that daemon")
@@ -72,6 +78,10 @@ class BatchFiles:
             if not os.path.ismount(self.directory):
                 return f"{self.directory} is not the file system that it was: is the RAM disk unmounted?"
             self._device = found.st_dev
+        try:
+            check_directory(self.directory, self._knob)
+        except (OSError, UntrustedPathError) as error:
+            return str(error)
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} cannot be written to: is the RAM disk mounted read-only?"
         return ""
@@ -79,12 +89,7 @@ class BatchFiles:
     def describe(self, description: bytes) -> None:
         """Says what the files are. Atomic; raises OSError."""
         self._description = description
-        path = os.path.join(self.directory, STREAM_FILE)
-        temporary = path + TEMPORARY_SUFFIX
-        with open(temporary, "wb") as file:
-            file.write(description)
-        kill_point("daemon.files.undescribed")
-        os.replace(temporary, path)
+        replace_file(self._path(STREAM_FILE), description, written=lambda: kill_point("daemon.files.undescribed"))
 
     def mend(self) -> None:
         """Says again what the files are, and takes the lock again, if somebody has removed that."""
@@ -97,34 +102,39 @@ class BatchFiles:
     def described(self) -> dict[str, object] | None:
         """What a former daemon said that the files are, or None."""
         try:
-            return read_description(read_regular(self._path(STREAM_FILE), DESCRIPTION_LIMIT_BYTES))
-        except (OSError, ProtocolError):
+            return read_description(read_file(self._path(STREAM_FILE), DESCRIPTION_LIMIT_BYTES))
+        except (OSError, ProtocolError, UntrustedPathError):
             return None
 
     def sizes(self) -> dict[Position, int]:
-        """All batches that are there, in order, by their bytes. Raises OSError when nobody can tell: then none of them
-        is gone for that."""
+        """All batches that are there, in order, by their bytes; what somebody else may have written is none. Raises
+        OSError when nobody can tell: then none of them is gone for that."""
         found: dict[Position, int] = {}
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 position = position_of(entry.name)
                 if position is not None:
                     with contextlib.suppress(OSError):
-                        about = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(about.st_mode):
-                            found[position] = about.st_size
+                        stated = entry.stat(follow_symlinks=False)
+                        if is_trusted_file(stated):
+                            found[position] = stated.st_size
         return dict(sorted(found.items()))
+
+    def positions(self) -> list[Position]:
+        """Whatever is there in the place of a batch, in order, whosever it is."""
+        with contextlib.suppress(OSError):
+            return sorted(
+                position for name in os.listdir(self.directory) if (position := position_of(name)) is not None
+            )
+        return []
 
     def is_of(self, position: Position, fingerprint: str) -> bool:
         """True when the batch at `position` is whole, and of the stream with that fingerprint."""
         try:
-            fd = open_regular(self._path(file_name(position)))
-            try:
-                head = read_first(fd, HEAD_BYTES)
-                _, metadata, _ = decode_header(head, os.fstat(fd).st_size)
-            finally:
-                os.close(fd)
-        except (OSError, ProtocolError):
+            with open(open_file(self._path(file_name(position))), "rb") as file:
+                _, metadata, _ = decode_header(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
+            check_version(metadata)
+        except (OSError, ProtocolError, UntrustedPathError):
             return False
         return metadata.get("fingerprint") == fingerprint
 
@@ -144,17 +154,9 @@ class BatchFiles:
             for position in told - errors.keys():
                 os.unlink(self._path(error_name(position)))
             for position in errors.keys() - told:
+                why = errors[position][:ERROR_LIMIT_CHARACTERS].encode("utf-8", "replace")
                 with contextlib.suppress(OSError):
-                    self._tell_error(position, errors[position])
-
-    def _tell_error(self, position: Position, error: str) -> None:
-        temporary = self._path(temporary_name(position, self.ring))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "w", encoding="utf-8", errors="replace") as file:
-            file.write(error[:ERROR_LIMIT_CHARACTERS])
-        os.rename(temporary, self._path(error_name(position)))
+                    replace_file(self._path(error_name(position)), why)
 
     def appear(self, position: Position) -> None:
         """What a worker has written is the batch from now on. Raises OSError."""
@@ -174,6 +176,7 @@ class BatchFiles:
                 position = position_of(name)
                 if (
                     is_temporary(name)
+                    or is_half_replaced(name)
                     or failed_position_of(name) is not None
                     or (position is not None and position not in kept)
                 ):

@@ -7,7 +7,6 @@ READY and goes when its slot is free, before anybody can claim that.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
@@ -35,6 +34,8 @@ class FileRing(RingSegment):
         super().__init__(name, fd, header, wanted_slots, directory)
         # A position may be made again in another slot while a trainer has its former use.
         self._slot_of: dict[Position, int] = {}
+        self._unshown: set[Position] = set()
+        """READY, and could not be made to appear."""
 
     @property
     def next_step_bytes(self) -> int:
@@ -55,8 +56,12 @@ class FileRing(RingSegment):
         """A batch that becomes READY appears in the directory first. If it cannot, it is found missing later."""
         if record.state == SLOT_READY:
             kill_point("daemon.file.hidden")
-            with contextlib.suppress(OSError):
-                self.files.appear((record.epoch, record.step))
+            try:
+                self.files.appear(_position(record))
+                self._unshown.discard(_position(record))
+            except OSError:
+                # What is there under its name, if anything, is not what was written.
+                self._unshown.add(_position(record))
             self._slot_of[record.epoch, record.step] = slot
             kill_point("daemon.file.shown")
         super().write_slot(slot, record)
@@ -74,19 +79,20 @@ class FileRing(RingSegment):
             position = _position(record)
             if self._slot_of.get(position, slot) == slot:
                 self._slot_of.pop(position, None)
+                self._unshown.discard(position)
                 self.files.vanish(position)
             super().write_slot(slot, SlotRecord(SLOT_EMPTY, generation=generation))
             kill_point("daemon.file.gone")
 
     def missing(self) -> list[tuple[int, int]]:
-        """(slot, generation) of batches whose files somebody else has removed."""
-        there = self.files.sizes()
+        """(slot, generation) of batches whose files somebody else has removed or replaced, or that did not appear."""
+        there = self.files.sizes().keys() - self._unshown
         return [(slot, record.generation) for slot, record in self._ready() if _position(record) not in there]
 
     def leftover(self) -> list[Position]:
         """Batches that are there and should not be: they could not be removed when they were done with."""
         kept = self.kept()
-        return [position for position in self.files.sizes() if position not in kept]
+        return [position for position in self.files.positions() if position not in kept]
 
     def kept(self) -> set[Position]:
         """The positions of all batches that are READY."""

@@ -10,7 +10,8 @@
 
 A tensor is named by its place in the batch: "0" and "1" for (images, labels), "image" for {"image": ...}, "0.left" for
 what lies deeper, "batch" when the batch is nothing but a tensor. What is no tensor stands in the metadata, as do the
-stream, the position, and for our own client the batch's structure. Beside the files, STREAM_FILE tells what they are.
+stream, the position, and for our own client the batch's structure, as JSON (prefetchd.workers.structure_nodes): nothing
+in a file is code. Beside the files, STREAM_FILE tells what they are.
 
 Format: https://github.com/huggingface/safetensors#format. Pure.
 """
@@ -18,16 +19,20 @@ Format: https://github.com/huggingface/safetensors#format. Pure.
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.slot_layout import DTYPES
+from prefetchd.wire.slot_layout import DTYPE_BYTES, DTYPES
 from prefetchd.wire.stream_spec import Position, StreamSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 had the structure as a pickle. Its files are made anew: they are never read."""
+STRUCTURE_DEPTH = 100
+DESCRIPTION_LIMIT_BYTES = 1 << 20
 STREAM_FILE = "stream.json"
 LOCK_FILE = ".prefetchd.lock"
 SUFFIX = ".safetensors"
@@ -66,6 +71,7 @@ assert set(CODES) <= set(DTYPES)
 NAMES_BY_CODE = {code: name for name, code in CODES.items()}
 
 _TEMPORARY = re.compile(r"\.(epoch.*\.safetensors)\.[0-9a-f]+\.tmp")
+_HALF_REPLACED = re.compile(r"(stream\.json|epoch\d+-batch\d+\.error)\.[0-9a-f]{16}\.tmp")
 _NAME = re.compile(r"epoch(\d{6,})-batch(\d{8,})\.safetensors")
 
 
@@ -102,6 +108,11 @@ def is_temporary(name: str) -> bool:
     return found is not None and position_of(found[1]) is not None
 
 
+def is_half_replaced(name: str) -> bool:
+    """True for what wire.trusted_paths.replace_file leaves of STREAM_FILE or an error's file when it is killed."""
+    return _HALF_REPLACED.fullmatch(name) is not None
+
+
 def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
     """All that stands before the tensors: rows of name, code, shape and bytes, in the order of the file."""
     table: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -128,12 +139,35 @@ def decode_header(
         table = json.loads(bytes(data[HEADER_LENGTH.size : begin]).decode("utf-8", "surrogatepass"))
         metadata = table.pop("__metadata__", {})
         for entry in table.values():
-            low, high = entry["data_offsets"]
-            if not 0 <= low <= high <= file_bytes - begin:
-                raise ProtocolError("a batch file's tensor ends beyond it")
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+            _check_entry(entry, file_bytes - begin)
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ProtocolError("a batch file's metadata is no table of texts")
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"a batch file is damaged: {error}") from None
     return table, metadata, begin
+
+
+def check_version(metadata: Mapping[str, str]) -> None:
+    """Raises ProtocolError when a file with that metadata has its structure as another version has it."""
+    found = metadata.get("prefetchd")
+    if found != str(FORMAT_VERSION):
+        raise ProtocolError(
+            f"a batch file of format {found!r:.40}; this prefetchd reads {FORMAT_VERSION}. A daemon of this version "
+            "makes it anew: restart the daemon, or remove the file"
+        )
+
+
+def _check_entry(entry: dict[str, Any], data_bytes: int) -> None:
+    """Its bytes are there, and are just as many as its shape takes."""
+    low, high = entry["data_offsets"]
+    shape, code = entry["shape"], entry["dtype"]
+    if not all(type(each) is int and each >= 0 for each in (low, high, *shape)):
+        raise ProtocolError("a batch file's tensor has a size that is no number from 0 on")
+    if not low <= high <= data_bytes:
+        raise ProtocolError("a batch file's tensor ends beyond it")
+    name = NAMES_BY_CODE.get(code)
+    if name is not None and math.prod(shape) * DTYPE_BYTES[DTYPES.index(name)] != high - low:
+        raise ProtocolError(f"a batch file's tensor of {shape} {code} has {high - low} bytes")
 
 
 def describe_stream(spec: StreamSpec, batches_an_epoch: int | None, bound_bytes: int, place_bytes: int) -> bytes:
@@ -163,7 +197,7 @@ def read_description(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
         version = found["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"{STREAM_FILE} is damaged: {error}") from None
     if version != FORMAT_VERSION:
         raise ProtocolError(f"{STREAM_FILE} has format {version}; this prefetchd reads {FORMAT_VERSION}")

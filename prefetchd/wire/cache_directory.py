@@ -7,6 +7,8 @@
     PATH/FINGERPRINT.new-*/     one that is being made, or that its maker has left behind
     PATH/FINGERPRINT.old-*/     one that is being removed
 
+All that cache.json says is looked at before anything is mapped or written to: it may be somebody else's.
+
 A cache appears under its name when all three are there. A row is written before its mark: one without a mark has
 nothing that counts. Marks are written and read under locks of bytes of their file, so that whoever sees a mark sees
 its row as well.
@@ -16,7 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -25,11 +29,17 @@ from typing import Any
 
 import xxhash
 
-from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.errors import ProtocolError, UntrustedPathError
+from prefetchd.wire.slot_layout import DTYPE_BYTES, DTYPES
+from prefetchd.wire.trusted_paths import open_below
 
 VERSION = 1
+DESCRIPTION_LIMIT_BYTES = 16 << 20
+SUFFIX = ".memmap"
 DESCRIPTION, MARKS, SAMPLES = "cache.json", "marks", "samples"
 FINGERPRINT_LETTERS = 32
+LENGTH_LIMIT = 1 << 62
+FILE_LIMIT_BYTES = 1 << 60
 
 MARK = struct.Struct("<Q")
 MARKS_LOCK_OFFSET = 1 << 60
@@ -71,18 +81,75 @@ def encode_description(description: CacheDescription) -> str:
 
 def read_description(directory: Path) -> CacheDescription:
     """Raises FileNotFoundError when there is no cache, ProtocolError when it is none that this version reads."""
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        raw = json.loads((directory / DESCRIPTION).read_text("utf-8"))
+        return read_description_at(fd, directory)
+    finally:
+        os.close(fd)
+
+
+def read_description_at(directory: int, path: Path) -> CacheDescription:
+    """The same of the directory behind a descriptor, which is at `path`."""
+    try:
+        with open(open_below(directory, DESCRIPTION, os.O_RDONLY), "rb") as file:
+            text = file.read(DESCRIPTION_LIMIT_BYTES + 1)
+        if len(text) > DESCRIPTION_LIMIT_BYTES:
+            raise ValueError(f"longer than {DESCRIPTION_LIMIT_BYTES} bytes")
+        raw = json.loads(text)
         if raw["version"] != VERSION:
-            raise ProtocolError(f"{directory} has version {raw['version']}; this prefetchd reads {VERSION}")
+            raise ProtocolError(f"{path} has version {raw['version']!r:.40}; this prefetchd reads {VERSION}")
         leaves = tuple(
-            LeafFile(str(leaf["file"]), str(leaf["dtype"]), tuple(map(int, leaf["shape"])), int(leaf["row_bytes"]))
-            for leaf in raw["leaves"]
+            LeafFile(leaf["file"], leaf["dtype"], tuple(leaf["shape"]), leaf["row_bytes"]) for leaf in raw["leaves"]
         )
-        length, rows = int(raw["length"]), int(raw["rows"])
-        return CacheDescription(raw["fingerprint"], raw["dataset"], length, rows, leaves, raw["structure"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"{directory / DESCRIPTION} is damaged: {error!r}; remove it: prefetchd cache rm") from None
+        found = CacheDescription(
+            raw["fingerprint"], raw["dataset"], raw["length"], raw["rows"], leaves, raw["structure"]
+        )
+        _check(found, path.name)
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UntrustedPathError) as error:
+        why = str(error) if isinstance(error, ValueError) else repr(error)
+        raise ProtocolError(f"{path / DESCRIPTION} is damaged: {why}; remove it: prefetchd cache rm") from None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise ProtocolError(f"{path / DESCRIPTION} is a symbolic link; remove it: prefetchd cache rm") from None
+
+
+def _check(found: CacheDescription, name: str) -> None:
+    """Raises ValueError unless it describes files that can be, and can only lie in the cache's directory."""
+    if found.fingerprint != name.partition(".")[0]:
+        raise ValueError(f"it is of {found.fingerprint!r:.80}, and lies in {name}")
+    if not isinstance(found.dataset, str):
+        raise ValueError(f"a dataset called {found.dataset!r:.80}")
+    if not (type(found.rows) is type(found.length) is int and 1 <= found.rows <= found.length <= LENGTH_LIMIT):
+        raise ValueError(
+            f"{found.rows!r:.40} rows of {found.length!r:.40} samples; allowed: 1 or more, and no more rows"
+        )
+    if not found.leaves or len({leaf.file for leaf in found.leaves}) != len(found.leaves):
+        raise ValueError("no leaves, or two in one file")
+    for leaf in found.leaves:
+        _check_leaf(leaf, found.rows)
+
+
+def _check_leaf(leaf: LeafFile, rows: int) -> None:
+    *above, name = leaf.file.split("/")
+    if not name.endswith(SUFFIX) or not all(map(_is_plain_name, (*above, name.removesuffix(SUFFIX)))):
+        raise ValueError(f"a file {leaf.file!r:.200}; allowed: a relative path that ends in {SUFFIX}")
+    if leaf.dtype not in DTYPES:
+        raise ValueError(f"{leaf.file}: a dtype {leaf.dtype!r:.40}")
+    if not all(type(size) is int and size >= 1 for size in leaf.shape):
+        raise ValueError(f"{leaf.file}: a shape {leaf.shape!r:.80}; allowed: sizes from 1 on")
+    wanted = math.prod(leaf.shape) * DTYPE_BYTES[DTYPES.index(leaf.dtype)]
+    if type(leaf.row_bytes) is not int or leaf.row_bytes != wanted:
+        raise ValueError(
+            f"{leaf.file}: rows of {leaf.row_bytes!r:.40} bytes; {leaf.dtype}{leaf.shape!r:.80} is {wanted}"
+        )
+    if wanted * rows > FILE_LIMIT_BYTES:
+        raise ValueError(f"{leaf.file}: {rows} rows of {wanted} bytes; allowed: {FILE_LIMIT_BYTES} in all")
+
+
+def _is_plain_name(name: str) -> bool:
+    return bool(name) and not name.startswith((".", "_")) and "\0" not in name
 
 
 def check_sizes(directory: Path, description: CacheDescription) -> None:
@@ -93,7 +160,7 @@ def check_sizes(directory: Path, description: CacheDescription) -> None:
     remedy = f"Remove the cache: prefetchd cache rm {directory.parent} {directory.name}"
     for name, size in wanted.items():
         try:
-            found = os.stat(directory / name).st_size
+            found = os.lstat(directory / name).st_size
         except FileNotFoundError:
             os.stat(directory / DESCRIPTION)
             raise ProtocolError(f"{directory / name} is missing: somebody has removed it. {remedy}") from None

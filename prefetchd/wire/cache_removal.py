@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import uuid
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def remove_leftovers(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         for each in list(path.iterdir()):
             fingerprint, _, what = each.name.partition(".")
-            if not is_fingerprint(fingerprint):
+            if not is_fingerprint(fingerprint) or not _is_own_directory(each):
                 continue
             if what.startswith("new-"):
                 found += _remove_unfinished(each)
@@ -48,11 +49,19 @@ def remove_leftovers(path: Path) -> int:
     return found
 
 
+def _is_own_directory(path: Path) -> bool:
+    """What somebody else's dead makers have left is theirs, and a link is nobody's cache."""
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return False
+
+
 def _remove_unfinished(directory: Path) -> bool:
     """False when its maker lives, or has published it, or nobody can remove it."""
     try:
         # Its maker may not have come to making the marks.
-        fd = os.open(directory / MARKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(directory / MARKS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError:
         return False
     try:

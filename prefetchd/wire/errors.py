@@ -48,6 +48,12 @@ class ForkedError(CallerError):
     code = "forked"
 
 
+class UntrustedPathError(CallerError):
+    """Another user of the machine could have put something there; names owner, mode and what is allowed."""
+
+    code = "untrusted_path"
+
+
 class ClosedError(CallerError):
     """A handle was used after close()."""
 

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from pathlib import Path
+
+from prefetchd.wire.errors import UntrustedPathError
+from prefetchd.wire.trusted_paths import is_trusted_file
 
 _POLL_S = 0.02
 NUMBER_DIGITS = 18
 """It goes into 64 bits elsewhere."""
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class LockFile:
-    """An exclusive flock(2) on `path`, held until release() or the process's end."""
+    """An exclusive flock(2) on `path`, held until release() or the process's end. It is a file of ours under one name:
+    a link, or what somebody else has made there, is never opened to be written to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """True once the lock is held; False when somebody else still has it after `timeout_s`."""
+        """True once the lock is held; False when somebody else still has it after `timeout_s`. Raises
+        UntrustedPathError when what is there is not ours, and OSError."""
         deadline_s = time.monotonic() + timeout_s
         while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._open()
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -81,9 +89,30 @@ class LockFile:
     def write_number(self, number: int) -> None:
         os.pwrite(self._fd, b"%-31d\n" % number, 0)
 
+    def _open(self) -> int:
+        try:
+            fd = os.open(self.path, _FLAGS, 0o600)
+        except OSError as error:
+            if error.errno == errno.ELOOP or (isinstance(error, PermissionError) and os.path.lexists(self.path)):
+                raise self._untrusted(os.lstat(self.path)) from None
+            raise
+        found = os.fstat(fd)
+        if not is_trusted_file(found) or found.st_nlink > 1:
+            os.close(fd)
+            raise self._untrusted(found)
+        return fd
+
+    def _untrusted(self, found: os.stat_result) -> UntrustedPathError:
+        kind = stat.filemode(found.st_mode)
+        return UntrustedPathError(
+            f"the lock {self.path} is not ours: {kind} of uid {found.st_uid}, {found.st_nlink} links; allowed: a "
+            f"regular file of uid {os.geteuid()}. Somebody else has put it there: choose another directory, with "
+            "--socket or $PREFETCHD_SOCKET if it is the socket's"
+        )
+
     def _is_current(self, fd: int) -> bool:
         try:
-            named = os.stat(self.path)
+            named = os.lstat(self.path)
         except FileNotFoundError:
             return False
         mine = os.fstat(fd)

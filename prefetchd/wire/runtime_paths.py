@@ -14,7 +14,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from prefetchd.wire.errors import CallerError
+from prefetchd.wire.errors import CallerError, UntrustedPathError
+from prefetchd.wire.trusted_paths import make_directory, own_home
 
 PROTOCOL_DIRECTORY = "v1"
 SOCKET_NAME = "daemon.sock"
@@ -68,7 +69,7 @@ def runtime_paths(socket: str | os.PathLike[str] | None = None, env: Mapping[str
     Creates nothing. Raises CallerError when the path is too long for a Unix socket.
     """
     chosen = os.fspath(socket) if socket is not None else env.get(SOCKET_VARIABLE, "")
-    state = Path(env.get("XDG_STATE_HOME") or Path(env.get("HOME") or "/tmp") / ".local" / "state") / "prefetchd"
+    state = _state_directory(env)
     own = _runtime_directory(env) / PROTOCOL_DIRECTORY / SOCKET_NAME
     path = Path(os.path.abspath(chosen)) if chosen else own
     if path == own:
@@ -85,46 +86,56 @@ def runtime_paths(socket: str | os.PathLike[str] | None = None, env: Mapping[str
 
 def make_private(directory: Path) -> None:
     """Creates `directory`, and what is missing above it, with mode 0700, or checks that nobody else can put anything in
-    our socket's place there.
+    our socket's place there: also not by another tree in the place of one that it lies in.
 
     Raises CallerError, naming owner and mode, when another user could put a socket there.
     """
     try:
-        make_directories(directory)
-    except (FileExistsError, NotADirectoryError):
-        raise CallerError(f"{directory} is no directory. Choose another with --socket or ${SOCKET_VARIABLE}") from None
+        # Whoever made a link may lead it elsewhere later.
+        if directory.is_symlink():
+            raise NotADirectoryError
+        make_directory(directory, f"Choose another with --socket or ${SOCKET_VARIABLE}")
+    except (FileExistsError, FileNotFoundError, NotADirectoryError):
+        raise UntrustedPathError(
+            f"{directory} is no directory; allowed: one of uid {os.geteuid()} that nobody else may write to. Choose "
+            f"another with --socket or ${SOCKET_VARIABLE}"
+        ) from None
     found = directory.lstat()
-    ours = found.st_uid == os.geteuid() and not found.st_mode & 0o022
     # In root's sticky directories, such as /tmp, nobody can replace our socket either.
-    sticky = found.st_uid in (0, os.geteuid()) and bool(found.st_mode & stat.S_ISVTX)
-    if not stat.S_ISDIR(found.st_mode) or not (ours or sticky):
-        raise CallerError(
+    sticky = found.st_uid in (0, os.geteuid()) and found.st_mode & stat.S_ISVTX
+    if found.st_uid != os.geteuid() and not sticky:
+        raise UntrustedPathError(
             f"{directory} belongs to uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; "
             f"allowed: a directory of uid {os.geteuid()} that nobody else may write to. "
             f"Choose another with --socket or ${SOCKET_VARIABLE}"
         )
 
 
-def make_directories(directory: Path) -> None:
-    """Creates `directory` and what is missing above it, all with mode 0700."""
-    # Path.mkdir(parents=True) gives its mode to the last one only.
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except FileNotFoundError:
-        make_directories(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
+def _state_directory(env: Mapping[str, str]) -> Path:
+    """Where logs are. Never in a directory that is everybody's: somebody else may have made a link there."""
+    given = env.get("XDG_STATE_HOME")
+    if given:
+        return Path(given) / "prefetchd"
+    home = env.get("HOME") or own_home()
+    if home:
+        return Path(home) / ".local" / "state" / "prefetchd"
+    return _temporary_directory() / f"prefetchd-{os.geteuid()}" / "state"
 
 
 def _runtime_directory(env: Mapping[str, str]) -> Path:
     given = env.get("XDG_RUNTIME_DIR")
     if given and os.path.isdir(given):
         return Path(given) / "prefetchd"
-    # Here: it takes a fortieth of a daemon's start, and few need it.
-    import tempfile
-
     own = f"prefetchd-{os.geteuid()}"
-    beneath = Path(tempfile.gettempdir()) / own
+    beneath = _temporary_directory() / own
     # TMPDIR may be anything, and DataLoader works with it.
     if len(os.fsencode(beneath / PROTOCOL_DIRECTORY / SOCKET_NAME)) > SOCKET_PATH_LIMIT:
         return Path("/tmp") / own
     return beneath
+
+
+def _temporary_directory() -> Path:
+    # Here: it takes a fortieth of a daemon's start, and few need it.
+    import tempfile
+
+    return Path(tempfile.gettempdir())

@@ -9,7 +9,7 @@ MOST_BYTES = 48 * 1024
 """A longer state is not told in messages, which must fit into packets: its shard is gone through instead."""
 
 ShardState: TypeAlias = tuple[int, bytes]
-"""(number of the shard's batch that comes next, state: a pickle that only workers read)."""
+"""(number of the shard's batch that comes next, state: plain values, see plain_state)."""
 
 _NUMBER = struct.Struct("<Q")
 

@@ -1,15 +1,13 @@
 """A batch into a file of its own (wire.batch_file): tensors and arrays as they lie in memory, the rest as text.
 
-The structure is pickled for our own client, with a persistent id in the place of each tensor; other readers need no
-pickle: tensors have names, and texts and numbers stand by their places as JSON.
+The structure is JSON, for our own client (structure_nodes). Other readers need none: tensors have names, and texts and
+numbers stand by their places.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import io
 import json
 import math
 import os
@@ -20,10 +18,10 @@ import numpy as np
 import torch
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.wire.batch_file import CODES, encode_header, file_name
+from prefetchd.wire.batch_file import CODES, FORMAT_VERSION, encode_header, file_name
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.class_names import ClassNamingPickler
+from prefetchd.workers.structure_nodes import encode_structure, nested_too_deep
 
 WHOLE = "batch"
 """The place of a batch that is a single leaf."""
@@ -71,7 +69,10 @@ class EncodedFile:
         """Raises StoreError; nothing is left of the file then."""
         try:
             place.check()
-            fd = os.open(place.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            # What an attempt that was given up has left: a file is never one that somebody else may have open.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place.path)
+            fd = os.open(place.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StoreError(f"{place.path}: {error.strerror}") from None
         try:
@@ -110,50 +111,51 @@ class FilePlace:
 
 
 def encode_file(batch: Any, spec: StreamSpec, position: Position) -> EncodedFile:
-    """The batch as leaves and texts. Raises whatever pickling it raises."""
-    names: dict[int, str] = {}
-    leaves: list[_Leaf] = []
+    """The batch as leaves and texts. Raises UnplainError when it holds what a file cannot."""
+    leaves = _Leaves()
     values: dict[str, Any] = {}
-    for place, value in _places(batch, ""):
-        if (leaf := _leaf(place, value)) is not None:
-            if id(value) not in names:
-                names[id(value)] = place
-                leaves.append(leaf)
-        elif _is_plain(value):
-            values[place] = value
-    skeleton = io.BytesIO()
-    _FilePickler(skeleton, names, leaves).dump(batch)
+    try:
+        for place, value in _places(batch, ""):
+            if leaves.keep(place, value) is None and _is_plain(value):
+                values[place] = value
+    except RecursionError:
+        raise nested_too_deep() from None
+    structure = encode_structure(batch, leaves.name_of)
     metadata = {
-        "prefetchd": "1",
+        "prefetchd": str(FORMAT_VERSION),
         "stream": spec.name,
         "fingerprint": spec.fingerprint,
         "epoch": str(position[0]),
         "batch": str(position[1]),
         "values": json.dumps(values),
-        "skeleton": base64.b64encode(skeleton.getvalue()).decode("ascii"),
+        "structure": json.dumps(structure, separators=(",", ":"), allow_nan=False),
         "name": file_name(position),
     }
-    return EncodedFile(leaves, metadata)
+    return EncodedFile(leaves.found, metadata)
 
 
-class _FilePickler(ClassNamingPickler):
-    """Leaves a name where a tensor was. What has no place that can be named, inside of objects, gets a number."""
+class _Leaves:
+    """A batch's leaves by name. What has no place that can be named, inside of objects, gets a number."""
 
-    def __init__(self, target: io.BytesIO, names: dict[int, str], leaves: list[_Leaf]) -> None:
-        super().__init__(target, 5)
-        self._names = names
-        self._leaves = leaves
+    def __init__(self) -> None:
+        self.found: list[_Leaf] = []
+        self._names: dict[int, str] = {}
 
-    def persistent_id(self, obj: Any) -> Any:
-        kind = type(obj)
-        if kind is torch.Tensor or kind is np.ndarray:
-            name = self._names.get(id(obj))
-            if name is None and (leaf := _leaf(f"object.{len(self._leaves)}", obj)) is not None:
-                name = self._names[id(obj)] = leaf.name
-                self._leaves.append(leaf)
-            if name is not None:
-                return ("tensor" if kind is torch.Tensor else "array", name)
-        return super().persistent_id(obj)
+    def keep(self, place: str, value: Any) -> str | None:
+        """The leaf's name: the first place where it stands. None when it is no leaf."""
+        name = self._names.get(id(value))
+        if name is None and (leaf := _leaf(self._free(place), value)) is not None:
+            name = self._names[id(value)] = leaf.name
+            self.found.append(leaf)
+        return name
+
+    def name_of(self, value: Any) -> str | None:
+        return self.keep(f"object.{len(self.found)}", value)
+
+    def _free(self, place: str) -> str:
+        """`place`, or one like it: {1: ..., "1": ...} has two tensors at one."""
+        taken = set(self._names.values())
+        return next(name for name in (place, *(f"{place}.{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
 def _places(value: Any, place: str) -> Iterator[tuple[str, Any]]:

@@ -277,8 +277,9 @@ class Filler:
     def _encode(self, position: Position, rows: int, deadly: Deadly) -> EncodedBatch | EncodedFile:
         batch = self._collated(position, rows, deadly)
         self.note.phase(WRITING)
-        with user_code(f"pickling the batch, epoch {position[0]}, step {position[1]}"):
-            if self._spec.store == "files":
+        is_file = self._spec.store == "files"
+        with user_code(f"{'writing' if is_file else 'pickling'} the batch, epoch {position[0]}, step {position[1]}"):
+            if is_file:
                 return encode_file(batch, self._spec, position)
             return encode_batch(batch if self._state is None else Stated(batch, self._state))
 

@@ -8,7 +8,6 @@ an iterator that goes forward anew, in another worker or after a crash, comes to
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,11 +19,13 @@ from torch.utils.data import IterDataPipe, graph_settings
 from prefetchd.plan.shard_plan import ShardPlan
 from prefetchd.processes.worker_status_memory import NoteWriter
 from prefetchd.wire.durations import Durations
+from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ITERATING
 from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.state_values import decode_state, encode_state
 from prefetchd.workers.user_code import UserCodeError, user_code
 
 KEPT_WALKS = 3
@@ -96,7 +97,7 @@ class Shards:
             of_dataset, of_iterator = _state_of(walk.info.dataset), _state_of(walk.iterator)
             if of_dataset is None and of_iterator is None:
                 return None
-            return pickle.dumps((of_dataset, of_iterator), 5)
+            return encode_state((of_dataset, of_iterator), walk.info.dataset)
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -178,7 +179,7 @@ class Shards:
             with user_code(f"worker_init_fn({walk.shard}), {where}"):
                 program.worker_init_fn(walk.shard)
         # As torchdata's loader does: the dataset before it is iterated over, the iterator at once.
-        of_dataset, of_iterator = pickle.loads(walk.begins_with) if walk.begins_with is not None else (None, None)
+        of_dataset, of_iterator = self._states(walk, where)
         if of_dataset is not None:
             with user_code(f"load_state_dict() of the dataset, {where}"):
                 program.dataset.load_state_dict(of_dataset)
@@ -188,6 +189,16 @@ class Shards:
             with user_code(f"load_state_dict() of the dataset's iterator, {where}"):
                 iterator: Any = walk.iterator
                 iterator.load_state_dict(of_iterator)
+
+    def _states(self, walk: _Walk, where: str) -> tuple[Any, Any]:
+        """What dataset and iterator are to go on from; None where there is nothing to go on from."""
+        if walk.begins_with is None:
+            return None, None
+        with user_code(f"reading the dataset's state, {where}"):
+            found = decode_state(walk.begins_with, walk.info.dataset)
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise CallerError("a dataset's state in a checkpoint is damaged: it is no pair")
+        return found
 
     def _anew(self, where: str) -> Program:
         if self._program.is_spent:

@@ -14,7 +14,7 @@ disk, progress, config = (os.path.join(os.environ["PLACE"], name) for name in ("
 os.mkdir(disk)
 
 def mount(size):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", disk], check=True)
 
 def declare(store="files", buffer=8):
     with open(config, "w") as file:

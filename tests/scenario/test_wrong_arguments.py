@@ -150,7 +150,7 @@ def test_numpy_numbers_will_do():
 def test_epochs_are_not_negative():
     with (
         PrefetchLoader(DATASET, batch_size=4, buffer=6) as loader,
-        pytest.raises(CallerError, match="epoch -1; allowed: 0 or more"),
+        pytest.raises(CallerError, match="epoch is -1; allowed: a whole number"),
     ):
         loader.set_epoch(-1)
 

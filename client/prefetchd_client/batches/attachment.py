@@ -9,7 +9,7 @@ import time
 import weakref
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
@@ -39,7 +39,7 @@ from prefetchd.wire.segment_layout import (
     decode_slot_record,
 )
 from prefetchd.wire.stream_spec import decode_spec
-from prefetchd_client.batches.batch_files import read_batch
+from prefetchd_client.batches.batch_files import BatchFileReader
 from prefetchd_client.batches.tensors import BatchReader, private_copy
 from prefetchd_client.device.pins import RingPins
 
@@ -70,9 +70,16 @@ class Attachment:
     empties.
     """
 
-    def __init__(self, fd: int, consumer: int, generation: int, former: Attachment | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        consumer: int,
+        generation: int,
+        former: Attachment | None = None,
+        classes: Iterable[type] = (),
+    ) -> None:
         """Takes `fd` over, which came from the daemon of that `generation`, and the counts of the `former` attachment
-        on. Raises ProtocolError when it is no ring, NotOurs."""
+        on. `classes`: of what batches in files may hold instances. Raises ProtocolError when it is no ring, NotOurs."""
         # A description of our own, that nothing maps: the lock on our record must end with this process, and a mapping
         # keeps its description for as long as a fork of ours has tensors that look at it.
         self._lock_fd = reopen(fd)
@@ -92,7 +99,7 @@ class Attachment:
         kill_point("client.ring.attached")
         self._reader = BatchReader()
         spec = decode_spec(self.ring.memory[SPEC_OFFSET : SPEC_OFFSET + self.ring.header.spec_bytes])
-        self._files = spec.directory if spec.store == "files" else ""
+        self._files = BatchFileReader(spec.directory, classes) if spec.store == "files" else None
         self._record_offset = self.ring.header.consumer_record_offset(consumer)
         self._held: dict[tuple[int, int], tuple[weakref.ref[Any], int, int]] = {}
         self._dropped: deque[Release] = deque()
@@ -136,8 +143,8 @@ class Attachment:
         """The batch in `slot`, and whether it holds a lease. It does not when it must be private, or when it would
         leave fewer than half of the ring's slots unleased: then it is a copy, and the slot can be released at once."""
         ring = self.ring
-        if self._files:
-            return self._take_file(slot), False
+        if self._files is not None:
+            return self._take_file(self._files, slot), False
         if not ring.is_whole:
             raise StreamFailedError(
                 f"somebody has made the ring shorter than its {ring.header.segment_bytes} bytes: its batches are gone"
@@ -157,16 +164,16 @@ class Attachment:
         self._held_slots += span
         return self._reader.read(payload, ring.memory, offset), True
 
-    def _take_file(self, slot: int) -> Any:
+    def _take_file(self, files: BatchFileReader, slot: int) -> Any:
         """The batch of `slot`, whose file is this process's own once it is mapped."""
         ring = self.ring
         record = decode_slot_record(memoryview(ring.memory), ring.header.slot_record_offset(slot))
         try:
-            return read_batch(self._files, (record.epoch, record.step))
+            return files.batch((record.epoch, record.step))
         except OSError as error:
             raise RemoteError(
-                f"{self._files}: the batch at epoch {record.epoch}, step {record.step} was removed by somebody else "
-                f"({error.strerror})"
+                f"{files.directory}: the batch at epoch {record.epoch}, step {record.step} was removed by somebody "
+                f"else ({error.strerror})"
             ) from None
 
     def take_released(self) -> tuple[int, ...]:

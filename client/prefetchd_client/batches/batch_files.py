@@ -6,73 +6,125 @@ back when the last tensor that looks at it is gone.
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import io
+import json
 import mmap
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from prefetchd.wire.batch_file import NAMES_BY_CODE, decode_header, file_name
+from prefetchd.wire.batch_file import (
+    DESCRIPTION_LIMIT_BYTES,
+    NAMES_BY_CODE,
+    STREAM_FILE,
+    check_version,
+    decode_header,
+    error_name,
+    file_name,
+    read_description,
+)
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.regular_files import open_regular
 from prefetchd.wire.stream_spec import Position
-from prefetchd_client.batches.class_lookup import KINDS, find_named
-from prefetchd_client.batches.tensors import SkeletonUnpickler
+from prefetchd.wire.trusted_paths import check_file, open_directory, read_file
+from prefetchd_client.batches.structures import ClassAllowList, decode_structure
+
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_batch(directory: str, position: Position) -> Any:
-    """The batch at `position`. Raises FileNotFoundError when it is not there, ProtocolError when it is damaged, or is
-    no file that can be read."""
-    try:
-        fd = open_regular(os.path.join(directory, file_name(position)))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ProtocolError(f"the batch file of {position} cannot be read: {error.strerror}") from None
-    try:
-        size = os.fstat(fd).st_size
-        if not size:
-            raise ProtocolError(f"the batch file of {position} is empty")
-        memory = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    finally:
+class BatchFileReader:
+    """Reads the batches of one directory, of which nobody else of the machine may have made any. It is looked at anew
+    at each call: another RAM disk may be mounted there meanwhile."""
+
+    def __init__(self, directory: str, classes: Iterable[type] = ()) -> None:
+        """Raises CallerError when `classes` holds no class."""
+        self.directory = directory
+        self._classes = ClassAllowList(classes)
+        self._trusted: tuple[int, ...] = ()
+
+    def batch(self, position: Position) -> Any:
+        """The batch at `position`. Raises FileNotFoundError when it is not there, ProtocolError when it is damaged,
+        UntrustedPathError when it, or the directory, is not ours alone to write."""
+        directory = self._open()
+        try:
+            fd = os.open(file_name(position), _FILE_FLAGS, dir_fd=directory)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ProtocolError(f"the batch file of {position} cannot be read: {error.strerror}") from None
+        finally:
+            os.close(directory)
+        try:
+            size = check_file(fd, os.path.join(self.directory, file_name(position))).st_size
+            if not size:
+                raise ProtocolError(f"the batch file of {position} is empty")
+            memory = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        # An array, not the mapping: tensors keep it alive, and it keeps the mapping.
+        return decode_batch((ctypes.c_ubyte * size).from_buffer(memory), self._classes)
+
+    def error(self, position: Position) -> str:
+        """Why there is no batch at `position`. Raises FileNotFoundError when nobody says that, UntrustedPathError."""
+        return self._text(error_name(position)).decode("utf-8", "replace")
+
+    def description(self) -> dict[str, Any]:
+        """What the daemon says that the batches are. Raises as error(), and ProtocolError."""
+        return read_description(self._text(STREAM_FILE))
+
+    def _text(self, name: str) -> bytes:
+        directory = self._open()
+        try:
+            return read_file(name, DESCRIPTION_LIMIT_BYTES, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+    def _open(self) -> int:
+        """A descriptor of the directory. The way there is looked at when it is another one than before."""
+        fd = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        seen = (found.st_dev, found.st_ino, found.st_uid, found.st_gid, found.st_mode)
+        if seen == self._trusted:
+            return fd
         os.close(fd)
-    # An array, not the mapping: tensors keep it alive, and it keeps the mapping.
-    return decode_batch((ctypes.c_ubyte * size).from_buffer(memory))
+        fd = open_directory(
+            self.directory, f"`chmod 700 {self.directory}` if it is yours, or choose another directory for the stream"
+        )
+        found = os.fstat(fd)
+        self._trusted = (found.st_dev, found.st_ino, found.st_uid, found.st_gid, found.st_mode)
+        return fd
 
 
-def decode_batch(payload: Any) -> Any:
-    """The batch in `payload`, a ctypes array of a whole file, looking at its memory. Raises ProtocolError."""
+def decode_batch(payload: Any, classes: ClassAllowList) -> Any:
+    """The batch in `payload`, a ctypes array of a whole file, looking at its memory. Raises ProtocolError, and
+    CallerError when it holds an instance of a class that is not allowed."""
     view = memoryview(payload).cast("B")
     table, metadata, begin = decode_header(view)
+    check_version(metadata)
     try:
-        skeleton = base64.b64decode(metadata["skeleton"])
-    except (KeyError, ValueError) as error:
+        structure = json.loads(metadata["structure"])
+    except (KeyError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a batch file without the batch's structure: {error}") from None
-    return _Unpickler(skeleton, payload, table, begin).load()
+    return decode_structure(structure, _Leaves(payload, table, begin).find, classes)
 
 
-class _Unpickler(SkeletonUnpickler):
-    def __init__(self, skeleton: bytes, payload: Any, table: dict[str, Any], begin: int) -> None:
-        super().__init__(io.BytesIO(skeleton))
+class _Leaves:
+    """The tensors and arrays of one file, made when asked for."""
+
+    def __init__(self, payload: Any, table: dict[str, Any], begin: int) -> None:
         self._payload = payload
         self._table = table
         self._begin = begin
-        self._made: dict[str, Any] = {}
+        self._made: dict[tuple[str, str], Any] = {}
 
-    def persistent_load(self, pid: Any) -> Any:
-        if pid[0] in KINDS:
-            return find_named(pid)
-        kind, name = pid
-        if kind not in ("tensor", "array"):
-            raise ProtocolError(f"a batch file with a persistent id of kind {kind!r}")
-        # The same object in two places of the batch stays one.
-        if name not in self._made:
-            self._made[name] = self._tensor(name) if kind == "tensor" else self._array(name)
-        return self._made[name]
+    def find(self, kind: str, name: str) -> Any:
+        """The same object in two places of the batch stays one."""
+        made = self._made.get((kind, name))
+        if made is None:
+            made = self._made[kind, name] = self._tensor(name) if kind == "tensor" else self._array(name)
+        return made
 
     def _entry(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
         try:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prefetchd.wire.errors import DaemonUnavailableError
+from prefetchd.wire.own_segments import open_status
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, runtime_paths
 from prefetchd.wire.status_layout import COPY_BYTES, HEAD, copy_offset, decode_copy, decode_head
 from prefetchd_client.demo.interruption import uninterrupted
@@ -42,7 +43,7 @@ class OwnDaemon:
     def ring_fill(self) -> RingFill | None:
         """How full the ring of the only stream is, or None while there is none. Asks the daemon nothing."""
         try:
-            fd = os.open("/dev/shm" + self.paths.status_segment, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_status(self.paths)
         except FileNotFoundError:
             return None
         try:

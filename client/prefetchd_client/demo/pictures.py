@@ -6,6 +6,7 @@ import importlib.resources
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 
 from prefetchd.wire.errors import RemoteError
 from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.trusted_paths import make_directory, own_home
 
 WIDTH, HEIGHT = 500, 375
 SMALLEST_CROP = 0.6
@@ -37,6 +39,16 @@ PHOTOGRAPHS = {
 }
 
 
+def cache_directory(env: Mapping[str, str]) -> Path:
+    """Where they are: never in a directory that is everybody's."""
+    home = env.get("HOME") or own_home()
+    if given := env.get("XDG_CACHE_HOME"):
+        return Path(given) / "prefetchd" / "demo"
+    if home:
+        return Path(home) / ".cache" / "prefetchd" / "demo"
+    return Path(tempfile.gettempdir()) / f"prefetchd-{os.geteuid()}" / "demo"
+
+
 def cached_pictures(
     count: int, threads: int, written: Callable[[Path, int], None], env: Mapping[str, str] = os.environ
 ) -> Path:
@@ -45,10 +57,10 @@ def cached_pictures(
 
     `written(directory, so far)` is called as they are written, also with 0. Raises RemoteError when they cannot be.
     """
-    cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "/tmp") / ".cache") / "prefetchd" / "demo"
+    cache = cache_directory(env)
     directory = cache / f"{count}-pictures-{CACHE_VERSION}"
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        make_directory(cache, "Choose another place with $XDG_CACHE_HOME")
         lock = LockFile(directory.with_name(directory.name + ".lock"))
         if not lock.acquire(LOCK_TIMEOUT_S):
             raise RemoteError(f"another demo has been writing {directory} for too long")

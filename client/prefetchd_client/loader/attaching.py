@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -67,12 +67,13 @@ def is_elsewhere(dataset: Any) -> bool:
     return isinstance(dataset, DeclaredDataset | DeclaredIterable)
 
 
-def attached_client(paths: RuntimePaths, name: str) -> StreamClient:
-    """A session on the declared stream `name`; its `spec` tells what that is. Blocks until the daemon has looked at the
-    stream's dataset. Raises CallerError, DaemonUnavailableError, DaemonRefusedError."""
+def attached_client(paths: RuntimePaths, name: str, classes: Iterable[type] = ()) -> StreamClient:
+    """A session on the declared stream `name`; its `spec` tells what that is. Its batch files may hold instances of
+    `classes`. Blocks until the daemon has looked at the stream's dataset. Raises CallerError, DaemonUnavailableError,
+    DaemonRefusedError."""
     check_stream_name(name)
     spec = dataclasses.replace(_UNKNOWN, name=name)
-    return StreamClient(paths, spec, {}, shared=True, fresh=False, introduction=_ByName(paths, spec))
+    return StreamClient(paths, spec, {}, shared=True, fresh=False, introduction=_ByName(paths, spec), classes=classes)
 
 
 class _ByName(Introduction):

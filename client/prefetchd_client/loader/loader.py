@@ -6,7 +6,7 @@ import dataclasses
 import operator
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import GenericAlias
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from prefetchd_client.loader.transformed import transformed
 from prefetchd_client.loader.wrapping import arguments_of
 from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.state_numbers import EPOCH_LIMIT, whole
 from prefetchd_client.session.stream_client import WaitTimedOut
 from prefetchd_client.start_method import FORK, is_inline, start_method
 
@@ -257,15 +258,17 @@ class PrefetchLoader(RebuildGuard):
         device: Any = None,
         device_transform: Callable[[Any], Any] | None = None,
         socket: str | None = None,
+        classes: Iterable[type] = (),
     ) -> PrefetchLoader:
         """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
-        private copies while others consume the stream too.
+        private copies while others consume the stream too. `classes`: of what else than lists, tuples, dicts, tensors
+        and plain values batches that are files may hold instances.
 
         Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
         when that has failed. Blocks until the daemon has looked at the stream's dataset.
         """
         path = select_path(device, device_transform, pin_memory=pin_memory)
-        session = attached_client(runtime_paths(socket), stream)
+        session = attached_client(runtime_paths(socket), stream, classes)
         spec = session.spec
         loader = cls.__new__(cls)
         DataLoader.__init__(
@@ -328,9 +331,7 @@ class PrefetchLoader(RebuildGuard):
         """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
         load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
         self._check_fork()
-        if epoch < 0:
-            raise CallerError(f"epoch {epoch}; allowed: 0 or more")
-        self._positions.set_epoch(epoch)
+        self._positions.set_epoch(whole(epoch, "epoch", EPOCH_LIMIT))
 
     def state_dict(self) -> dict[str, Any]:
         """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after

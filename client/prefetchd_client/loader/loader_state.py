@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.plain_state import decode_node
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.caller_warnings import warn_caller
 from prefetchd_client.session.sampler_state import as_text, from_text
+from prefetchd_client.session.state_numbers import STEP_LIMIT, position_in, shown, whole
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""1 had the states of an iterable dataset's shards as pickles: these are never loaded."""
+READ_VERSIONS = (1, STATE_VERSION)
+MOST_SHARDS = 1 << 16
 
 Standing = tuple[tuple[int, int], "tuple[int, tuple[bytes, ...]] | None", tuple[int, Mapping[int, ShardState]]]
 """What a loader keeps of where its trainer stands, to be told by state_dict()."""
@@ -50,46 +55,71 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     """Where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all ranks share.
     Raises CallerError when `state` is none of ours. Warns when it is of other batches: the position is taken all the
     same."""
-    try:
-        version, epoch, step = (int(state[key]) for key in ("version", "epoch", "step"))
-    except (KeyError, TypeError, ValueError):
-        raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {state!r}") from None
-    if version != STATE_VERSION or epoch < 0 or step < 0:
-        raise CallerError(f"version {version}, epoch {epoch}, step {step}; allowed: {STATE_VERSION}, 0.., 0..")
+    if not isinstance(state, Mapping) or not {"version", "epoch", "step"} <= state.keys():
+        raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {shown(state)}")
+    version = state["version"]
+    if type(version) is not int or version not in READ_VERSIONS:
+        raise CallerError(f"a state of version {shown(version)}; this prefetchd reads 1 and {STATE_VERSION}")
+    epoch, step = position_in(state)
     step, differing = _differing(spec, state, step)
+    whole(step, "the state's step, with this world_size", STEP_LIMIT)
     if differing:
         text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
         warn_caller(text)
     texts = state.get("generators")
     # Another rank's dataset may stand elsewhere: then this one's is gone through.
-    shards = _shards(state) if all(state.get(key, mine) == mine for key, mine in _identity(spec).items()) else {}
-    return LoadedState(epoch, step, from_text(texts, "generators") if texts else None, shards)
+    is_same = all(_is_same(state.get(key, mine), mine) for key, mine in _identity(spec).items())
+    shards = _shards(state) if is_same else {}
+    if shards and version == 1:
+        warn_caller("the state is of version 1, with pickles of the dataset's: its shards are gone through instead")
+        shards = {}
+    return LoadedState(epoch, step, from_text(texts, "generators") if texts is not None else None, shards)
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:
     """Raises CallerError when they are none of ours."""
     try:
-        rows = [(int(shard), int(number), str(text)) for shard, number, text in state.get("shards", ())]
+        rows = [(shard, number, text) for shard, number, text in state.get("shards", ())]
     except (TypeError, ValueError):
         raise CallerError("the shards of a PrefetchLoader's state are [shard, number, text] each") from None
+    if len(rows) > MOST_SHARDS:
+        raise CallerError(f"the state has {len(rows)} shards; allowed: {MOST_SHARDS}")
+    places = [
+        (whole(shard, "a shard's number", MOST_SHARDS), whole(number, "a shard's batch", STEP_LIMIT))
+        for shard, number, _ in rows
+    ]
     states = from_text([text for _, _, text in rows], "shards")
-    return {shard: (number, found) for (shard, number, _), found in zip(rows, states)}
+    if state["version"] != 1:
+        for found in states:
+            decode_node(found)
+    return {shard: (number, found) for (shard, number), found in zip(places, states)}
 
 
 def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[int, list[str]]:
     """The step of this loader's ranks, and in words what keeps it from being a continuation."""
     mine = _identity(spec)
-    differing = [key for key in mine if key in state and state[key] != mine[key]]
+    differing = [key for key in mine if key in state and not _is_same(state[key], mine[key])]
     # Each rank's state is as good as any other's, but for its generators. A sampler makes its own shares.
-    shares = {"rank", "world_size"} if spec.is_arithmetic else set() if state.get("generators") else {"rank"}
-    told = [f"{key} was {state[key]}, is {mine[key]}" for key in differing if key not in shares]
+    shares = (
+        {"rank", "world_size"}
+        if spec.is_arithmetic
+        else set()
+        if isinstance(state.get("generators"), list)
+        else {"rank"}
+    )
+    told = [f"{key} was {shown(state[key])}, is {shown(mine[key])}" for key in differing if key not in shares]
     former = state.get("world_size", spec.world_size)
-    if told or not spec.is_arithmetic or former == spec.world_size or type(former) is not int or former < 1:
+    if told or not spec.is_arithmetic or type(former) is not int or former == spec.world_size or former < 1:
         return step, told
     batches, rest = divmod(step * former, spec.world_size)
     if rest:
         told = [f"world_size was {former}, is {spec.world_size}: {rest} of {step * former} batches come again"]
     return batches, told
+
+
+def _is_same(theirs: Any, mine: Any) -> bool:
+    """What is compared with a tensor, say, is no bool."""
+    return type(theirs) is type(mine) and bool(theirs == mine)
 
 
 def _identity(spec: StreamSpec) -> dict[str, Any]:

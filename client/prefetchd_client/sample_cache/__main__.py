@@ -31,6 +31,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--args", default="{}")
     parser.add_argument("--limit")
     parser.add_argument("--fingerprint-extra")
+    parser.add_argument("--trust", action="store_true")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--socket")
     return parser.parse_args()
@@ -49,7 +50,8 @@ def _build(options: argparse.Namespace) -> None:
     elif not options.path:
         raise CallerError(f"{options.dataset} made a {type(made).__name__}; allowed without PATH: a SampleCache")
     else:
-        cache = SampleCache(made, options.path, limit=options.limit, fingerprint_extra=options.fingerprint_extra)
+        extra, trust = options.fingerprint_extra, options.trust
+        cache = SampleCache(made, options.path, limit=options.limit, fingerprint_extra=extra, trust=trust)
     stored = cache.build(workers=options.workers, socket=options.socket)
     room = ""
     if (beyond := len(cache) - cache.stored()) > 0:

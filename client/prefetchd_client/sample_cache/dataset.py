@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import math
@@ -52,6 +53,8 @@ class SampleCache(Dataset[Any]):
                 has one of its own
       limit     most bytes that its samples take, as in "40GB"; None: what all of them take. Those that have no place
                 are made each time. Decided when the cache is made
+      trust     True: also use a cache that other users have made, or may write to. They decide what your samples are;
+                they cannot have code run. False: such a cache raises UntrustedPathError
       fingerprint_extra   whatever else decides what the samples are, such as the version of the data files
 
     Samples are stored as they are first asked for, by any process, or all at once by build(). Each is stored whole or
@@ -71,6 +74,7 @@ class SampleCache(Dataset[Any]):
         *,
         limit: str | int | None = None,
         fingerprint_extra: object = None,
+        trust: bool = False,
     ) -> None:
         """Reads all that the dataset holds, for its fingerprint. Raises CallerError."""
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
@@ -81,6 +85,7 @@ class SampleCache(Dataset[Any]):
             limit = parse_bytes(limit, "limit") if isinstance(limit, str) else whole_number("limit", limit)
         self.limit = limit
         self._extra = fingerprint_extra
+        self.trust = trust
         self._begin(fingerprint(self.__prefetchd_fingerprint__()))
         if not self.directory.exists() and importlib.util.find_spec("tensordict") is None:
             raise CallerError(f"a sample cache is made by tensordict, which is not installed: {EXTRA}")
@@ -111,7 +116,13 @@ class SampleCache(Dataset[Any]):
         place = range(len(self))[index]
         store = self._opened()
         if store is not None and store.has(place):
-            return self._structured(store, lambda: self._loaded(place)).make(store.read(place))
+            rows = store.read(place)
+            if rows is None:
+                self._tell_damage(store)
+            else:
+                # Without its classes: then it is told, and made.
+                with contextlib.suppress(Unfit):
+                    return self._structured(store, lambda: self._loaded(place)).make(rows)
         return self._made(place)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -121,7 +132,11 @@ class SampleCache(Dataset[Any]):
         places = [range(len(self))[index] for index in indices]
         targets = [torch.empty(len(places), *leaf.shape[1:], dtype=leaf.dtype) for leaf in store.leaves]
         missing = set(store.gather(places, targets))
-        make = self._structured(store, lambda: self._loaded(places[0])).make
+        self._tell_damage(store)
+        try:
+            make = self._structured(store, lambda: self._loaded(places[0])).make
+        except Unfit:
+            return [self[index] for index in indices]
         rows = zip(*(target.unbind() for target in targets))
         return [self[place] if at in missing else make(list(row)) for at, (place, row) in enumerate(zip(places, rows))]
 
@@ -134,7 +149,9 @@ class SampleCache(Dataset[Any]):
         ]:
             return range(len(indices))
         length = len(self)
-        return store.gather([index + length if index < 0 else index for index in indices], targets)
+        missing = store.gather([index + length if index < 0 else index for index in indices], targets)
+        self._tell_damage(store)
+        return missing
 
     # --- making it ---
 
@@ -194,7 +211,15 @@ class SampleCache(Dataset[Any]):
 
     def __reduce__(self) -> Any:
         self.refresh()
-        return _restored, (type(self), self.dataset, str(self.path), self.limit, self._extra, self.fingerprint)
+        return _restored, (
+            type(self),
+            self.dataset,
+            str(self.path),
+            self.limit,
+            self._extra,
+            self.fingerprint,
+            self.trust,
+        )
 
     def _opened(self) -> CacheStore | None:
         """The store of this process, or None: there is none yet, or none can be had."""
@@ -204,7 +229,7 @@ class SampleCache(Dataset[Any]):
         if self._is_off_in == os.getpid():
             return None
         try:
-            store = CacheStore(self.directory)
+            store = CacheStore(self.directory, trust=self.trust)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -221,7 +246,7 @@ class SampleCache(Dataset[Any]):
 
     def _structured(self, store: CacheStore, sample: Callable[[], Any]) -> Structure:
         if self._structure is None:
-            self._structure = structure_from(store.description.structure, sample)
+            self._structure = structure_from(store.description.structure, store.description.leaves, sample)
         return self._structure
 
     def _loaded(self, index: int) -> Any:
@@ -267,7 +292,7 @@ class SampleCache(Dataset[Any]):
         description = CacheDescription(self.fingerprint, name, len(self), rows, files, structure_data(found))
         for _ in range(ATTEMPTS):
             try:
-                create_cache(self.directory, description, [leaf.path for leaf in found.leaves])
+                create_cache(self.directory, description, [leaf.path for leaf in found.leaves], trust=self.trust)
             except FileNotFoundError:
                 # Another process has tidied up just then.
                 continue
@@ -287,6 +312,14 @@ class SampleCache(Dataset[Any]):
         self._is_off_in = os.getpid()
         self._warn(f"nothing more is stored, and what is missing is made each time: {why}")
 
+    def _tell_damage(self, store: CacheStore) -> None:
+        if store.damaged:
+            rows = ", ".join(map(str, sorted(store.damaged)[:10]))
+            self._warn(
+                f"samples are not what was stored, and are made anew: {rows}. The disk, or somebody who may write "
+                f"there, has changed them; look at all: prefetchd cache verify --fix {self.path} {self.fingerprint}"
+            )
+
     def _warn(self, text: str) -> None:
         if not self._has_warned:
             self._has_warned = True
@@ -300,8 +333,10 @@ def _refresh_all() -> None:
         cache.refresh()
 
 
-def _restored(kind: type[SampleCache], dataset: Any, path: str, limit: Any, extra: object, content: str) -> SampleCache:
+def _restored(
+    kind: type[SampleCache], dataset: Any, path: str, limit: Any, extra: object, content: str, trust: bool
+) -> SampleCache:
     cache = kind.__new__(kind)
-    cache.dataset, cache.path, cache.limit, cache._extra = dataset, Path(path), limit, extra
+    cache.dataset, cache.path, cache.limit, cache._extra, cache.trust = dataset, Path(path), limit, extra, trust
     cache._begin(content)
     return cache

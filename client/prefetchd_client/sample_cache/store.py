@@ -10,6 +10,7 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,17 +27,22 @@ from prefetchd.wire.cache_directory import (
     ROW_LOCK_OFFSET,
     SAMPLES,
     CacheDescription,
+    LeafFile,
     check_sizes,
     encode_description,
-    read_description,
+    read_description_at,
     row_digest,
 )
 from prefetchd.wire.cache_marks import marks_locked
 from prefetchd.wire.cache_removal import remove_leftovers, unused_name
-from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.errors import CallerError, ProtocolError, UntrustedPathError
 from prefetchd.wire.file_locks import try_lock, unlock
+from prefetchd.wire.trusted_paths import OTHERS_WRITE, is_ours_alone, open_below, open_directory
+from prefetchd_client.sample_cache.structure import check_structure
 
 EXTRA = "pip install 'prefetchd[cache]'"
+CHECKED_EVERY = 64
+"""One row in so many that are read is compared with its digest."""
 LARGE_ROW_BYTES = 8192
 """Rows from there on are copied one by one: what that costs beside the copy is less than what index_select does."""
 
@@ -45,24 +51,32 @@ class CacheStore:
     """Rows of one cache. For one process: whoever forks makes another. `leaves` are tensors over the files, to be read
     only."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises FileNotFoundError when there is no such cache, ProtocolError when it is damaged, OSError."""
+    def __init__(self, directory: Path, *, trust: bool = False) -> None:
+        """With `trust`, also of a cache that others have made, or may write to. Raises FileNotFoundError when there is
+        no such cache, ProtocolError when it is damaged, UntrustedPathError when it is not ours alone, OSError."""
         self.directory = directory
-        self.description = read_description(directory)
-        check_sizes(directory, self.description)
         self.pid = os.getpid()
+        self._trust = trust
         self._fds: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._fds)
         self._finalizer.atexit = False
+        inside = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            self._marks_fd, self.writable = self._open(directory / MARKS)
-            self.leaves = [
-                self._mapped(directory / SAMPLES / leaf.file, leaf.dtype, leaf.shape)
-                for leaf in self.description.leaves
-            ]
+            # First of all: what it says is believed only then.
+            self._check_owner(inside, directory)
+            self.description = read_description_at(inside, directory)
+            check_structure(self.description.structure, self.description.leaves)
+            check_sizes(directory, self.description)
+            self._marks_fd, self.writable = self._open(inside, MARKS, MARK.size)
+            self.leaves = [self._mapped(inside, leaf) for leaf in self.description.leaves]
         except BaseException:
             self.close()
             raise
+        finally:
+            os.close(inside)
+        self._until_check = 0
+        self.damaged: set[int] = set()
+        """Rows that were not what their marks say, when they were read."""
         self._marks = np.zeros(self.description.rows, np.uint64)
         self.refresh()
 
@@ -93,7 +107,7 @@ class CacheStore:
     def has(self, row: int) -> bool:
         """True when the row is whole; asks the file when it was not, last time. A row whose mark cannot be read is
         missing, and made again."""
-        if not 0 <= row < self.rows:
+        if not 0 <= row < self.rows or row in self.damaged:
             return False
         if not self._marks[row]:
             with marks_locked(self._marks_fd, shared=True) as locked:
@@ -101,9 +115,11 @@ class CacheStore:
                     self._marks[row] = self._mark(row)
         return bool(self._marks[row])
 
-    def read(self, row: int) -> list[torch.Tensor]:
-        """A copy of each leaf's row, which has()."""
-        return [leaf[row].clone() for leaf in self.leaves]
+    def read(self, row: int) -> list[torch.Tensor] | None:
+        """A copy of each leaf's row, which has(); None when it is not what its mark says."""
+        copies = [leaf[row].clone() for leaf in self.leaves]
+        is_due = bool(self._due([0]))
+        return None if is_due and self._damaged_of([0], [row], [copy[None] for copy in copies]) else copies
 
     def gather(self, rows: Sequence[int], targets: Sequence[torch.Tensor]) -> list[int]:
         """Copies each row to its place in `targets`, dense tensors of len(rows) rows, one a leaf. Returns the places of
@@ -123,7 +139,29 @@ class CacheStore:
                     ctypes.memmove(into + place * size, source + sources[place] * size, size)
             else:
                 torch.index_select(leaf, 0, torch.from_numpy(wanted), out=target)
-        return missing
+        bad = self._damaged_of(self._due(places), sources, targets)
+        if bad:
+            bad = self._damaged_of(places, sources, targets)
+        return sorted({*missing, *bad})
+
+    def _due(self, places: list[int]) -> list[int]:
+        """Which of the rows that were read now are compared with their marks: the first one of all, and one in
+        CHECKED_EVERY from there on; each since one was damaged."""
+        if self.damaged:
+            return places
+        due = places[self._until_check :: CHECKED_EVERY]
+        self._until_check += CHECKED_EVERY * len(due) - len(places)
+        return due
+
+    def _damaged_of(self, places: list[int], rows: Sequence[int], copies: Sequence[torch.Tensor]) -> list[int]:
+        """Those of `places` whose rows in `copies` are not what their marks say: they are missing from now on."""
+        found = [
+            place
+            for place in places
+            if row_digest(_bytes_of(copy[place]) for copy in copies) != int(self._marks[rows[place]])
+        ]
+        self.damaged.update(rows[place] for place in found)
+        return found
 
     # --- writing ---
 
@@ -132,8 +170,14 @@ class CacheStore:
         if not try_lock(self._marks_fd, ROW_LOCK_OFFSET + row):
             return False
         try:
-            if self._mark(row):
+            if self._mark(row) and row not in self.damaged:
                 return True
+            if row in self.damaged:
+                # Whoever reads it meanwhile must not take half of the new one for a whole one.
+                with marks_locked(self._marks_fd) as locked:
+                    if not locked:
+                        return False
+                    os.pwrite(self._marks_fd, MARK.pack(0), MARK.size * row)
             parts = [_bytes_of(value) for value in values]
             for fd, part in zip(self._leaf_fds, parts):
                 _write_all(fd, part, row * part.nbytes)
@@ -143,6 +187,7 @@ class CacheStore:
                     return False
                 os.pwrite(self._marks_fd, MARK.pack(digest), MARK.size * row)
                 self._marks[row] = digest
+                self.damaged.discard(row)
             return True
         finally:
             unlock(self._marks_fd, ROW_LOCK_OFFSET + row)
@@ -156,21 +201,43 @@ class CacheStore:
     def _leaf_fds(self) -> list[int]:
         return self._fds[1:]
 
-    def _open(self, path: Path) -> tuple[int, bool]:
-        writable = True
+    def _check_owner(self, fd: int, path: Path) -> None:
+        found = os.fstat(fd)
+        if not self._trust and not is_ours_alone(found):
+            raise UntrustedPathError(
+                f"{path} belongs to uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; allowed: a cache of "
+                f"uid {os.geteuid()} that nobody else may write to. Whoever may write to a cache decides what your "
+                "samples are: if you trust them all, say SampleCache(..., trust=True)"
+            )
+
+    def _open(self, inside: int, name: str, row_bytes: int) -> tuple[int, bool]:
+        path, writable = self.directory / name, True
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fd = open_below(inside, name, os.O_RDWR)
+            except PermissionError:
+                fd, writable = open_below(inside, name, os.O_RDONLY), False
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                fd, writable = open_below(inside, name, os.O_RDONLY), False
+        except UntrustedPathError as error:
+            raise ProtocolError(f"{path}: {error}") from None
         except OSError as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            fd, writable = os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise ProtocolError(f"{path} leads elsewhere: it is, or goes through, a symbolic link") from None
+            raise
         self._fds.append(fd)
+        self._check_owner(fd, path)
+        if os.fstat(fd).st_size < row_bytes * self.rows:
+            raise ProtocolError(f"{path} is shorter than its {self.rows} rows: somebody has cut it")
         return fd, writable
 
-    def _mapped(self, path: Path, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-        fd, writable = self._open(path)
+    def _mapped(self, inside: int, leaf: LeafFile) -> torch.Tensor:
+        fd, writable = self._open(inside, f"{SAMPLES}/{leaf.file}", leaf.row_bytes)
+        dtype, shape = leaf.dtype, leaf.shape
         self.writable = self.writable and writable
-        mapping = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        mapping = mmap.mmap(fd, leaf.row_bytes * self.rows, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         # torch warns of memory that is read only; nobody gets this tensor, only copies of its rows.
         address = np.frombuffer(mapping, np.uint8).ctypes.data
         memory = (ctypes.c_ubyte * len(mapping)).from_address(address)
@@ -181,19 +248,25 @@ class CacheStore:
         return torch.frombuffer(memory, dtype=kind, count=count).view(self.rows, *shape)
 
 
-def create_cache(directory: Path, description: CacheDescription, paths: Sequence[tuple[str, ...]]) -> None:
+def create_cache(
+    directory: Path, description: CacheDescription, paths: Sequence[tuple[str, ...]], *, trust: bool = False
+) -> None:
     """Makes an empty cache, unless another process is the first; `paths` has each leaf's keys. tensordict itself makes
-    its directory. Raises CallerError without tensordict, FileNotFoundError when another process has tidied up just
-    then, OSError."""
+    its directory. Raises CallerError without tensordict, or when others could put something in the place of what is
+    made and `trust` does not say that they may, FileNotFoundError when another process has tidied up just then,
+    OSError."""
     try:
         from tensordict import TensorDict
     except ImportError:
         raise CallerError(f"a sample cache is made by tensordict, which is not installed: {EXTRA}") from None
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not trust:
+        knob = "Choose another directory for the cache, or say SampleCache(..., trust=True) if you trust them all"
+        os.close(open_directory(directory.parent, knob, sticky=True, own_group=True))
     remove_leftovers(directory.parent)
     unfinished = unused_name(directory, "new")
     unfinished.mkdir()
-    fd = os.open(unfinished / MARKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = os.open(unfinished / MARKS, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         if not (try_lock(fd, MAKER_LOCK_OFFSET) and unfinished.exists()):
             raise FileNotFoundError(f"{unfinished} has been tidied up")
@@ -209,6 +282,7 @@ def create_cache(directory: Path, description: CacheDescription, paths: Sequence
         TensorDict(nested, batch_size=[description.rows]).memmap_like(str(unfinished / SAMPLES))
         (unfinished / DESCRIPTION).write_text(encode_description(description), "utf-8")
         check_sizes(unfinished, description)
+        _keep_others_from_writing(unfinished)
         try:
             unfinished.rename(directory)
         except OSError as error:
@@ -221,6 +295,13 @@ def create_cache(directory: Path, description: CacheDescription, paths: Sequence
         os.close(fd)
         if unfinished.exists():
             remove_leftovers(directory.parent)
+
+
+def _keep_others_from_writing(directory: Path) -> None:
+    """Whatever the umask: else the cache would not be its maker's alone."""
+    for above, _, names in os.walk(directory):
+        for path in (Path(above), *(Path(above, name) for name in names)):
+            path.chmod(path.stat().st_mode & ~OTHERS_WRITE)
 
 
 def _close_all(fds: list[int]) -> None:

@@ -7,14 +7,18 @@ A structure is plain data, for JSON: ["leaf", number], ["tuple" or "list", [part
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from collections.abc import Callable
+import functools
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from prefetchd.wire.errors import CallerError
+from prefetchd.wire.cache_directory import SUFFIX, LeafFile
+from prefetchd.wire.errors import CallerError, ProtocolError
+
+DEPTH_LIMIT = 100
 
 
 class Unfit(Exception):  # noqa: N818 - such a sample is not stored, and nothing is wrong
@@ -33,7 +37,7 @@ class Leaf:
 
     @property
     def file(self) -> str:
-        return "/".join(self.path) + ".memmap"
+        return "/".join(self.path) + SUFFIX
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -45,9 +49,13 @@ def leaf_data(leaf: Leaf) -> list[Any]:
     return [list(leaf.path), leaf.kind, dtype_name(leaf.dtype), list(leaf.shape)]
 
 
-def leaf_from(data: list[Any]) -> Leaf:
+def leaf_from(data: list[Any], file: LeafFile) -> Leaf:
+    """The leaf that `data` describes, of the file that the cache has for it. Raises ProtocolError when they differ."""
     path, kind, dtype, shape = data
-    return Leaf(tuple(path), kind, getattr(torch, dtype), tuple(shape))
+    leaf = Leaf(tuple(path), kind, _dtype(dtype), tuple(shape))
+    if not isinstance(kind, str) or (leaf.file, dtype, leaf.shape) != (file.file, file.dtype, file.shape):
+        raise ProtocolError(f"a sample cache describes {file.file} as something else than it is")
+    return leaf
 
 
 ClassOf = Callable[[str], type]
@@ -88,32 +96,88 @@ def structure_data(structure: Structure) -> dict[str, Any]:
     return {"node": structure.node, "leaves": [leaf_data(leaf) for leaf in structure.leaves]}
 
 
-def structure_from(data: Any, sample: Callable[[], Any]) -> Structure:
-    """The structure of this data. Its classes are found by name, or in `sample`, as the trainer's __main__ may define
-    them. Raises Unfit when they are not there either."""
-    leaves = [leaf_from(leaf) for leaf in data["leaves"]]
+def check_structure(data: Any, files: Sequence[LeafFile]) -> None:
+    """Raises ProtocolError unless `data` makes samples of just these leaves."""
+    try:
+        described = data["leaves"]
+        if len(described) != len(files):
+            raise ProtocolError(f"a sample cache describes {len(described)} leaves, and has {len(files)}")
+        for leaf, file in zip(described, files):
+            leaf_from(leaf, file)
+        numbers = sorted(_leaf_numbers(data["node"], 0))
+        if numbers != list(range(len(files))):
+            raise ProtocolError("a sample cache's structure does not have each leaf once")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ProtocolError(f"a sample cache's structure is damaged: {error!r}") from None
+
+
+def structure_from(data: Any, files: Sequence[LeafFile], sample: Callable[[], Any]) -> Structure:
+    """The structure of this data, which check_structure() has looked at. Nothing is imported for it: its classes are
+    found in modules that are there by now, else in `sample`. Raises Unfit when they are not there either."""
+    leaves = [leaf_from(leaf, file) for leaf, file in zip(data["leaves"], files)]
     classes: dict[str, type] = {}
-    for name in _class_names(data["node"]) | {leaf.kind for leaf in leaves if ":" in leaf.kind}:
-        try:
-            classes[name] = importable(name)
-        except (ImportError, AttributeError):
-            found = _classes_in(sample())
-            if name not in found:
-                raise Unfit(f"without a {name}") from None
-            classes[name] = found[name]
+    made: dict[str, type] | None = None
+    named = dict.fromkeys(_class_names(data["node"]), _is_named_tuple)
+    for name, fits in (named | {leaf.kind: _is_tensor for leaf in leaves if ":" in leaf.kind}).items():
+        found = _present(name)
+        if not fits(found):
+            made = made if made is not None else _classes_in(sample())
+            found = made.get(name)
+        if found is None or not fits(found):
+            raise Unfit(f"without a {name!r:.200}")
+        classes[name] = found
     return Structure(data["node"], leaves, classes.__getitem__)
 
 
-def importable(name: str) -> type:
-    """The class "module:qualified.name". Raises what importing it raises, and AttributeError."""
+def _present(name: str) -> Any:
+    """What "module:qualified.name" is in a module that is imported by now, or None."""
     module, _, qualified = name.partition(":")
     if module == "__main__":
-        raise AttributeError(name)
-    found: Any = importlib.import_module(module)
-    for part in qualified.split("."):
-        found = getattr(found, part)
-    kind: type = found
-    return kind
+        # Of a worker that is another module.
+        return None
+    try:
+        return functools.reduce(getattr, qualified.split("."), sys.modules[module])
+    except (KeyError, AttributeError):
+        return None
+
+
+def _is_named_tuple(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+
+
+def _is_tensor(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, torch.Tensor)
+
+
+def _dtype(name: Any) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise ProtocolError(f"a sample cache has dtype {name!r:.40}, which this torch does not know")
+    return found
+
+
+def _leaf_numbers(node: Any, depth: int) -> list[Any]:
+    """The numbers of all leaves below `node`. Raises ProtocolError when it is none."""
+    what = node[0]
+    if depth > DEPTH_LIMIT:
+        raise ProtocolError(f"a sample cache's structure is nested deeper than {DEPTH_LIMIT}")
+    if what == "leaf":
+        _, number = node
+        return [number] if type(number) is int else [-1]
+    if what == "dict":
+        _, pairs = node
+        if not all(isinstance(key, str) for key, _ in pairs):
+            raise ProtocolError("a sample cache's structure has a key that is no text")
+        parts = [part for _, part in pairs]
+    elif what == "named":
+        _, name, parts = node
+        if not isinstance(name, str) or ":" not in name:
+            raise ProtocolError(f"a sample cache's structure has a class {name!r:.80}")
+    elif what in ("tuple", "list"):
+        _, parts = node
+    else:
+        raise ProtocolError(f"a sample cache's structure has a node {what!r:.40}")
+    return [number for part in parts for number in _leaf_numbers(part, depth + 1)]
 
 
 def _class_names(node: Any) -> set[str]:

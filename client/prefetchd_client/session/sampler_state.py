@@ -53,12 +53,14 @@ class Assumptions:
         """Raises CallerError when these are not the generators' states."""
         if len(states) != len(self.generators):
             raise CallerError(f"states of {len(states)} generators; this loader's sampler uses {len(self.generators)}")
+        if not all(states):
+            raise CallerError("the state of a generator is empty")
         wanted = [torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in states]
         before = [generator.get_state() for generator in self.generators]
         try:
             for generator, state in zip(self.generators, wanted):
                 generator.set_state(state)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             for generator, state in zip(self.generators, before):
                 generator.set_state(state)
             raise CallerError(f"these are no states of this loader's generators: {error}") from None
@@ -88,6 +90,8 @@ def as_text(states: Sequence[bytes]) -> list[str]:
 
 def from_text(texts: Sequence[str], key: str) -> tuple[bytes, ...]:
     """Raises CallerError, naming the state's `key`."""
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise CallerError(f"the state's {key!r} is no list of texts")
     try:
         return tuple(base64.b64decode(text, validate=True) for text in texts)
     except (TypeError, ValueError, binascii.Error) as error:

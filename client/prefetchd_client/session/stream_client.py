@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
@@ -89,16 +89,19 @@ class StreamClient:
         introduction: Introduction | None = None,
         fork_request: ForkRequest | None = None,
         first: Position | None = None,
+        classes: Iterable[type] = (),
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
         `prepared` is its pickle, if it was made already. With a `fork_request` this process is forked instead, and a
         daemon that has to be started is not waited for. With another `introduction` the daemon is reached, and the
-        stream asked for, as that does it. From `first` on the stream is filled if it is new.
+        stream asked for, as that does it. From `first` on the stream is filled if it is new. Batches in files may hold
+        instances of `classes`.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
         self.name = spec.name
         self.spec = spec
+        self._classes = tuple(classes)
         self._introduction = introduction or Introduction(
             paths, spec, parts, prepared, shared=shared, fork_request=fork_request
         )
@@ -421,7 +424,7 @@ class StreamClient:
             os.close(fd)
             return
         try:
-            self._attachment = Attachment(fd, self._consumer, self._generation, former)
+            self._attachment = Attachment(fd, self._consumer, self._generation, former, self._classes)
         except NotOurs:
             # Whatever else the daemon has said is about a ring as it was, or about another's record.
             self._link.lose()

@@ -39,7 +39,7 @@ class Instance:
     paths: RuntimePaths | None = None
     rings: list[Path] = dataclasses.field(default_factory=list)
     programs: list[Path] = dataclasses.field(default_factory=list)
-    status: Path | None = None
+    statuses: list[Path] = dataclasses.field(default_factory=list)
 
 
 def findings(paths: RuntimePaths, ram_disks: Iterable[str] = (), *, only: bool = False, fix: bool) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _instances(paths: RuntimePaths, ram_disks: Iterable[str]) -> dict[str, Insta
     for token, kind, path in _segments(SHARED_MEMORY):
         instance = found.setdefault(token, Instance())
         if kind == "status":
-            instance.status = path
+            instance.statuses.append(path)
             snapshot = _snapshot_in(path)
             instance.paths = instance.paths or _paths_in(snapshot, token)
             directories += _directories_in(snapshot)
@@ -168,8 +168,7 @@ def _unused(instance: Instance) -> Iterator[Path]:
     if instance.paths is None:
         # Whose daemon's it is nobody knows: it is left alone.
         return
-    if instance.status:
-        yield instance.status
+    yield from instance.statuses
     if _answers(instance.paths.socket) is False:
         yield instance.paths.socket
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import MutableMapping
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.printable import one_line
 
 FIRST_FD = 3
 STATUS_EVERY_S = 5.0
@@ -49,7 +50,7 @@ class Notifier:
             lines.append("WATCHDOG=1")
         if status != self._told and now_s - self._told_at_s >= STATUS_EVERY_S:
             self._told, self._told_at_s = status, now_s
-            lines.append(f"STATUS={status}")
+            lines.append(f"STATUS={one_line(status)}")
         if lines:
             self._send("\n".join(lines))
 

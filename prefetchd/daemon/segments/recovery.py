@@ -33,9 +33,12 @@ def find_streams(
             kill_point("daemon.adopt.locked")
             try:
                 resources = StreamResources.of_dead_daemon(name, fd, generation, directory, memory_bytes)
-            except Exception as error:  # whatever lies there must not keep the daemon from starting
-                log.warning("ring not adopted", extra={"fields": {"segment": name, "why": str(error)}})
-                unlink(name, directory)
+            except Exception as error:  # whatever a damaged one has in it: it is one of many
+                log.warning(
+                    "ring not adopted", extra={"fields": {"segment": name, "why": f"{type(error).__name__}: {error}"}}
+                )
+                with contextlib.suppress(OSError):
+                    unlink(name, directory)
                 reclaimed.append(name)
                 continue
             if resources.spec.store == "files":
@@ -62,8 +65,9 @@ def reclaim_programs(paths: RuntimePaths, *, empty: Container[str] | None = None
         if fd < 0:
             continue
         if empty is None or name in empty or os.fstat(fd).st_size:
-            unlink(name)
-            reclaimed.append(name)
+            with contextlib.suppress(OSError):
+                unlink(name)
+                reclaimed.append(name)
         os.close(fd)
     _log_reclaimed(reclaimed)
 
@@ -83,8 +87,8 @@ def _segments(paths: RuntimePaths, kind: str, directory: str = SHARED_MEMORY) ->
 
 
 def _size(name: str) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return os.stat(SHARED_MEMORY + name).st_size
+    with contextlib.suppress(OSError):
+        return os.lstat(SHARED_MEMORY + name).st_size
     return -1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterator
 
@@ -36,6 +35,7 @@ from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.os_errors import why
+from prefetchd.wire.own_segments import random_token
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -60,7 +60,7 @@ class StreamResources:
         try:
             if not name.startswith(prefix) or "/" in name[1:]:
                 raise ProtocolError(f"a program segment {name!r}; allowed: {prefix}...")
-            mine, named = os.fstat(fd), os.stat(SHARED_MEMORY + name)
+            mine, named = os.fstat(fd), os.lstat(SHARED_MEMORY + name)
             if (mine.st_dev, mine.st_ino) != (named.st_dev, named.st_ino) or mine.st_uid != os.geteuid():
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
             if not self._own_program(name, fd):
@@ -115,7 +115,8 @@ class StreamResources:
             resources.spec = dataclasses.replace(resources.spec, fingerprint=UNIDENTIFIED)
         header = ring.header
         resources.ring = ring
-        with contextlib.suppress(OSError):
+        # ValueError: a name with a NUL in it.
+        with contextlib.suppress(OSError, ValueError):
             program = os.open(
                 f"{SHARED_MEMORY}/{header.program_name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             )
@@ -262,11 +263,10 @@ def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
 
 
 class SegmentNames:
-    """Names for new rings, unique among the daemons of one socket."""
+    """Names for new rings, which nobody can know beforehand."""
 
     def __init__(self, paths: RuntimePaths) -> None:
         self._paths = paths
-        self._count = itertools.count(1)
 
     def next_ring(self) -> str:
-        return self._paths.segment_name("ring", f"{os.getpid():x}-{next(self._count):x}")
+        return self._paths.segment_name("ring", random_token())

@@ -15,6 +15,8 @@ import posix_ipc
 
 from prefetchd.ring.segment import is_named, unlink
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
+from prefetchd.wire.own_segments import find_status, make_named, status_names
+from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import (
     COPY_BYTES,
     CURRENT_OFFSET,
@@ -38,11 +40,13 @@ class StatusSegment:
     """Written by the daemon alone. Memory is put behind what is written before it is: a full /dev/shm is an error, or
     a snapshot with fewer streams, and never SIGBUS."""
 
-    def __init__(self, name: str, generation: int) -> None:
+    def __init__(self, paths: RuntimePaths, generation: int) -> None:
         """Replaces what a former daemon of the same socket left. Raises NoSpaceError."""
-        self.name = name
+        self._paths = paths
         self._generation = generation
-        unlink(name)
+        self.name = ""
+        for name in find_status(paths):
+            unlink(name)
         self._fd = self._make()
         self._reserved_bytes = FIRST_COPY_BYTES
         self._current = 0
@@ -63,9 +67,11 @@ class StatusSegment:
 
     def restore_name(self) -> bool:
         """Makes the segment anew when somebody has removed its name: a daemon that runs must not seem to be absent.
-        False when there is nothing to do. Raises NoSpaceError, and FileExistsError when the name is another's now."""
+        False when there is nothing to do. Raises NoSpaceError, and FileExistsError when another daemon has one now."""
         if is_named(self.name, self._fd):
             return False
+        if find_status(self._paths):
+            raise FileExistsError(17, "another daemon has made a status segment for this socket")
         fd = self._make()
         # What is read until the next write.
         os.pwrite(fd, os.pread(self._fd, FIRST_COPY_BYTES, copy_offset(self._current)), copy_offset(0))
@@ -101,10 +107,8 @@ class StatusSegment:
         return encode_head(StatusHead(os.getpid(), self._generation, time.monotonic_ns()))
 
     def _make(self) -> int:
-        try:
-            fd: int = posix_ipc.SharedMemory(self.name, posix_ipc.O_CREX, mode=0o600, size=0).fd
-        except posix_ipc.ExistentialError:
-            raise FileExistsError(self.name) from None
+        """Under a name that is free: somebody else may have taken the usual one."""
+        self.name, fd = make_named(status_names(self._paths), _create)
         try:
             os.ftruncate(fd, STATUS_BYTES)
             for begin, length in [(0, HEAD_BYTES), *((copy_offset(copy), FIRST_COPY_BYTES) for copy in (0, 1))]:
@@ -146,3 +150,12 @@ class StatusSegment:
             return False
         self._reserved_bytes = wanted
         return True
+
+
+def _create(name: str) -> int:
+    """A descriptor of a new segment. Raises FileExistsError."""
+    try:
+        fd: int = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0).fd
+    except posix_ipc.ExistentialError:
+        raise FileExistsError(name) from None
+    return fd

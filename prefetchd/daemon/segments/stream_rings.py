@@ -21,6 +21,7 @@ from prefetchd.ring.segment import RingSegment
 from prefetchd.wire.errors import NoSpaceError, PrefetchdError
 from prefetchd.wire.messages import Program, Published
 from prefetchd.wire.os_errors import why
+from prefetchd.wire.own_segments import ATTEMPTS, make_named
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DEPARTED
 
@@ -135,9 +136,10 @@ class StreamRings:
     def create_file_ring(self, resources: StreamResources, batch_bytes: int, slot_bytes: int) -> FileRing:
         """A ring for batches that are files already. Raises PrefetchdError."""
         files = self.files[resources.spec.directory]
-        name = self._names.next_ring()
-        ring = resources.create_ring(
-            name, batch_bytes, slot_bytes, b"", self._generation, self._budget_bytes(), files, self._memory_bytes
+        ring = self._named(
+            lambda name: resources.create_ring(
+                name, batch_bytes, slot_bytes, b"", self._generation, self._budget_bytes(), files, self._memory_bytes
+            )
         )
         assert isinstance(ring, FileRing)
         return ring
@@ -205,15 +207,17 @@ class StreamRings:
         if resources is None:
             return
         try:
-            ring = resources.create_ring(
-                self._names.next_ring(),
-                command.batch_bytes,
-                command.slot_bytes,
-                command.layout,
-                self._generation,
-                self._budget_bytes(),
-                self.files.get(resources.spec.directory) if resources.spec.store == FILES else None,
-                self._memory_bytes,
+            ring = self._named(
+                lambda name: resources.create_ring(
+                    name,
+                    command.batch_bytes,
+                    command.slot_bytes,
+                    command.layout,
+                    self._generation,
+                    self._budget_bytes(),
+                    self.files.get(resources.spec.directory) if resources.spec.store == FILES else None,
+                    self._memory_bytes,
+                )
             )
         except PrefetchdError as error:
             self._engine.ring_failed(stream, error.code, str(error), getattr(error, "short_bytes", 0))
@@ -226,6 +230,13 @@ class StreamRings:
             stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns, resources.bounds
         )
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
+
+    def _named(self, make: Callable[[str], RingSegment]) -> RingSegment:
+        """The ring that make() makes with a name that nobody has. Raises PrefetchdError."""
+        try:
+            return make_named((self._names.next_ring() for _ in range(ATTEMPTS)), make)[1]
+        except FileExistsError as error:
+            raise NoSpaceError(f"no ring can be made: {error.strerror or error}") from None
 
     def _grow(self, stream: int, slots: int) -> None:
         resources = self.resources.get(stream)

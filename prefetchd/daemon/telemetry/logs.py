@@ -6,13 +6,14 @@ import faulthandler
 import json
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from io import TextIOWrapper
 from pathlib import Path
 
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.runtime_paths import make_directories
+from prefetchd.wire.trusted_paths import check_file, make_directory
 
 ROTATE_BYTES = 8 << 20
 ROTATED_FILES = 3
@@ -32,14 +33,23 @@ class JsonLines(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
 
-class _LogFile(logging.handlers.RotatingFileHandler):
-    """It also has what the interpreter says when it dies of a signal, as of SIGBUS when somebody cuts off memory that
-    is mapped here: that is a stack, and no JSON."""
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """Nobody else reads it, for errors and paths of the user's are in it; and no link leads it elsewhere.
+
+    It also has what the interpreter says when it dies of a signal, as of SIGBUS when somebody cuts off memory that is
+    mapped here: that is a stack, and no JSON."""
 
     def _open(self) -> TextIOWrapper:
-        stream = super()._open()
-        faulthandler.enable(file=stream)
-        return stream
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(self.baseFilename, flags, 0o600)
+        try:
+            check_file(fd, self.baseFilename)
+            os.fchmod(fd, 0o600)
+            faulthandler.enable(file=fd)
+            return open(fd, "a", encoding="utf-8")
+        except BaseException:
+            os.close(fd)
+            raise
 
 
 def log_to(path: Path | None, level: str) -> None:
@@ -49,8 +59,8 @@ def log_to(path: Path | None, level: str) -> None:
         handler = logging.StreamHandler(sys.stderr)
     else:
         try:
-            make_directories(path.parent)
-            handler = _LogFile(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
+            make_directory(path.parent, "Choose another place for the log with $XDG_STATE_HOME")
+            handler = _PrivateLog(path, maxBytes=ROTATE_BYTES, backupCount=ROTATED_FILES)
         except OSError as error:
             raise CallerError(
                 f"the log {path} cannot be written: {error.strerror}. Choose another place with $XDG_STATE_HOME"

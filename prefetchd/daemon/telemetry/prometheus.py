@@ -20,6 +20,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.telemetry.stats_sampler import Watching, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.durations import BOUNDS_S, Durations
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,11 +65,11 @@ class EngineMetrics(Collector):
         for name, about, key in COUNTERS:
             family = CounterMetricFamily(name, about, labels=["stream"])
             for stream in streams:
-                family.add_metric([stream.name], getattr(stream.counters, key))
+                family.add_metric([one_line(stream.name)], getattr(stream.counters, key))
             yield family
         stalled = CounterMetricFamily("prefetchd_stalled_seconds", "Time that next() waited", labels=["stream"])
         for stream in streams:
-            stalled.add_metric([stream.name], stream.counters.waited_us / 1e6)
+            stalled.add_metric([one_line(stream.name)], stream.counters.waited_us / 1e6)
         yield stalled
         yield from self._of_rings(streams)
         yield self._histogram("prefetchd_next_wait_seconds", "What calls of next() waited", streams, self._waits)
@@ -100,11 +101,11 @@ class EngineMetrics(Collector):
         size = GaugeMetricFamily("prefetchd_ring_bytes", "Reserved for slots", labels=["stream"])
         consumers = GaugeMetricFamily("prefetchd_consumers", "Trainers on the stream", labels=["stream"])
         for stream in streams:
-            consumers.add_metric([stream.name], sum(not each.departed for each in stream.consumers.values()))
+            consumers.add_metric([one_line(stream.name)], sum(not each.departed for each in stream.consumers.values()))
             ring = stream.window.ring
             if ring is None:
                 continue
-            size.add_metric([stream.name], ring.reserved * stream.slot_bytes)
+            size.add_metric([one_line(stream.name)], ring.reserved * stream.slot_bytes)
             for state, count in (
                 ("ready", ready_slots(stream, ring)),
                 ("leased", stream.leases.slots_given_out()),
@@ -113,7 +114,7 @@ class EngineMetrics(Collector):
                 ("free", ring.count(SlotState.FREE)),
                 ("quarantined", ring.count(SlotState.QUARANTINED)),
             ):
-                slots.add_metric([stream.name, state], count)
+                slots.add_metric([one_line(stream.name), state], count)
         yield from (slots, size, consumers)
 
     def _waits(self, stream: StreamState) -> tuple[Sequence[float], Sequence[int], float]:
@@ -129,7 +130,7 @@ class EngineMetrics(Collector):
             for bound, count in zip([*(f"{each:g}" for each in bounds_s), "+Inf"], counts):
                 so_far += count
                 buckets.append((bound, so_far))
-            family.add_metric([stream.name], buckets=buckets, sum_value=sum_s)
+            family.add_metric([one_line(stream.name)], buckets=buckets, sum_value=sum_s)
         return family
 
 

@@ -235,13 +235,13 @@ def test_a_cache_that_is_removed_while_it_is_opened_is_made_anew(tmp_path, monke
     cache.store(0)
     cache.close()
 
-    def described(directory):
+    def described(inside, directory):
         monkeypatch.undo()
-        found = store.read_description(directory)
+        found = store.read_description_at(inside, directory)
         remove_cache(directory)
         return found
 
-    monkeypatch.setattr(store, "read_description", described)
+    monkeypatch.setattr(store, "read_description_at", described)
     assert cache.store(1) == caching.STORED
     assert cache.missing() == [0, 2, 3, 4]
 

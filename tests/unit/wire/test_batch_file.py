@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prefetchd.wire.batch_file import (
     ALIGNMENT,
     EPOCHS_LIMIT,
+    FORMAT_VERSION,
     decode_header,
     describe_stream,
     encode_header,
@@ -80,7 +81,7 @@ def test_a_header_of_something_else_is_refused(text):
 def test_a_description_is_read_back():
     found = read_description(describe_stream(SPEC, 20, 1 << 30, 4096))
     assert found == {
-        "format": 1,
+        "format": FORMAT_VERSION,
         "stream": SPEC.name,
         "fingerprint": SPEC.fingerprint,
         "samples": SPEC.length,
@@ -103,7 +104,7 @@ def test_the_last_epoch_s_files_are_the_last_by_name():
     assert not file_name((EPOCHS_LIMIT - 1, 7)) < file_name((EPOCHS_LIMIT, 0))
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", json.dumps({"format": 2}).encode()])
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", json.dumps({"format": 1}).encode()])
 def test_a_description_of_another_format_is_refused(text):
     with pytest.raises(ProtocolError):
         read_description(text)

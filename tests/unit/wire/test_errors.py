@@ -27,6 +27,7 @@ def test_codes_are_those_that_were_given():
         "batch_too_large": "BatchTooLargeError",
         "unpicklable": "UnpicklableError",
         "forked": "ForkedError",
+        "untrusted_path": "UntrustedPathError",
         "closed": "ClosedError",
         "remote": "RemoteError",
         "no_space": "NoSpaceError",

@@ -141,7 +141,6 @@ def test_the_names_of_one_daemon_are_apart_and_the_same_in_every_process():
         ({"XDG_STATE_HOME": "/state", "HOME": "/home/u"}, "/state/prefetchd"),
         ({"XDG_STATE_HOME": "", "HOME": "/home/u"}, "/home/u/.local/state/prefetchd"),
         ({"HOME": "/home/u"}, "/home/u/.local/state/prefetchd"),
-        ({}, "/tmp/.local/state/prefetchd"),
     ],
     ids=repr,
 )

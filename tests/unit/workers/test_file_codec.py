@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import datetime as dt
 import json
 import os
 import typing
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from prefetchd_client.batches.batch_files import read_batch
+from prefetchd_client.batches.batch_files import BatchFileReader
 
 from prefetchd.wire.batch_file import STREAM_FILE, file_name
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.file_codec import FilePlace, StoreError, encode_file
+from prefetchd.workers.structure_nodes import UnplainError
 from tests.scenario.datasets import equal
 
 SPEC = StreamSpec("ab" * 16, 0, "sequential", 10, 4, name="träin")
@@ -35,6 +39,9 @@ class Sample:
     name: str
 
 
+CLASSES = (Pair, Sample)
+
+
 @pytest.fixture
 def through(tmp_path):
     """through(batch) writes it; (what our client reads, what safetensors does, metadata)."""
@@ -48,7 +55,7 @@ def through(tmp_path):
         with safetensors.safe_open(path, "pt") as file:
             metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-        return read_batch(str(tmp_path), POSITION), tensors, metadata
+        return BatchFileReader(str(tmp_path), CLASSES).batch(POSITION), tensors, metadata
 
     return write
 
@@ -64,7 +71,13 @@ def through(tmp_path):
         ({"empty": torch.empty(0, 3), "scalar": torch.tensor(4.5), "flag": torch.tensor([True])},
          {"empty", "scalar", "flag"}),
         ({"half": torch.ones(3, dtype=torch.bfloat16), "byte": torch.ones(3, dtype=torch.uint8)}, {"half", "byte"}),
-        ({"wide": torch.ones(2, dtype=torch.complex128)}, set()),
+        ({"wide": torch.ones(2, dtype=torch.complex128)}, {"object.0"}),
+        ({"turned": torch.ones(2, dtype=torch.complex64).conj(), "grad": torch.ones(2).requires_grad_()},
+         {"object.0", "object.1"}),
+        ([np.array(["2020-01-01"], "M8[D]"), np.array(1 + 2j), np.float32(1.5), np.array(["a", 3], object)],
+         {"object.0", "object.1"}),
+        ([float("inf"), float("-inf"), 2 + 1j, b"bytes", 1 << 80, {1, 2}, Path("a/b"), collections.OrderedDict(a=1),
+          torch.Size([1, 2]), dt.datetime(2020, 1, 2), {(1, "a"): None}], set()),
         ({"array": np.arange(6, dtype=np.int16).reshape(2, 3), "text": np.array(["a", "b"])}, {"array"}),
         ("a text", set()),
         ([1, 2, 3], set()),
@@ -111,6 +124,34 @@ def test_objects_come_back_with_their_tensors(through):
     assert set(tensors) == {"0.pixels"}
 
 
+def test_what_is_no_number_comes_back(through):
+    found, _, _ = through([float("nan"), np.float64("nan")])
+    assert found[0] != found[0]
+    assert type(found[1]) is np.float64
+
+
+def test_two_places_of_one_name_are_two_tensors(through):
+    found, tensors, _ = through({1: torch.ones(2), "1": torch.zeros(2)})
+    assert found[1].sum() == 2
+    assert found["1"].sum() == 0
+    assert len(tensors) == 2
+
+
+@pytest.mark.parametrize(
+    "value", [torch.nn.Linear(1, 1), len, int, lambda: 1, np.zeros(2, [("a", int)]), torch.ones(2, 2).to_mkldnn()]
+)
+def test_what_a_file_cannot_hold_is_named(value):
+    with pytest.raises(UnplainError, match=r"a batch holds a .*allowed in a batch file"):
+        encode_file([value], SPEC, POSITION)
+
+
+def test_a_batch_that_holds_itself_is_named():
+    batch = []
+    batch.append(batch)
+    with pytest.raises(UnplainError, match="holds itself"):
+        encode_file(batch, SPEC, POSITION)
+
+
 def test_sparse_tensors_live_no_longer_than_they_are_held(through):
     """torch keeps those that it unpickles until its next torch.load()."""
     found, _, _ = through([torch.eye(3).to_sparse()])
@@ -129,7 +170,7 @@ def test_tensors_lie_where_their_items_want_to(through, tmp_path):
 def test_what_the_holder_writes_stays_with_it_and_lives_without_the_file(through, tmp_path):
     found, _, _ = through({"image": torch.ones(2000)})
     found["image"].zero_()
-    assert read_batch(str(tmp_path), POSITION)["image"].sum() == 2000
+    assert BatchFileReader(str(tmp_path), CLASSES).batch(POSITION)["image"].sum() == 2000
     (tmp_path / file_name(POSITION)).unlink()
     assert found["image"].sum() == 0
 

@@ -22,7 +22,7 @@ def paths(tmp_path):
 
 @pytest.fixture
 def segment(paths):
-    found = StatusSegment(paths.status_segment, 1)
+    found = StatusSegment(paths, 1)
     yield found
     found.close()
     assert not os.path.exists("/dev/shm" + paths.status_segment)
@@ -61,9 +61,9 @@ def test_a_beat_makes_the_report_fresh(segment, paths, monkeypatch):
 
 
 def test_a_new_daemon_replaces_what_a_former_one_left(paths):
-    former = StatusSegment(paths.status_segment, 1)
+    former = StatusSegment(paths, 1)
     former.write(snapshot(2))
-    segment = StatusSegment(paths.status_segment, 2)
+    segment = StatusSegment(paths, 2)
     try:
         segment.write(snapshot(1))
         former.write(snapshot(2))
@@ -92,7 +92,7 @@ def test_a_name_that_was_removed_is_made_again_with_what_was_told_last(segment, 
 
 def test_a_name_that_another_has_taken_is_left_to_it(segment, paths):
     os.unlink("/dev/shm" + paths.status_segment)
-    other = StatusSegment(paths.status_segment, 2)
+    other = StatusSegment(paths, 2)
     other.write(snapshot(1))
     with pytest.raises(FileExistsError):
         segment.restore_name()
@@ -108,7 +108,7 @@ def full(*_):
 def test_a_full_shared_memory_is_an_error_that_says_so_and_leaves_nothing(paths, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NoSpaceError, match="--shm-size"):
-        StatusSegment(paths.status_segment, 1)
+        StatusSegment(paths, 1)
     assert not os.path.exists("/dev/shm" + paths.status_segment)
 
 

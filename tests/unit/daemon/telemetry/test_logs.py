@@ -128,7 +128,7 @@ def test_the_log_is_bounded_and_no_line_is_cut(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_told_with_the_knob(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CallerError, match=r"cannot be written: File exists.*XDG_STATE_HOME"):
+    with pytest.raises(CallerError, match=r"cannot be written: Not a directory.*XDG_STATE_HOME"):
         log_to(tmp_path / "file" / "daemon.log", "info")
 
 

@@ -7,8 +7,6 @@ import json
 import os
 import socket
 import stat
-import tempfile
-from pathlib import Path
 
 import pytest
 from prefetchd_client.connection.autostart import connect_or_start
@@ -17,23 +15,11 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.sessions import Listener
 from prefetchd.wire.errors import CallerError, DaemonUnavailableError
 from prefetchd.wire.runtime_paths import make_private, runtime_paths
+from tests.attacks.another_user import NOBODY, as_nobody, as_root, become_nobody
 from tests.conftest import running_daemon
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
 from tests.scenario.watching import open_fds, report_when, until
-
-NOBODY = 65534
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-
-
-@pytest.fixture
-def open_directory():
-    """A directory that everybody can enter."""
-    with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as directory:
-        path = Path(directory)
-        path.chmod(0o755)
-        yield path
 
 
 @pytest.fixture
@@ -44,18 +30,6 @@ def reachable(open_directory):
         open_directory.chmod(0o755)
         daemon.socket.chmod(0o666)
         yield daemon
-
-
-def as_nobody(work):
-    """Runs work() as another user."""
-
-    def change_and_work():
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        return work()
-
-    return told_by(forked(change_and_work))
 
 
 @as_root
@@ -132,8 +106,7 @@ def test_a_client_does_not_talk_to_another_user_s_daemon(open_directory):
         return server.accept()[0].recv(100)
 
     def serve_as_nobody():
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        become_nobody()
         return serve()
 
     child = forked(serve_as_nobody)

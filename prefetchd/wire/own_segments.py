@@ -1,0 +1,65 @@
+"""Names of ours in shared memory, where everybody may make names. What has another owner is not there; nobody can make
+a name that is to be ours beforehand, for it is not known."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
+
+Made = TypeVar("Made")
+
+ATTEMPTS = 20
+
+
+def random_token() -> str:
+    """What tells a segment from all others, and cannot be guessed."""
+    return os.urandom(4).hex()
+
+
+def make_named(names: Iterator[str], make: Callable[[str], Made]) -> tuple[str, Made]:
+    """make(name) with the first of `names` that is free, and that name. Raises FileExistsError when none is."""
+    for name in names:
+        with contextlib.suppress(FileExistsError):
+            return name, make(name)
+    raise FileExistsError(17, f"{ATTEMPTS} names in {SHARED_MEMORY} are all taken")
+
+
+def status_names(paths: RuntimePaths) -> Iterator[str]:
+    """What a status segment may be called: the plain name, others only when somebody has taken that."""
+    yield paths.status_segment
+    for _ in range(ATTEMPTS - 1):
+        yield f"{paths.status_segment}-{random_token()}"
+
+
+def find_status(paths: RuntimePaths) -> list[str]:
+    """The names of our status segments of that socket, the latest first: usually one."""
+    found: list[tuple[int, str]] = []
+    plain = paths.status_segment[1:]
+    with contextlib.suppress(OSError):
+        for name in os.listdir(SHARED_MEMORY):
+            if name == plain or name.startswith(plain + "-"):
+                with contextlib.suppress(OSError):
+                    stated = os.lstat(os.path.join(SHARED_MEMORY, name))
+                    if _is_ours(stated):
+                        found.append((stated.st_ctime_ns, f"/{name}"))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def open_status(paths: RuntimePaths) -> int:
+    """A descriptor, to be read, of our status segment of that socket. Raises FileNotFoundError when there is none."""
+    for name in find_status(paths):
+        with contextlib.suppress(OSError):
+            fd = os.open(SHARED_MEMORY + name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            if _is_ours(os.fstat(fd)):
+                return fd
+            os.close(fd)
+    raise FileNotFoundError(2, os.strerror(2), SHARED_MEMORY + paths.status_segment)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
