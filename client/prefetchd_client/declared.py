@@ -28,7 +28,7 @@ from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import encode_spec
 from prefetchd_client.loader.stream_request import StreamRequest, stream_request
-from prefetchd_client.program_pickle import pickle_program, write_program
+from prefetchd_client.program.program_pickle import pickle_program, write_program
 
 _PR_SET_PDEATHSIG = 1
 MESSAGE_LIMIT_CHARACTERS = 2000

@@ -11,7 +11,7 @@ from typing import Any
 
 from prefetchd_client.batches.tensors import BatchReader, private_copy
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
-from prefetchd_client.program_pickle import pickle_program, write_program
+from prefetchd_client.program.program_pickle import pickle_program, write_program
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.ring.capacity import aligned_slot_bytes

@@ -12,7 +12,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.fingerprint import quick_walk
 from prefetchd_client.forking.fork_work import ForkWork
-from prefetchd_client.program_pickle import pickle_program
+from prefetchd_client.program.program_pickle import pickle_program
 from prefetchd_client.session import link
 from prefetchd_client.session.link import Link
 from torch.utils.data import Dataset

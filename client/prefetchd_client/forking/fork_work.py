@@ -9,7 +9,7 @@ from typing import Any
 from prefetchd.wire.messages import Identified, Message, Program, TooLarge
 from prefetchd.wire.program_layout import Environment
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd_client.program_pickle import PickleTooLargeError, pickle_program, write_program
+from prefetchd_client.program.program_pickle import PickleTooLargeError, pickle_program, write_program
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import Position
 from prefetchd_client.loader.inline import InlineStream
 from prefetchd_client.loader.stream_request import StreamRequest
-from prefetchd_client.program_pickle import pickle_program
+from prefetchd_client.program.program_pickle import pickle_program
 from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.stream_client import StreamClient
 from prefetchd_client.start_method import is_inline

@@ -22,7 +22,7 @@ from prefetchd_client.fingerprint.walk import Plain, fingerprint
 from prefetchd_client.forking.trainer_fork import ForkRequest
 from prefetchd_client.loader.ranks import process_rank
 from prefetchd_client.loader.torch_samplers import is_any_order, is_in_order
-from prefetchd_client.program_pickle import find_generators
+from prefetchd_client.program.program_pickle import find_generators
 from prefetchd_client.session.sampler_state import Assumptions
 
 

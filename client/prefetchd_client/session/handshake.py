@@ -22,7 +22,7 @@ from prefetchd_client.connection.autostart import connect, connect_or_start, rea
 from prefetchd_client.connection.connection import Connection
 from prefetchd_client.connection.reconnection import Reconnection
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork, reap
-from prefetchd_client.program_pickle import pickle_program, write_program
+from prefetchd_client.program.program_pickle import pickle_program, write_program
 from prefetchd_client.session.cursors import Cursors
 
 NO_FORK = (

@@ -35,7 +35,7 @@ PACKAGES = (
     *("prefetchd/daemon/config", "prefetchd/daemon/declared", "prefetchd/daemon/process", "prefetchd/cli"),
     *("client/prefetchd_client", "client/prefetchd_client/loader", "client/prefetchd_client/session"),
     *("client/prefetchd_client/connection", "client/prefetchd_client/forking", "client/prefetchd_client/batches"),
-    *("client/prefetchd_client/changes", "client/prefetchd_client/fingerprint"),
+    *("client/prefetchd_client/program", "client/prefetchd_client/changes", "client/prefetchd_client/fingerprint"),
 )
 
 # Who sends to whom is what the headings of messages.py say; these say it less exactly than one wants to read it.

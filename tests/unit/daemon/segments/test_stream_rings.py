@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from prefetchd_client.program_pickle import write_program
+from prefetchd_client.program.program_pickle import write_program
 
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.wire.errors import ProtocolError

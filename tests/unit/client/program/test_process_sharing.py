@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import get_spawning_popen
 
 import pytest
-from prefetchd_client.program_pickle import pickle_program
+from prefetchd_client.program.program_pickle import pickle_program
 
 from prefetchd.wire.errors import UnpicklableError
 

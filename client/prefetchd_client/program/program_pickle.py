@@ -27,7 +27,7 @@ from prefetchd.wire.own_segments import random_token
 from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
-from prefetchd_client.process_sharing import as_if_spawning, shared_reduction
+from prefetchd_client.program.process_sharing import as_if_spawning, shared_reduction
 
 SMALLEST_BUFFER_BYTES = 64 * 1024
 _DEEPEST_SEARCH = 4

@@ -17,7 +17,7 @@ import numpy as np
 import posix_ipc
 import pytest
 import torch
-from prefetchd_client.program_pickle import (
+from prefetchd_client.program.program_pickle import (
     SMALLEST_BUFFER_BYTES,
     PickleTooLargeError,
     pickle_program,
@@ -273,7 +273,7 @@ def helper(image):
 OFFSET = 7
 
 if __name__ == "__main__":
-    from prefetchd_client.program_pickle import pickle_program, write_program
+    from prefetchd_client.program.program_pickle import pickle_program, write_program
     from prefetchd.ring.segment import unlink
     from prefetchd.wire.runtime_paths import runtime_paths
     from prefetchd.wire.process_environment import current_environment
