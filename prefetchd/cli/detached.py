@@ -5,7 +5,7 @@ of the time that the daemon takes.
 
     python -m prefetchd.cli.detached SOCKET IDLE_EXIT_S [CONFIG] [< ENVIRONMENT]
 
-ENVIRONMENT, a file, is that of a loader which is about to be made (messages.Surroundings).
+ENVIRONMENT, a file, is that of a loader which is about to be made (messages.TrainerEnvironment).
 """
 
 from __future__ import annotations

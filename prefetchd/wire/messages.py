@@ -834,7 +834,7 @@ class ShardCame(Message):
 
 @_numbered(74)
 @record
-class Surroundings(Message):
+class TrainerEnvironment(Message):
     """Where a declared stream's code is about to be looked at, encoded as in a program; comes before Declared. The
     program may come to be of another environment. On a control connection: where a loader is about to be made. It has
     no answer."""

@@ -10,7 +10,7 @@ import sys
 
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.framing import send
-from prefetchd.wire.messages import Surroundings
+from prefetchd.wire.messages import TrainerEnvironment
 from prefetchd.wire.program_layout import Environment, encode_environment
 
 PRELOADED = ("numpy", "torch", "torchvision", "torchvision.transforms.v2", "PIL.Image", "tensordict")
@@ -35,8 +35,8 @@ def _authkey() -> bytes:
     return bytes(sys.modules["multiprocessing.process"].current_process().authkey)
 
 
-def tell_surroundings(fd: int) -> None:
+def tell_environment(fd: int) -> None:
     """Through the socket `fd`, which stays open. Silent when they do not fit into a message: they come with the program
     all the same."""
     with socket.socket(fileno=os.dup(fd)) as sock, contextlib.suppress(OSError, PrefetchdError):
-        send(sock, Surroundings(encode_environment(current_environment())))
+        send(sock, TrainerEnvironment(encode_environment(current_environment())))

@@ -12,7 +12,7 @@ import os
 from prefetchd import __version__
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.framing import receive, send
-from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Surroundings
+from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, TrainerEnvironment
 from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.program_layout import encode_environment
 from prefetchd.wire.runtime_paths import make_private, runtime_paths
@@ -40,4 +40,4 @@ def begin_early() -> None:
             sock.settimeout(ANSWER_WITHIN_S)
             send(sock, Hello(PROTOCOL_VERSION, "control", __version__, os.getpid()))
             receive(sock)
-            send(sock, Surroundings(environment))
+            send(sock, TrainerEnvironment(environment))

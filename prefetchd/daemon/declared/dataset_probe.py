@@ -17,14 +17,14 @@ from prefetchd.processes.process_exit import ending
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all
-from prefetchd.wire.messages import Declared, LoadFailed, Message, Surroundings
+from prefetchd.wire.messages import Declared, LoadFailed, Message, TrainerEnvironment
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 # As -c, with main()'s arguments. Importing the client's package is importing torch: the environment is told before, and
 # without the gc it takes a fifth less.
 BOOTSTRAP = (
     "import gc, sys; gc.disable(); "
-    "from prefetchd.wire.process_environment import tell_surroundings; tell_surroundings(int(sys.argv[2])); "
+    "from prefetchd.wire.process_environment import tell_environment; tell_environment(int(sys.argv[2])); "
     "from prefetchd_client.declared import main; gc.freeze(); gc.enable(); main(*sys.argv[1:])"
 )
 CLOSE_DEADLINE_S = 5.0
@@ -118,7 +118,7 @@ class DeclaringProcess:
             self._events.declared(message, fds[0])
             return
         close_all(fds)
-        if isinstance(message, Surroundings):
+        if isinstance(message, TrainerEnvironment):
             self._events.surroundings(message.environment)
         elif isinstance(message, LoadFailed):
             self.close()

@@ -23,8 +23,8 @@ from prefetchd.wire.messages import (
     Resume,
     SetLogLevel,
     Stop,
-    Surroundings,
     Trace,
+    TrainerEnvironment,
     Welcome,
 )
 
@@ -69,7 +69,7 @@ class Control:
             case SetLogLevel(level):
                 _set_log_level(level)
                 self._done(session, [])
-            case Surroundings(environment):
+            case TrainerEnvironment(environment):
                 self._prepare(environment)
             case _:
                 raise ProtocolError(f"a control connection does not send {type(message).__name__}")

@@ -48,7 +48,7 @@ DIRECTIONS = {
 DIRECTIONS_OF_ONE = {
     "Farewell": "daemon to trainer or command",
     "Done": "daemon to command",
-    "Surroundings": "declaring process or trainer to daemon",
+    "TrainerEnvironment": "declaring process or trainer to daemon",
     "TraceEvents": "daemon to command",
     "SpawnStream": "daemon to environment zygote",
     "SpawnWorker": "daemon to stream zygote",

@@ -84,7 +84,7 @@ NUMBERS = {
     71: "StoreFailed",
     72: "ShardEnded",
     73: "ShardCame",
-    74: "Surroundings",
+    74: "TrainerEnvironment",
     75: "Spent",
     76: "TellFingerprint",
 }

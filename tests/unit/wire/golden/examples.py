@@ -122,7 +122,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.StoreFailed(task=9, reason="/mnt/ram: No space left on device"),
     m.ShardEnded(task=9, batches=17),
     m.ShardCame(epoch=2, shard=1, following=301, state=b"\x80\x05"),
-    m.Surroundings(environment=b"\x95"),
+    m.TrainerEnvironment(environment=b"\x95"),
     m.Declared(spec=b"\x80", name="/prefetchd-0a1b2c3d-program-2", program_bytes=4096),
 )
 
