@@ -26,7 +26,7 @@ class UserCodeError(Exception):
 
 
 class user_code:  # noqa: N801 - reads as a statement
-    """Turns what the block raises into UserCodeError at `place`."""
+    """SingleThreadGuard what the block raises into UserCodeError at `place`."""
 
     def __init__(self, place: str) -> None:
         self._place = place

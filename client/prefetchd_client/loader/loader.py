@@ -28,7 +28,7 @@ from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.ranks import resolve_rank
 from prefetchd_client.loader.rebuild_guard import RebuildGuard
 from prefetchd_client.loader.sessions import Session, Sessions
-from prefetchd_client.loader.single_thread_guard import Turns
+from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 from prefetchd_client.loader.stream_names import Ordinal, default_stream_name
 from prefetchd_client.loader.stream_request import StreamRequest, resolve_order, stream_request
 from prefetchd_client.loader.successors import await_successor, mark_used, predecessor_of
@@ -224,7 +224,7 @@ class PrefetchLoader(RebuildGuard):
     def _begin(self, sessions: Sessions, assumptions: Assumptions | None) -> None:
         if self._fork_teller is not None:
             self._fork_teller.ask(sessions)
-        self._turns = Turns()
+        self._guard = SingleThreadGuard()
         self._iterators: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._sessions = sessions
         self._ask_fork()
@@ -483,7 +483,7 @@ class PrefetchLoader(RebuildGuard):
         mark_used(self)
         watched = slice(len(OF_WORKERS) if self._workers_stay else 0, None)
         is_another = any(map(operator.is_not, self._functions[watched], self._current_functions()[watched]))
-        with self._turns:
+        with self._guard:
             if self._watch.has_changed() or is_another or self._has_another_order():
                 self._refresh_if_possible()
             begun = self._positions.begin_epoch()
@@ -499,7 +499,7 @@ class PrefetchLoader(RebuildGuard):
         """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it, and why."""
         self._check_fork()
         try:
-            with self._turns:
+            with self._guard:
                 batch = self._positions.next_batch(session, cursor, float(self.timeout))
         except WaitTimedOut as why:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds: {why}") from None

@@ -7,7 +7,7 @@ import threading
 from prefetchd.wire.errors import CallerError
 
 
-class Turns:
+class SingleThreadGuard:
     """As a context manager, whoever is inside. Raises CallerError for any other thread; never blocks. No lock: a signal
     between two lines would leave that locked, and here the same thread comes in again."""
 

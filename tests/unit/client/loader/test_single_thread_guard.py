@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from prefetchd_client.loader.single_thread_guard import Turns
+from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 
 from prefetchd.wire.errors import CallerError
 
 
-def tried_elsewhere(turns: Turns) -> list[str]:
+def tried_elsewhere(turns: SingleThreadGuard) -> list[str]:
     """What another thread is told that comes now."""
     told: list[str] = []
 
@@ -28,7 +28,7 @@ def tried_elsewhere(turns: Turns) -> list[str]:
 
 
 def test_another_thread_is_refused_while_one_is_inside():
-    turns = Turns()
+    turns = SingleThreadGuard()
     with turns:
         (told,) = tried_elsewhere(turns)
         assert told.startswith("two threads are in next() of one loader; allowed: one at a time")
@@ -37,14 +37,14 @@ def test_another_thread_is_refused_while_one_is_inside():
 
 
 def test_an_error_inside_ends_the_turn():
-    turns = Turns()
+    turns = SingleThreadGuard()
     with pytest.raises(KeyboardInterrupt), turns:
         raise KeyboardInterrupt
     assert tried_elsewhere(turns) == [""]
 
 
 def test_a_turn_that_a_signal_has_cut_short_is_taken_up_by_the_same_thread():
-    turns = Turns()
+    turns = SingleThreadGuard()
     turns.__enter__()  # and then a signal, before the lines inside
     with turns:
         pass
