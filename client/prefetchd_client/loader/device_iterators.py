@@ -11,7 +11,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.device.copies import AHEAD, Copy
 from prefetchd_client.loader.device_paths import CpuPath, DevicePath, PinnedPath
 from prefetchd_client.loader.iterator import Epochs, PrefetchIterator
-from prefetchd_client.loader.loader_state import Standing
+from prefetchd_client.loader.loader_state import ResumePoint
 from prefetchd_client.session.cursors import ClientCursor
 
 
@@ -21,9 +21,9 @@ class Standings(Epochs, Protocol):
     @property
     def spec(self) -> StreamSpec: ...
 
-    def standing(self) -> Standing: ...
+    def standing(self) -> ResumePoint: ...
 
-    def stand_at(self, standing: Standing) -> None: ...
+    def restore(self, standing: ResumePoint) -> None: ...
 
 
 class PinnedIterator(PrefetchIterator):
@@ -55,7 +55,7 @@ class CpuIterator(PrefetchIterator):
         try:
             return self._path.transformed(batch, _seed(self._loader, self._cursor))
         except BaseException:
-            self._loader.stand_at(before)
+            self._loader.restore(before)
             raise
 
 
@@ -64,7 +64,7 @@ class _Ahead:
     """A batch that is on its way, and where the loader stands once it is yielded; or the error in its place."""
 
     copy: Copy | None
-    standing: Standing
+    standing: ResumePoint
     error: Exception | None = None
 
 
@@ -98,7 +98,7 @@ class DeviceIterator(PrefetchIterator):
                 del due
         assert due.copy is not None
         batch = self._path.copies.hand_out(due.copy)
-        self._loader.stand_at(due.standing)
+        self._loader.restore(due.standing)
         return batch
 
     def stop(self) -> None:
@@ -126,9 +126,9 @@ class DeviceIterator(PrefetchIterator):
             # In its turn, and with what stood before: a batch that failed was not yielded.
             self._ahead.append(_Ahead(None, before, error))
 
-    def _put_in_line(self, batch: Any, before: Standing) -> None:
+    def _put_in_line(self, batch: Any, before: ResumePoint) -> None:
         after = self._loader.standing()
-        self._loader.stand_at(before)
+        self._loader.restore(before)
         assert self._cursor is not None
         seed = _seed(self._loader, self._cursor) if self._path.draws else 0
         copy = self._path.start(batch, seed, self._attachment)

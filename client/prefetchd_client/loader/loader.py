@@ -23,7 +23,7 @@ from prefetchd_client.loader.attaching import attached_client, dataset_of, is_el
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
 from prefetchd_client.loader.forks import guard_forks, is_forked
 from prefetchd_client.loader.iterator import PrefetchIterator
-from prefetchd_client.loader.loader_state import Standing
+from prefetchd_client.loader.loader_state import ResumePoint
 from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.ranks import resolve_rank
 from prefetchd_client.loader.rebuild_guard import RebuildGuard
@@ -469,13 +469,13 @@ class PrefetchLoader(RebuildGuard):
 
     # --- for iterators ---
 
-    def standing(self) -> Standing:
+    def standing(self) -> ResumePoint:
         """Where state_dict() says that the trainer stands."""
         return self._positions.standing()
 
-    def stand_at(self, standing: Standing) -> None:
+    def restore(self, standing: ResumePoint) -> None:
         """For an iterator that fetches ahead of what it yields."""
-        self._positions.stand_at(standing)
+        self._positions.restore(standing)
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
         """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""

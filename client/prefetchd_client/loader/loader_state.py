@@ -19,7 +19,7 @@ STATE_VERSION = 2
 READ_VERSIONS = (1, STATE_VERSION)
 MOST_SHARDS = 1 << 16
 
-Standing = tuple[tuple[int, int], "tuple[int, tuple[bytes, ...]] | None", tuple[int, Mapping[int, ShardState]]]
+ResumePoint = tuple[tuple[int, int], "tuple[int, tuple[bytes, ...]] | None", tuple[int, Mapping[int, ShardState]]]
 """What a loader keeps of where its trainer stands, to be told by state_dict()."""
 
 

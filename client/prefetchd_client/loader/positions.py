@@ -7,7 +7,7 @@ from typing import Any
 
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd_client.loader.loader_state import Standing, from_state, to_state
+from prefetchd_client.loader.loader_state import ResumePoint, from_state, to_state
 from prefetchd_client.loader.sessions import Prepared, Session, Sessions
 from prefetchd_client.loader.stream_request import StreamRequest
 from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
@@ -76,11 +76,11 @@ class Positions:
         if place.generators is not None:
             self._sessions.current.assume(place.epoch)
 
-    def standing(self) -> Standing:
+    def standing(self) -> ResumePoint:
         """Where state() says that the trainer stands."""
         return self._position, self._began_with, (self._shard_states[0], dict(self._shard_states[1]))
 
-    def stand_at(self, standing: Standing) -> None:
+    def restore(self, standing: ResumePoint) -> None:
         """For an iterator that fetches ahead of what it yields."""
         self._position, self._began_with, self._shard_states = standing
 

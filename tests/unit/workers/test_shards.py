@@ -179,7 +179,7 @@ def test_each_shard_is_its_own_worker(shard):
     assert seen == [(shard, shard, 2, shard_seed(9, 0, shard, 1), [4, 4])]
 
 
-class Standing(Iterator):
+class ResumePoint(Iterator):
     def state_dict(self):
         return list(self.left)
 
@@ -189,7 +189,7 @@ class Standing(Iterator):
 
 class Stateful(Noted):
     def __iter__(self):
-        return Standing(self)
+        return ResumePoint(self)
 
 
 def test_an_iterator_begins_where_another_one_stood():
