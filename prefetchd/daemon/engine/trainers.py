@@ -10,7 +10,7 @@ from prefetchd.daemon.engine.deciding import Undecided, UndecidedTrainers
 from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream.bad_samples import named_before
-from prefetchd.daemon.engine.stream.keeping import GHOST
+from prefetchd.daemon.engine.stream.keeping import PLACEHOLDER_CONSUMER
 from prefetchd.daemon.engine.stream.stream_state import AbsentConsumer, Consumer, Stage, StreamState
 from prefetchd.daemon.engine.waits import Waits
 from prefetchd.wire.errors import PrefetchdError, ProtocolError
@@ -297,7 +297,7 @@ class Trainers:
 
     def _place_cursor(self, stream: StreamState, session: int, message: PlaceCursor) -> None:
         self._check_position(message.cursor, message.epoch, message.step)
-        for key in [key for key in stream.window.cursors if key[0] == GHOST]:  # type: ignore[index]
+        for key in [key for key in stream.window.cursors if key[0] == PLACEHOLDER_CONSUMER]:  # type: ignore[index]
             stream.offering.close_cursor(key)  # type: ignore[arg-type]
         position = (message.epoch, message.step)
         stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)

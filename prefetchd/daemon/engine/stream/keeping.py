@@ -11,10 +11,10 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.ring.cursors import EpochLengths, advance_fill
 from prefetchd.wire.stream_spec import Position
 
-GHOST = -1
+PLACEHOLDER_CONSUMER = -1
 """The consumer of cursors that keep a ring filling while no trainer is there."""
 
-GOES_ON, BEGINS = (GHOST, 0), (GHOST, 1)
+GOES_ON, BEGINS = (PLACEHOLDER_CONSUMER, 0), (PLACEHOLDER_CONSUMER, 1)
 """Its cursors: where the next trainer goes on, and where one begins that is run again from the beginning."""
 
 FOLLOWER = 0
