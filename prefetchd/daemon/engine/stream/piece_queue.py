@@ -6,14 +6,14 @@ from collections import deque
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
 from prefetchd.daemon.engine.stream.blame import Blame
-from prefetchd.daemon.engine.stream.shard_affinity import Homes
+from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
 
 
 class PieceQueue:
     """Those of one stream. What must run alone, as `blame` says, waits apart (next_suspect). Pieces whose batch was
     dropped meanwhile are passed over."""
 
-    def __init__(self, blame: Blame, homes: Homes | None) -> None:
+    def __init__(self, blame: Blame, homes: ShardAffinity | None) -> None:
         """`homes` tells which worker makes which batch; without it any does."""
         self._blame = blame
         self._homes = homes

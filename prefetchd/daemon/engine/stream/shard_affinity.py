@@ -25,7 +25,7 @@ class HasPlace(Protocol):
     place: int
 
 
-class Homes:
+class ShardAffinity:
     """Those of one stream, whose batches are those of `shards` in turn. Each shard stays where it is as long as workers
     come and go one by one; a shard whose worker is gone has NOBODY until another one has that place."""
 

@@ -18,7 +18,7 @@ from prefetchd.daemon.engine.stream.leases import Leases
 from prefetchd.daemon.engine.stream.offering import Offering
 from prefetchd.daemon.engine.stream.piece_queue import PieceQueue
 from prefetchd.daemon.engine.stream.plans import Plans
-from prefetchd.daemon.engine.stream.shard_affinity import Homes
+from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
 from prefetchd.daemon.engine.stream.shard_starts import KEPT_EPOCHS, ShardStarts
 from prefetchd.daemon.engine.stream.supply import Pace, is_short
 from prefetchd.daemon.engine.stream.window import Window
@@ -189,7 +189,7 @@ class StreamState:
         contents_at = self._contents_at if self.plans is None else self.plans.at
         self.workers: dict[int, Worker] = {}
         turns = self.shards or (spec.workers if spec.dealt else 0)
-        self.homes = Homes(turns, self.workers) if turns else None
+        self.homes = ShardAffinity(turns, self.workers) if turns else None
         self.starts = ShardStarts(self.shards) if self.shards else None
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.homes))
         self.filling = Filling(self.window, self.claims, self.blame)

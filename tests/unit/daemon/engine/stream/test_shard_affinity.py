@@ -7,7 +7,7 @@ import dataclasses
 import hypothesis.strategies as st
 from hypothesis import given
 
-from prefetchd.daemon.engine.stream.shard_affinity import NOBODY, Homes
+from prefetchd.daemon.engine.stream.shard_affinity import NOBODY, ShardAffinity
 
 
 @dataclasses.dataclass
@@ -18,7 +18,7 @@ class Worker:
 
 def homes(shards: int, places: list[int], wanted: int) -> list[int]:
     """By shard: 100 + the place of its worker, or NOBODY."""
-    found = Homes(shards, {100 + place: Worker(100 + place, place) for place in places})
+    found = ShardAffinity(shards, {100 + place: Worker(100 + place, place) for place in places})
     found.want(wanted)
     return [found.of((3, step)) for step in range(shards, 2 * shards)]
 
@@ -48,7 +48,7 @@ def test_once_enough_workers_are_there_every_shard_has_one(shards, places, wante
 
 def test_changes_are_told():
     workers = {1: Worker(1, 0)}
-    found = Homes(2, workers)
+    found = ShardAffinity(2, workers)
     found.want(1)
     assert found.of((0, 1)) == 1
     workers[7] = Worker(7, 1)
