@@ -20,7 +20,7 @@ from collections.abc import MutableMapping
 
 from prefetchd.daemon.engine.commands import Assign, Command, LendRing, Log, LookAt, StartWorker, StopWorker
 from prefetchd.daemon.engine.fairness import FairShares
-from prefetchd.daemon.engine.pool.suspect_isolation import Alone
+from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
 from prefetchd.daemon.engine.pool.worker_results import Answers
 from prefetchd.daemon.engine.stream.batches import Piece
@@ -55,7 +55,7 @@ class Pool:
         self.finishing = False
         self._most = limit
         self._now_s = 0.0
-        self._alone = Alone()
+        self._alone = SuspectIsolation()
         self._deaths = Deaths(commands, fail_stream)
         self._answers = Answers(commands, self._take)
         self._retire_after_s = retire_after_s

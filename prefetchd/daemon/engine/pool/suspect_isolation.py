@@ -12,7 +12,7 @@ PATIENCE_S = 30.0
 not stop all streams."""
 
 
-class Alone:
+class SuspectIsolation:
     """At most one suspect at a time."""
 
     def __init__(self) -> None:
