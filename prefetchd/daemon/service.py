@@ -90,7 +90,7 @@ class Service:
         self._workers = WorkerEvents(loop, self.engine, self._publishing, self._rings, tracing, nice=nice)
         self._backend = backend = self._workers.backend
         self._carrying_out = CarryingOut(
-            self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.wait_names
+            self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.stall_reports
         )
         control = Control(self.engine, tracing, generation, self._asked_to_stop, backend.prepare)
         self.declared = DeclaredStreams(

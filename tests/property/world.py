@@ -327,7 +327,7 @@ class World:
         self.guilty: set = set()  # other positions in whose place an error may come
         self.deaths: list[tuple] = []  # (position, row) of each worker that died at a task
         self.answers: list[tuple] = []
-        self.named: list[c.NameWait] = []
+        self.named: list[c.ReportStall] = []
         self._next_session = 1
         self._next_cursor = 1000
 
@@ -769,7 +769,7 @@ class World:
                 if trainer is not None:
                     trainer.ring = self.engine.streams[stream].ring_id
                     trainer.marks = self.marks[stream].setdefault(trainer.record, {})
-            case c.NameWait():
+            case c.ReportStall():
                 self.named.append(command)
             case c.LendRing() | c.Log():
                 pass

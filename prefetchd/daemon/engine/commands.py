@@ -187,7 +187,7 @@ NOBODY, ZYGOTE = -1, 0
 
 
 @record
-class NameWait(Command):
+class ReportStall(Command):
     """Tell the trainer, and the log, why its cursor's next() has waited for `waited_s`.
 
     `suspect` is a worker of `stream` (or ZYGOTE, or NOBODY) whose note and stack show more: `cause` is what it is at if

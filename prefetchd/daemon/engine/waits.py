@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, Command, NameWait
+from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, Command, ReportStall
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Worker, WorkerStage
@@ -101,7 +101,7 @@ class Waits:
         cause = self._cause(stream, cursor, now_s)
         head = next(iter(cause.worker.tasks.values()), None) if cause.worker is not None else None
         self._commands.append(
-            NameWait(
+            ReportStall(
                 *key,
                 stream.number if cause.worker is None else cause.worker.stream.number,
                 cursor.next,

@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.publishing import Publishing
-from prefetchd.daemon.shell.stall_reports import WaitNames
+from prefetchd.daemon.shell.stall_reports import StallReports
 from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
@@ -61,7 +61,7 @@ class WorkerEvents:
         self._tracing = tracing
         self._oom_kills = OomKills(time.monotonic())
         self.backend = ProcessBackend(loop, self, nice=nice)
-        self.wait_names = WaitNames(self.backend, self._name, publishing.send_if_clear)
+        self.stall_reports = StallReports(self.backend, self._name, publishing.send_if_clear)
         self.printed = WorkerOutput(engine, publishing)
 
     def fork_taken(self, pid: int) -> None:
@@ -148,7 +148,7 @@ class WorkerEvents:
         self._engine.worker_died(worker, how, time.monotonic(), note, self._claim_oom_kill(how))
 
     def looked(self, stream: int, worker: int, look: Look) -> None:
-        self.wait_names.looked(stream, worker, look)
+        self.stall_reports.looked(stream, worker, look)
         self._engine.worker_looked_at(worker, gist(look.stacks), sleeps=look.sleeps)
 
     def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:

@@ -9,7 +9,7 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.publishing import Publishing
-from prefetchd.daemon.shell.stall_reports import WaitNames
+from prefetchd.daemon.shell.stall_reports import StallReports
 from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.supervisor.backend import Backend
@@ -41,14 +41,14 @@ class CarryingOut:
         publishing: Publishing,
         rings: StreamRings,
         printed: WorkerOutput,
-        wait_names: WaitNames,
+        stall_reports: StallReports,
     ) -> None:
         self._engine = engine
         self._backend = backend
         self._publishing = publishing
         self._rings = rings
         self._printed = printed
-        self._wait_names = wait_names
+        self._wait_names = stall_reports
 
     def settle(self) -> None:
         """Carries out all commands, and those that follow from them."""
@@ -111,7 +111,7 @@ class CarryingOut:
                 self._rings.create(command)
             case c.GrowRing(stream, slots):
                 self._rings.grow(stream, slots)
-            case c.NameWait():
+            case c.ReportStall():
                 self._wait_names.name(command)
             case c.FreeSlot(stream, slot, generation):
                 self._rings.free_slot(stream, slot, generation)

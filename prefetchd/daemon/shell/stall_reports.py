@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
+from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, ReportStall
 from prefetchd.daemon.engine.stream.blame import MAY_BE_A_LOCK, what_was_made
 from prefetchd.processes.stack_dumps import gist, imported
 from prefetchd.supervisor.backend import Backend, Look
@@ -21,17 +21,17 @@ STACKS_LOGGED_CHARACTERS = 32_000
 log = logging.getLogger("prefetchd")
 
 
-class WaitNames:
-    """Carries NameWait out. Nothing here blocks: a look at a process is answered later."""
+class StallReports:
+    """Carries ReportStall out. Nothing here blocks: a look at a process is answered later."""
 
     def __init__(self, backend: Backend, name_of: Callable[[int], str], send: Callable[[int, Message], None]) -> None:
         """`name_of(stream)` is the stream's name; `send(session, message)` drops the message if it cannot be sent."""
         self._backend = backend
         self._name_of = name_of
         self._send = send
-        self._looking: dict[tuple[int, int], list[NameWait]] = {}
+        self._looking: dict[tuple[int, int], list[ReportStall]] = {}
 
-    def name(self, wait: NameWait) -> None:
+    def name(self, wait: ReportStall) -> None:
         """Tells trainer and log now, or once the suspect has been looked at."""
         if wait.suspect == NOBODY:
             self._tell(wait, wait.cause, [], "")
@@ -59,7 +59,7 @@ class WaitNames:
                 cause = f"{cause}; {at_it}" if cause else at_it
             self._tell(wait, cause + _state(look), gist(look.stacks), look.stacks)
 
-    def _tell(self, wait: NameWait, cause: str, frames: list[str], stacks: str) -> None:
+    def _tell(self, wait: ReportStall, cause: str, frames: list[str], stacks: str) -> None:
         epoch, step = wait.position
         lines = [f"{cause}:", *(f"    {frame}" for frame in frames)] if frames else [cause]
         if wait.knob:
@@ -78,7 +78,7 @@ class WaitNames:
         self._send(wait.session, WaitNamed(wait.cursor, epoch, step, "\n".join(lines)[:TEXT_LIMIT_CHARACTERS]))
 
 
-def _at(note: Note, wait: NameWait) -> str:
+def _at(note: Note, wait: ReportStall) -> str:
     for_s = max(0.0, time.monotonic() - note.since_ns / 1e9)
     if note.phase == STARTING:
         return f"is starting, for {for_s:.0f} s" if note.since_ns else "has yet to start"

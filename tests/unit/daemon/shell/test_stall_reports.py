@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, NameWait
-from prefetchd.daemon.shell.stall_reports import STACKS_LOGGED_CHARACTERS, TEXT_LIMIT_CHARACTERS, WaitNames
+from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, ReportStall
+from prefetchd.daemon.shell.stall_reports import STACKS_LOGGED_CHARACTERS, TEXT_LIMIT_CHARACTERS, StallReports
 from prefetchd.supervisor.backend import Look
 from prefetchd.wire.framing import encode
 from prefetchd.wire.worker_status import COLLATING, IDLE, IMPORTING, LOADING, NO_NOTE, STARTING, Note
@@ -17,13 +17,13 @@ STACKS = 'Current thread 0x1 (most recent call first):\n  File "/u/data.py", lin
 
 
 class Setting:
-    """A WaitNames whose backend only writes down what it is asked."""
+    """A StallReports whose backend only writes down what it is asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.sent: list[tuple[int, object]] = []
         self.notes: dict[int, Note] = {}
-        self.names = WaitNames(self, str, lambda session, message: self.sent.append((session, message)))
+        self.names = StallReports(self, str, lambda session, message: self.sent.append((session, message)))
 
     def look_at(self, stream: int, worker: int) -> None:
         self.asked.append((stream, worker))
@@ -34,7 +34,7 @@ class Setting:
     def text(self, look: Look, note: Note = NO_NOTE, **wait) -> str:
         wait = {"cause": "", "knob": "turn it", "suspect": 3, "at": (0, 9), **wait}
         self.notes[3] = note
-        self.names.name(NameWait(1, 2, 7, (0, 8), 61.0, **wait))
+        self.names.name(ReportStall(1, 2, 7, (0, 8), 61.0, **wait))
         self.names.looked(7, wait["suspect"], look)
         ((session, message),) = self.sent
         assert (session, message.cursor, message.epoch, message.step) == (1, 2, 0, 8)
@@ -52,7 +52,7 @@ def ago(seconds: float, **note) -> Note:
 
 
 def test_a_wait_for_nobody_is_told_at_once(setting):
-    setting.names.name(NameWait(1, 2, 7, (0, 8), 61.0, "the ring is full", "raise buffer=", NOBODY))
+    setting.names.name(ReportStall(1, 2, 7, (0, 8), 61.0, "the ring is full", "raise buffer=", NOBODY))
     assert setting.asked == []
     assert setting.sent[0][1].text == "the ring is full\n  raise buffer="
 
@@ -102,11 +102,11 @@ def test_a_zygote_is_told_by_the_engine_s_words(setting):
 
 def test_two_who_wait_for_one_have_it_looked_at_once(setting):
     for session in (1, 4):
-        setting.names.name(NameWait(session, 2, 7, (0, 8), 61.0, "", "", 3))
+        setting.names.name(ReportStall(session, 2, 7, (0, 8), 61.0, "", "", 3))
     assert setting.asked == [(7, 3)]
     setting.names.looked(7, 3, Look(99, "S", STACKS))
     assert [session for session, _ in setting.sent] == [1, 4]
-    setting.names.name(NameWait(1, 2, 7, (0, 8), 91.0, "", "", 3))
+    setting.names.name(ReportStall(1, 2, 7, (0, 8), 91.0, "", "", 3))
     assert len(setting.asked) == 2
 
 
