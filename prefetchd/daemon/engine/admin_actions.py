@@ -18,7 +18,7 @@ from prefetchd.wire.errors import CallerError
 EVICTED = "it was evicted (`prefetchd evict`); make the loader again"
 
 
-class Operating:
+class AdminActions:
     """Changes `streams`, which are the engine's. Every method raises CallerError when no stream has that name."""
 
     def __init__(

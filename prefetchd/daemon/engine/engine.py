@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from prefetchd.daemon.engine.admin_actions import Operating
+from prefetchd.daemon.engine.admin_actions import AdminActions
 from prefetchd.daemon.engine.commands import (
     CloseSession,
     Command,
@@ -80,7 +80,7 @@ class Engine:
         self.registry = Registry(self.streams, self._sessions, self.pool, self.planners, self._hosts, self._commands)
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
-        self._operating = Operating(self.streams, self.registry, self.pool, self._commands)
+        self._admin_actions = AdminActions(self.streams, self.registry, self.pool, self._commands)
         self._rings = Rings(self.streams, self.registry, self._commands, self._fail_stream)
         self._trainers = Trainers(
             identity,
@@ -400,21 +400,21 @@ class Engine:
 
     def pause(self, name: str) -> list[str]:
         """Nothing more is filled of the stream, or of all when `name` is empty; returns their names."""
-        return self._operating.pause(name)
+        return self._admin_actions.pause(name)
 
     def resume(self, name: str) -> list[str]:
         """Takes pause and drain back; returns the names of those of which it did."""
         self._moved = True
-        return self._operating.resume(name)
+        return self._admin_actions.resume(name)
 
     def drain(self, name: str) -> list[str]:
         """Pauses, and ends the processes of each stream once nothing of it is under way."""
-        return self._operating.drain(name)
+        return self._admin_actions.drain(name)
 
     def evict(self, name: str, *, force: bool) -> list[str]:
         """Drops a stream; raises CallerError when somebody consumes it, unless that is to be ended by `force`."""
         self._moved = True
-        return self._operating.evict(name, force=force)
+        return self._admin_actions.evict(name, force=force)
 
     def finish(self) -> None:
         """No task is begun any more: the daemon is about to stop."""
@@ -434,7 +434,7 @@ class Engine:
         self._moved = self.registry.settle(now_s) or self._moved
         self.registry.end_lingering(now_s, linger_bytes)
         self.registry.park(now_s)
-        self._operating.park_drained()
+        self._admin_actions.park_drained()
         self._try_again(now_s)
         self._hosts.tick(now_s)
         self.decide_overdue(now_s)
