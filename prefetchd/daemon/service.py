@@ -20,7 +20,7 @@ from prefetchd.daemon.segments.recovery import empty_programs, reclaim_programs
 from prefetchd.daemon.segments.status_segment import StatusSegment
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.backend_events import WorkerEvents
-from prefetchd.daemon.shell.command_executor import CarryingOut
+from prefetchd.daemon.shell.command_executor import CommandExecutor
 from prefetchd.daemon.shell.control import Control
 from prefetchd.daemon.shell.leavers import Leavers
 from prefetchd.daemon.shell.publishing import Publishing
@@ -89,7 +89,7 @@ class Service:
         tracing = Tracing(loop, self.engine)
         self._workers = WorkerEvents(loop, self.engine, self._publishing, self._rings, tracing, nice=nice)
         self._backend = backend = self._workers.backend
-        self._carrying_out = CarryingOut(
+        self._executor = CommandExecutor(
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.stall_reports
         )
         control = Control(self.engine, tracing, generation, self._asked_to_stop, backend.prepare)
@@ -121,7 +121,7 @@ class Service:
         self._cpus = usable_cpus()
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
-        loop.after_each(self._carrying_out.settle)
+        loop.after_each(self._executor.settle)
         self._rings.adopt(config.ram_disks)
         self._tick()
 
@@ -212,13 +212,13 @@ class Service:
         now_s = time.monotonic()
         # Before anything is read of them.
         self._rings.drop_cut()
-        self._carrying_out.settle()
+        self._executor.settle()
         self._rings.look_for_the_dead()
         self._leavers.look()
         self.engine.tick(now_s, self._linger_bytes())
         self._workers.tick(now_s)
         self.declared.files.look(now_s)
-        self._carrying_out.settle()
+        self._executor.settle()
         self._watching.observe(now_s)
         found = self._snapshot()
         self.declared.tell(found)

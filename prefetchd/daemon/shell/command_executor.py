@@ -31,7 +31,7 @@ AFTER_RECORD = {
 log = logging.getLogger("prefetchd")
 
 
-class CarryingOut:
+class CommandExecutor:
     """Does what the engine decides. Nothing here blocks."""
 
     def __init__(
@@ -54,11 +54,11 @@ class CarryingOut:
         """Carries out all commands, and those that follow from them."""
         pending = deque(self._engine.take_commands())
         while pending:
-            self.carry_out(pending.popleft())
+            self.execute(pending.popleft())
             if not pending:
                 pending.extend(self._engine.take_commands())
 
-    def carry_out(self, command: c.Command) -> None:
+    def execute(self, command: c.Command) -> None:
         """Carries one command out."""
         match command:
             case c.Assign(worker, message):

@@ -61,6 +61,6 @@ def test_a_ring_that_is_to_be_lent_when_its_stream_has_just_been_dropped_is_not(
     service._rings.resources[1] = SimpleNamespace(
         ring=SimpleNamespace(is_whole=True, writers_fd=-1), close=lambda: None
     )
-    service._carrying_out.carry_out(LendRing(worker=1, stream=1))
+    service._executor.execute(LendRing(worker=1, stream=1))
     assert not lent
     service.close()
