@@ -28,7 +28,7 @@ from prefetchd.daemon.shell.session_events import TrainerEvents
 from prefetchd.daemon.sockets.scrapes import Scrapes, listen_for_scrapes
 from prefetchd.daemon.sockets.sessions import Listener
 from prefetchd.daemon.telemetry.metrics import Birth, snapshot
-from prefetchd.daemon.telemetry.stats_sampler import Watching
+from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.memory_limits import free_bytes
@@ -117,7 +117,7 @@ class Service:
             self.declared,
             self._leavers,
         )
-        self._watching = Watching(self.engine, self._rings.resources, backend)
+        self._stats = StatsSampler(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
@@ -135,7 +135,7 @@ class Service:
             from prefetchd.daemon.telemetry.prometheus import CONTENT_TYPE, EngineMetrics
         except ImportError:
             raise CallerError("--metrics needs prometheus_client: pip install 'prefetchd[metrics]'") from None
-        metrics = EngineMetrics(self.engine, self._watching, self._about(), self._cpus)
+        metrics = EngineMetrics(self.engine, self._stats, self._about(), self._cpus)
         return Scrapes(self.loop, listen_for_scrapes(address), metrics.text, CONTENT_TYPE)
 
     def summary(self) -> str:
@@ -219,7 +219,7 @@ class Service:
         self._workers.tick(now_s)
         self.declared.files.look(now_s)
         self._executor.settle()
-        self._watching.observe(now_s)
+        self._stats.observe(now_s)
         found = self._snapshot()
         self.declared.tell(found)
         self.status.write(found)
@@ -240,7 +240,7 @@ class Service:
         self.loop.call_later(STATUS_INTERVAL_S * (0.8 + 0.4 * self._beat), self._tick)
 
     def _snapshot(self) -> dict[str, Any]:
-        return snapshot(self.engine, self._rings.resources, self._backend, self._watching, self._about(), self._cpus)
+        return snapshot(self.engine, self._rings.resources, self._backend, self._stats, self._about(), self._cpus)
 
     def _about(self) -> dict[str, Any]:
         return {

@@ -33,7 +33,7 @@ class WrittenPages:
         # Weakly: whoever has this is often what tells them.
         self._blocks = weakref.WeakMethod(blocks)
         self._written: set[Block] = set()
-        _watching.add(self)
+        _stats.add(self)
 
     def may_be_written(self, block: Block) -> bool:
         """False when nobody has written to the block since then. A write to memory beside it, on its first or last
@@ -46,11 +46,11 @@ class WrittenPages:
         self._written |= {block for block in (blocks() if blocks is not None else ()) if self.may_be_written(block)}
 
 
-_watching: weakref.WeakSet[WrittenPages] = weakref.WeakSet()
+_stats: weakref.WeakSet[WrittenPages] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    for each in list(_watching):
+    for each in list(_stats):
         each.note()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker, WorkerStage
 from prefetchd.daemon.segments.resources import StreamResources
-from prefetchd.daemon.telemetry.stats_sampler import Watching, ready_slots
+from prefetchd.daemon.telemetry.stats_sampler import StatsSampler, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.process_stat import process_stat
@@ -38,7 +38,7 @@ def snapshot(
     engine: Engine,
     resources: Mapping[int, StreamResources],
     backend: Backend,
-    watching: Watching,
+    watching: StatsSampler,
     about: dict[str, Any],
     cpus: int,
 ) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def snapshot(
 
 
 def _stream(
-    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: Watching, workers: int
+    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: StatsSampler, workers: int
 ) -> dict[str, Any]:
     spec, counters, history = stream.spec, stream.counters, watching.history(stream.number)
     return {
@@ -114,7 +114,7 @@ def _stream(
     }
 
 
-def _worker(worker: Worker, backend: Backend, watching: Watching) -> dict[str, Any]:
+def _worker(worker: Worker, backend: Backend, watching: StatsSampler) -> dict[str, Any]:
     note = backend.note(worker.number)
     return {
         "number": worker.number,
@@ -150,7 +150,7 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
     }
 
 
-def _consumers(stream: StreamState, watching: Watching) -> list[dict[str, Any]]:
+def _consumers(stream: StreamState, watching: StatsSampler) -> list[dict[str, Any]]:
     found = []
     for consumer in stream.consumers.values():
         if consumer.session == stream.keeper:

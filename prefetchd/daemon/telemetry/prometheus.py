@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stream_state import StreamState
-from prefetchd.daemon.telemetry.stats_sampler import Watching, ready_slots
+from prefetchd.daemon.telemetry.stats_sampler import StatsSampler, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.durations import BOUNDS_S, Durations
 from prefetchd.wire.printable import one_line
@@ -44,9 +44,9 @@ COUNTERS = (
 class EngineMetrics(Collector):
     """Collects from the engine at the moment of the scrape."""
 
-    def __init__(self, engine: Engine, watching: Watching, about: dict[str, Any], cpus: int) -> None:
+    def __init__(self, engine: Engine, watching: StatsSampler, about: dict[str, Any], cpus: int) -> None:
         self._engine = engine
-        self._watching = watching
+        self._stats = watching
         self._about = about
         self._cpus = cpus
         self._registry = CollectorRegistry()
@@ -118,7 +118,7 @@ class EngineMetrics(Collector):
         yield from (slots, size, consumers)
 
     def _waits(self, stream: StreamState) -> tuple[Sequence[float], Sequence[int], float]:
-        counts = self._watching.wait_counts(stream.number)
+        counts = self._stats.wait_counts(stream.number)
         return [bound / 1e6 for bound in WAIT_BOUNDS_US], counts, stream.counters.waited_us / 1e6
 
     @staticmethod

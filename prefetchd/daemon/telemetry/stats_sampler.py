@@ -25,7 +25,7 @@ CPU_EVERY_S = 1.0
 _NO_WAITS = [0] * (len(WAIT_BOUNDS_US) + 1)
 
 
-class Watching:
+class StatsSampler:
     """The last minute of each stream and worker. Everything here only looks."""
 
     def __init__(self, engine: Engine, resources: Mapping[int, StreamResources], backend: Backend) -> None:
