@@ -27,7 +27,7 @@ LOOK_AFTER_S = 0.25
 log = logging.getLogger("prefetchd")
 
 
-class Presence:
+class DaemonEndpoint:
     """A daemon's socket, and the care for all that it is found by. `lock` is held, and stays the caller's."""
 
     def __init__(

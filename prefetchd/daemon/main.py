@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prefetchd import __version__
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
-from prefetchd.daemon.daemon_endpoint import Presence, clear_the_way, is_served
+from prefetchd.daemon.daemon_endpoint import DaemonEndpoint, clear_the_way, is_served
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.process.service_notify import Notifier
@@ -119,7 +119,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             ending.callback(service.answer_scrapes(options.metrics).close)
         ending.callback(_stop_on_signals(loop, service))
         kill_point("daemon.start.deaf")
-        ending.callback(Presence(loop, paths, lock, generation, service, options.listening).close)
+        ending.callback(DaemonEndpoint(loop, paths, lock, generation, service, options.listening).close)
         log.info(
             "started",
             extra={"fields": {"pid": os.getpid(), "version": __version__, "socket": str(paths.socket)}},
