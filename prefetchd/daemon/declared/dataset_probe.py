@@ -30,8 +30,8 @@ BOOTSTRAP = (
 CLOSE_DEADLINE_S = 5.0
 
 
-class LookEvents(Protocol):
-    """Who is told what a DeclaringProcess finds: one of declared, failed and, when it has said nothing, died, once,
+class ProbeEvents(Protocol):
+    """Who is told what a DatasetProbe finds: one of declared, failed and, when it has said nothing, died, once,
     unless it was closed."""
 
     def surroundings(self, environment: bytes) -> None:
@@ -48,7 +48,7 @@ class LookEvents(Protocol):
     def printed(self, lines: list[str], left_out: int) -> None: ...
 
 
-class DeclaringProcess:
+class DatasetProbe:
     """Runs until it has said what the stream is, or that there is none."""
 
     def __init__(
@@ -57,7 +57,7 @@ class DeclaringProcess:
         directory: str,
         paths: RuntimePaths,
         watcher: Watcher,
-        events: LookEvents,
+        events: ProbeEvents,
     ) -> None:
         """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
         self._events = events

@@ -12,7 +12,7 @@ from typing import Any
 
 from prefetchd import __version__
 from prefetchd.daemon.config.daemon_config import StreamConfig
-from prefetchd.daemon.declared.dataset_probe import DeclaringProcess
+from prefetchd.daemon.declared.dataset_probe import DatasetProbe
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.stream.keeping import planned
@@ -64,7 +64,7 @@ class DeclaredStream:
         self._files = files
         self._settled = settled
         self._source: Source | None = None
-        self._process: DeclaringProcess | None = None
+        self._process: DatasetProbe | None = None
         self._deaths = 0
         self._log_room = LogRoom()
         self._has_left_out = False
@@ -120,12 +120,12 @@ class DeclaredStream:
     def _look(self) -> None:
         config = self.config
         try:
-            self._process = DeclaringProcess(config, self._directory, self._paths, self._loop, self)
+            self._process = DatasetProbe(config, self._directory, self._paths, self._loop, self)
         except OSError as error:
             why = f"{error.filename or config.python}: {error.strerror}"
             self._loop.call_later(0.0, lambda: self.failed(f"its process cannot be started: {why}", b""))
 
-    # --- LookEvents ---
+    # --- ProbeEvents ---
 
     def surroundings(self, environment: bytes) -> None:
         self._prepare(environment)
