@@ -11,31 +11,31 @@ from prefetchd.wire.worker_status import (
     ATTEMPT,
     IDLE,
     INDEX,
-    NO_NOTE,
-    NOTE,
-    NOTE_BYTES,
+    NO_WORKER_STATUS,
     PHASE,
     ROW,
     SINCE,
     STACK_OFFSET,
     STARTING,
+    STATUS_WORDS,
+    STATUS_WORDS_BYTES,
     TASK,
-    Note,
-    read_note,
+    WorkerStatus,
+    read_worker_status,
 )
 
 _now_ns = time.monotonic_ns
 
 
-class NoteWriter:
+class WorkerStatusWriter:
     """The worker's end. Without `memory` it keeps the note to itself, for backends without processes.
 
     `words` are for the loop over samples, which does what load() does: a call would be a third of the price.
     """
 
     def __init__(self, memory: bytearray | mmap.mmap | None = None) -> None:
-        self._memory = bytearray(NOTE_BYTES) if memory is None else memory
-        self.words = memoryview(self._memory)[:NOTE_BYTES].cast("q")
+        self._memory = bytearray(STATUS_WORDS_BYTES) if memory is None else memory
+        self.words = memoryview(self._memory)[:STATUS_WORDS_BYTES].cast("q")
         self.phase(STARTING)
 
     def begin(self, task: int) -> None:
@@ -69,28 +69,28 @@ class NoteWriter:
         words[INDEX] = index
         words[SINCE] = _now_ns()
 
-    def read(self) -> Note:
-        return read_note(memoryview(self._memory))
+    def read(self) -> WorkerStatus:
+        return read_worker_status(memoryview(self._memory))
 
 
-def map_note(fd: int) -> NoteWriter:
+def map_worker_status(fd: int) -> WorkerStatusWriter:
     """The note behind `fd`, which stays the caller's."""
-    return NoteWriter(mmap.mmap(fd, NOTE_BYTES))
+    return WorkerStatusWriter(mmap.mmap(fd, STATUS_WORDS_BYTES))
 
 
-class NoteFile:
+class WorkerStatusFile:
     """The daemon's end: a memfd for one child process."""
 
     def __init__(self) -> None:
         """Raises OSError."""
         self.fd = os.memfd_create("prefetchd-note", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, STACK_OFFSET)
-        os.pwrite(self.fd, NOTE.pack(*dataclasses.astuple(NO_NOTE)), 0)
+        os.pwrite(self.fd, STATUS_WORDS.pack(*dataclasses.astuple(NO_WORKER_STATUS)), 0)
 
-    def read(self) -> Note:
-        """NO_NOTE when the worker has made it shorter."""
-        found = os.pread(self.fd, NOTE_BYTES, 0)
-        return read_note(found) if len(found) == NOTE_BYTES else NO_NOTE
+    def read(self) -> WorkerStatus:
+        """NO_WORKER_STATUS when the worker has made it shorter."""
+        found = os.pread(self.fd, STATUS_WORDS_BYTES, 0)
+        return read_worker_status(found) if len(found) == STATUS_WORDS_BYTES else NO_WORKER_STATUS
 
     def close(self) -> None:
         """Idempotent."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.wire.worker_status import Note
+from prefetchd.wire.worker_status import WorkerStatus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class BackendEvents(Protocol):
     def worker_message(self, worker: int, message: Message) -> None:
         """Raises ProtocolError when that is no answer: the worker is killed for it."""
 
-    def worker_died(self, worker: int, how: str, note: Note) -> None:
+    def worker_died(self, worker: int, how: str, note: WorkerStatus) -> None:
         """The death is certain: nothing of this worker can write to a slot any more. `note` is what it was at."""
 
     def looked(self, stream: int, worker: int, look: Look) -> None:
@@ -120,7 +120,7 @@ class Backend(Protocol):
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         """Ends the worker after the tasks that it has, or at once; answered by worker_died."""
 
-    def note(self, worker: int) -> Note:
+    def note(self, worker: int) -> WorkerStatus:
         """What the worker is at; an empty note when it is gone."""
 
     def pid(self, worker: int) -> int:

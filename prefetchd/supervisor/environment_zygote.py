@@ -12,7 +12,7 @@ from collections.abc import Callable
 from prefetchd.processes.bootstrap import BOOTSTRAP, ENVIRONMENT
 from prefetchd.processes.environment import variables_at_start
 from prefetchd.processes.process_exit import UNEXPLAINED, ending
-from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
@@ -39,7 +39,7 @@ class EnvironmentZygote:
         self.hosts: set[int] = set()
         self.unused_since_s: float | None = None
         with contextlib.ExitStack() as undoing:
-            self.note = NoteFile()
+            self.note = WorkerStatusFile()
             undoing.callback(self.note.close)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undoing.callback(ours.close)

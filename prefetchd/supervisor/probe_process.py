@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 from prefetchd.processes.stack_dumps import ask_for_stacks, process_state, read_stacks
-from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Look, Watcher
 
 LOOK_AGAIN_S = 0.05
 LONGEST_LOOK_S = 1.0
 
 
-def look(watcher: Watcher, pid: int, pidfd: int, note: NoteFile, tell: Callable[[Look], None]) -> None:
+def look(watcher: Watcher, pid: int, pidfd: int, note: WorkerStatusFile, tell: Callable[[Look], None]) -> None:
     """tell(Look), in a later turn: once the stacks are written, or after LONGEST_LOOK_S without. `note` may be closed
     meanwhile."""
     state = process_state(pid)

@@ -15,7 +15,7 @@ from functools import partial
 from prefetchd.processes.descendants import end_session, end_tree
 from prefetchd.processes.environment import digest_at_start, read_environment
 from prefetchd.processes.process_exit import ORPHANED, REFUSED
-from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import BackendEvents, Look, Watcher
 from prefetchd.supervisor.child_output import silent
 from prefetchd.supervisor.child_process import ChildProcess
@@ -46,7 +46,7 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.os_errors import why
 from prefetchd.wire.program_layout import Environment, decode_environment
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.wire.worker_status import Note
+from prefetchd.wire.worker_status import WorkerStatus
 
 SCARCITIES = frozenset([errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
 """Why no process can be had now, though it may be later."""
@@ -171,7 +171,7 @@ class ProcessBackend:
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         self._workers.stop(worker, kill=kill)
 
-    def note(self, worker: int) -> Note:
+    def note(self, worker: int) -> WorkerStatus:
         return self._workers.note(worker)
 
     def pid(self, worker: int) -> int:
@@ -179,7 +179,7 @@ class ProcessBackend:
 
     def look_at(self, stream: int, worker: int) -> None:
         child: ChildProcess | None = None
-        note: NoteFile | None = None
+        note: WorkerStatusFile | None = None
         host = next((each for each in self._hosts.values() if each.stream == stream), None)
         if worker:
             child, note = self._workers.child(worker), self._workers.note_file(worker)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import BackendEvents
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
 from prefetchd.wire.remote_exception import decode_exception
-from prefetchd.wire.worker_status import NO_NOTE, Note
+from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 
 MESSAGE_LIMIT_CHARACTERS = 2000
 """Of what a child that runs the user's code tells for people."""
@@ -29,7 +29,7 @@ class ProcessWorkers:
         self._adopt = adopt
         self._ended_of = ended
         self._children: dict[int, ChildProcess | None] = {}
-        self._notes: dict[int, NoteFile] = {}
+        self._notes: dict[int, WorkerStatusFile] = {}
         self._host_of: dict[int, int] = {}
         self._stream_of: dict[int, int] = {}
         self._stopping: dict[int, bool] = {}
@@ -54,9 +54,9 @@ class ProcessWorkers:
         self._stream_of[worker] = stream
         self._host_of[worker] = host
 
-    def new_note(self, worker: int) -> NoteFile:
+    def new_note(self, worker: int) -> WorkerStatusFile:
         """The note that it is to write."""
-        note = self._notes[worker] = NoteFile()
+        note = self._notes[worker] = WorkerStatusFile()
         return note
 
     def came(self, worker: int, pid: int, fds: list[int]) -> None:
@@ -78,7 +78,7 @@ class ProcessWorkers:
     def child(self, worker: int) -> ChildProcess | None:
         return self._children.get(worker)
 
-    def note_file(self, worker: int) -> NoteFile | None:
+    def note_file(self, worker: int) -> WorkerStatusFile | None:
         return self._notes.get(worker)
 
     def of_host(self, host: int) -> list[int]:
@@ -105,9 +105,9 @@ class ProcessWorkers:
             # Its zygote has yet to fork it, or to say so.
             self._stopping[worker] = kill or self._stopping.get(worker, False)
 
-    def note(self, worker: int) -> Note:
+    def note(self, worker: int) -> WorkerStatus:
         file = self._notes.get(worker)
-        return file.read() if file is not None else NO_NOTE
+        return file.read() if file is not None else NO_WORKER_STATUS
 
     def pid(self, worker: int) -> int:
         child = self._children.get(worker)
@@ -130,7 +130,7 @@ class ProcessWorkers:
         """The worker never came to be. Silent when its stream was dropped meanwhile."""
         if worker in self._children:
             self.forget(worker)
-            self._events.worker_died(worker, how, NO_NOTE)
+            self._events.worker_died(worker, how, NO_WORKER_STATUS)
 
     def forget(self, worker: int) -> ChildProcess | None:
         """What is left of it, for whoever buries it."""

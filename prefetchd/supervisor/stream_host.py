@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Collection
 
 from prefetchd.processes.process_exit import UNEXPLAINED
-from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess
@@ -30,7 +30,7 @@ class StreamHost:
         self.stream = stream
         self.environment = environment
         self.child: ChildProcess | None = None
-        self.note = NoteFile()
+        self.note = WorkerStatusFile()
         self.workers: set[int] = set()
 
 

@@ -26,15 +26,15 @@ PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "s
 ALL_AT_ONCE = -1
 """The row of what is about no single one, such as __getitems__."""
 
-NOTE = struct.Struct("=6q16x")
-NOTE_BYTES = NOTE.size
+STATUS_WORDS = struct.Struct("=6q16x")
+STATUS_WORDS_BYTES = STATUS_WORDS.size
 STACK_OFFSET = 4096
 
 TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Note:
+class WorkerStatus:
     """What a worker was at. All of it but `phase` is about `task`."""
 
     # In the order of the layout.
@@ -46,12 +46,12 @@ class Note:
     since_ns: int = 0
 
 
-NO_NOTE = Note()
+NO_WORKER_STATUS = WorkerStatus()
 
 
-def read_note(data: bytes | memoryview) -> Note:
+def read_worker_status(data: bytes | memoryview) -> WorkerStatus:
     """The note in the first bytes of `data`. Who writes it runs the user's code: a phase that there is not is IDLE."""
-    task, phase, row, index, attempt, since_ns = NOTE.unpack_from(data)
+    task, phase, row, index, attempt, since_ns = STATUS_WORDS.unpack_from(data)
     if not 0 <= phase < len(PHASES):
         phase = IDLE
-    return Note(task, phase, row, index, attempt, since_ns)
+    return WorkerStatus(task, phase, row, index, attempt, since_ns)

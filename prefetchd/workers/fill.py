@@ -18,7 +18,7 @@ from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import worker_seed
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.shard_states import Stated, unpack
@@ -58,10 +58,10 @@ class Filler:
         spec: StreamSpec,
         program: Program,
         seeder: SampleSeeder | None = None,
-        note: NoteWriter | None = None,
+        note: WorkerStatusWriter | None = None,
     ) -> None:
         self.plan = _plan_of(spec)
-        self.note = note or NoteWriter()
+        self.note = note or WorkerStatusWriter()
         self.times = Durations()
         """What samples took, for whoever empties it."""
         self.directory = spec.directory if spec.store == "files" else ""

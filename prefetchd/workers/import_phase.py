@@ -7,14 +7,14 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.worker_status import IMPORTING, STARTING
 
 _bootstrap: Any = importlib._bootstrap
 
 
 @contextlib.contextmanager
-def imports_noted(note: NoteWriter) -> Iterator[None]:
+def imports_noted(note: WorkerStatusWriter) -> Iterator[None]:
     """Within, `note` says IMPORTING while a module that is not there yet is imported, and STARTING otherwise. For one
     thread."""
     # Every way to import comes by here, and only for modules that are not in sys.modules.

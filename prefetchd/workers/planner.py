@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import (
     AT_END,
@@ -37,7 +37,7 @@ from prefetchd.workers.user_code import UserCodeError, remote_exception
 KEYS_A_MESSAGE_BYTES = 48 * 1024
 
 
-def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: NoteWriter) -> None:
+def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: WorkerStatusWriter) -> None:
     """Serves `sock` until its end. Called once, in a process of its own."""
     sampling = Sampling(spec, program)
     note.phase(IDLE)

@@ -16,7 +16,7 @@ from typing import Any
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import SUBSTITUTES
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
@@ -61,7 +61,7 @@ class Samples:
         plan: BatchPlan | KeyedPlan,
         dataset: Any,
         seeder: SampleSeeder,
-        note: NoteWriter,
+        note: WorkerStatusWriter,
         times: Durations,
     ) -> None:
         """What each sample took goes to `times`."""

@@ -17,7 +17,7 @@ import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data import IterDataPipe, graph_settings
 
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
@@ -64,7 +64,7 @@ class Shards:
         program: Program,
         plan: ShardPlan,
         seeder: SampleSeeder,
-        note: NoteWriter,
+        note: WorkerStatusWriter,
         times: Durations,
     ) -> None:
         """What samples took, those of a batch alike, goes to `times`."""

@@ -8,7 +8,7 @@ import socket
 import torch
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.messages import Fill, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
@@ -23,7 +23,7 @@ from prefetchd.workers.user_code import UserCodeError, load_failed
 
 
 def run_worker(
-    sock: socket.socket, spec: StreamSpec, program: Program, place: int, workers: int, note: NoteWriter
+    sock: socket.socket, spec: StreamSpec, program: Program, place: int, workers: int, note: WorkerStatusWriter
 ) -> None:
     """Serves `sock` until its end. Called once, in a process of its own."""
     torch.set_num_threads(1)

@@ -27,7 +27,7 @@ from prefetchd.processes.bootstrap import ENVIRONMENT, STREAM, WORKER
 from prefetchd.processes.descendants import become_subreaper
 from prefetchd.processes.environment import enter, read_environment
 from prefetchd.processes.stack_dumps import answer_with_stacks
-from prefetchd.processes.worker_status_memory import map_note
+from prefetchd.processes.worker_status_memory import map_worker_status
 from prefetchd.wire.framing import close_all, send
 from prefetchd.wire.messages import PLANNER, LoadFailed, Ready, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
@@ -65,7 +65,7 @@ def main(role: str, parent: str, *arguments: str) -> None:
     _, _, program_fd, spec_fd, *place_and_workers = numbers
     spec = _read_spec(spec_fd)
     if role == WORKER:
-        map_note(note_fd).phase(IMPORTING)
+        map_worker_status(note_fd).phase(IMPORTING)
     enter(read_environment(program_fd))
     _prepare_for_programs()
     if role == STREAM:
@@ -182,12 +182,12 @@ def serve_worker(
 
     if place == PLANNER:
         name_process("prefetchd-plan")
-        run_planner(sock, spec, program, map_note(note_fd))
+        run_planner(sock, spec, program, map_worker_status(note_fd))
         return
     name_process(f"prefetchd-w{place}")
     die_first_for_memory()
     kill_point("worker.started")
-    run_worker(sock, spec, program, place, workers, map_note(note_fd))
+    run_worker(sock, spec, program, place, workers, map_worker_status(note_fd))
 
 
 # --- what they have in common ---------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.wire.worker_status import Note
+from prefetchd.wire.worker_status import WorkerStatus
 
 STARTS = ("executed", "forked")
 """How a stream's zygote comes to be: from an interpreter of its own that loads the program, or from the trainer."""
@@ -81,7 +81,7 @@ class Stage:
         assert found, f"not within {DEADLINE_S} s; told at last: {self.told.events[-5:]}"
         return found
 
-    def note(self, worker: int) -> Note:
+    def note(self, worker: int) -> WorkerStatus:
         return self._backend.note(worker)
 
     def pid(self, worker: int) -> int:

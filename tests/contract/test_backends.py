@@ -16,7 +16,7 @@ from prefetchd.processes.stack_dumps import gist
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, Fill
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.runtime_paths import runtime_paths
-from prefetchd.wire.worker_status import IDLE, LOADING, NO_NOTE
+from prefetchd.wire.worker_status import IDLE, LOADING, NO_WORKER_STATUS
 from tests.contract import programs
 from tests.contract.backend_harness import STARTS, Stage, wait_for_end
 from tests.scenario.datasets import Made, Numbers, equal
@@ -318,7 +318,7 @@ def test_a_workers_last_note_comes_with_its_death(stage):
         stage.call("stop_worker", worker, kill=False)
         note = stage.event("worker_died", worker)[3]
         assert (note.phase, note.task) == (IDLE, task)
-        assert stage.note(worker) == NO_NOTE, "it is gone"
+        assert stage.note(worker) == NO_WORKER_STATUS, "it is gone"
         assert stage.pid(worker) == 0
 
 

@@ -56,7 +56,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
-from prefetchd.wire.worker_status import DIGESTING, ITERATING, LOADING, NO_NOTE, Note
+from prefetchd.wire.worker_status import DIGESTING, ITERATING, LOADING, NO_WORKER_STATUS, WorkerStatus
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100
@@ -1073,7 +1073,7 @@ class World:
             if each.number in starting:
                 self.workers.pop(each.number, None)
                 self.planners.pop(each.number, None)
-                self.engine.worker_died(each.number, ORPHANED, self.now, NO_NOTE)
+                self.engine.worker_died(each.number, ORPHANED, self.now, NO_WORKER_STATUS)
             else:
                 self.pending.append(("orphaned", each.number))
         self.engine.host_died(host, KILLED)
@@ -1090,7 +1090,7 @@ class World:
     def _leaves_out(self, worker: SimWorker, deadly_rows: list) -> bool:
         return bool(deadly_rows) and self.engine.streams[worker.stream].spec.on_error == "skip"
 
-    def _die(self, worker: SimWorker, row: int, how: str, note: Note | None = None, **known) -> None:
+    def _die(self, worker: SimWorker, row: int, how: str, note: WorkerStatus | None = None, **known) -> None:
         """In the middle of its rows, if it has any."""
         del self.workers[worker.number]
         if worker.tasks:
@@ -1098,12 +1098,14 @@ class World:
             if kind == FILL_ROWS:
                 self._fill(worker.stream, slot, (epoch, step), range(first, row), task)
             if kind == DIGEST:
-                note = Note(task, DIGESTING)
+                note = WorkerStatus(task, DIGESTING)
             else:
                 iterates = self.engine.streams[worker.stream].shards > 0
-                note = note or (Note(task, ITERATING) if iterates else Note(task, LOADING, row, 1000 + row))
+                note = note or (
+                    WorkerStatus(task, ITERATING) if iterates else WorkerStatus(task, LOADING, row, 1000 + row)
+                )
                 self.deaths.append(((epoch, step), row))
-        note = note or NO_NOTE
+        note = note or NO_WORKER_STATUS
         self.engine.worker_died(worker.number, how, self.now, note, **known)
 
     def _fill(self, stream: int, slot: int, position, rows, task: int) -> None:

@@ -38,7 +38,7 @@ from prefetchd.wire.messages import (
     StreamFailed,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.wire.worker_status import NO_NOTE, Note
+from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,7 +378,9 @@ class Engine:
             self._rings.ask_for(stream)
         self._moved = True
 
-    def worker_died(self, worker: int, how: str, now_s: float, note: Note = NO_NOTE, oom_kills: int = 0) -> None:
+    def worker_died(
+        self, worker: int, how: str, now_s: float, note: WorkerStatus = NO_WORKER_STATUS, oom_kills: int = 0
+    ) -> None:
         """The worker's death is certain: nobody writes its rows any more. `note` is what it was at; `oom_kills` counts
         the kills of the memory cgroup, or is 0 when this was none."""
         self._moved = True

@@ -35,7 +35,7 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.slot_layout import decode_row_layout
-from prefetchd.wire.worker_status import Note
+from prefetchd.wire.worker_status import WorkerStatus
 
 EXECUTED = "executed workers"
 SCARCE = "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory"
@@ -143,7 +143,7 @@ class WorkerEvents:
             text = f"the daemon cannot take what a worker said: {error!r}. That is a fault of prefetchd, not of yours"
             self._engine.load_failed(stream.number, text, b"")
 
-    def worker_died(self, worker: int, how: str, note: Note) -> None:
+    def worker_died(self, worker: int, how: str, note: WorkerStatus) -> None:
         kill_point("daemon.death.heard")
         self._engine.worker_died(worker, how, time.monotonic(), note, self._claim_oom_kill(how))
 

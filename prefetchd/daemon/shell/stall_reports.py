@@ -12,7 +12,7 @@ from prefetchd.daemon.engine.stream.blame import MAY_BE_A_LOCK, what_was_made
 from prefetchd.processes.stack_dumps import gist, imported
 from prefetchd.supervisor.backend import Backend, Look
 from prefetchd.wire.messages import Message, WaitNamed
-from prefetchd.wire.worker_status import IDLE, IMPORTING, SAMPLING, STARTING, Note
+from prefetchd.wire.worker_status import IDLE, IMPORTING, SAMPLING, STARTING, WorkerStatus
 
 IMPORTS_TAKE_TIME = "what that module's import does takes the time; import it in the script, and each worker has it"
 TEXT_LIMIT_CHARACTERS = 4000
@@ -78,7 +78,7 @@ class StallReports:
         self._send(wait.session, WaitNamed(wait.cursor, epoch, step, "\n".join(lines)[:TEXT_LIMIT_CHARACTERS]))
 
 
-def _at(note: Note, wait: ReportStall) -> str:
+def _at(note: WorkerStatus, wait: ReportStall) -> str:
     for_s = max(0.0, time.monotonic() - note.since_ns / 1e9)
     if note.phase == STARTING:
         return f"is starting, for {for_s:.0f} s" if note.since_ns else "has yet to start"

@@ -8,7 +8,7 @@ import pytest
 
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.wire.worker_status import LOADING, Note
+from prefetchd.wire.worker_status import LOADING, WorkerStatus
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 40, 4)
@@ -199,7 +199,7 @@ def test_a_suspect_that_waits_for_others(world):
     deliver(world, "loaded", "started")
     for _ in range(2):
         (worker,) = [each for each in world.workers.values() if each.tasks and each is not stuck]
-        world._die(worker, 0, "killed by SIGSEGV", Note(worker.tasks[0][0], LOADING, 0, 0))
+        world._die(worker, 0, "killed by SIGSEGV", WorkerStatus(worker.tasks[0][0], LOADING, 0, 0))
         world.run()
         deliver(world, "started")
     assert waiter.state.claims.queue.has_suspect

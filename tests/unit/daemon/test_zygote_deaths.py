@@ -8,7 +8,7 @@ import pytest
 
 from prefetchd.processes.process_exit import KILLED, MOST_DEATHS, MOST_KILLS, ORPHANED, UNEXPLAINED
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.wire.worker_status import NO_NOTE
+from prefetchd.wire.worker_status import NO_WORKER_STATUS
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 13, 3)
@@ -28,7 +28,7 @@ def test_it_is_started_again_more_often_when_somebody_else_kills_it(how, ends, t
         assert len(world.workers) == WORKERS
         for number in list(world.workers):
             del world.workers[number]
-            world.engine.worker_died(number, how, world.now, NO_NOTE)
+            world.engine.worker_died(number, how, world.now, NO_WORKER_STATUS)
         world.pending.clear()
         world.engine.host_died(world.hosts.popitem()[0], ends)
         world.run()
@@ -48,7 +48,7 @@ def test_a_batch_that_was_made_begins_the_count_anew():
         assert trainer.can_next(1)
         for number in list(world.workers):
             del world.workers[number]
-            world.engine.worker_died(number, ORPHANED, world.now, NO_NOTE)
+            world.engine.worker_died(number, ORPHANED, world.now, NO_WORKER_STATUS)
         world.pending.clear()
         world.engine.host_died(world.hosts.popitem()[0], "killed by SIGSEGV")
         world.run()
@@ -65,6 +65,6 @@ def test_workers_that_die_of_themselves_are_given_up():
     world.deliver(0)
     for number in list(world.workers):
         del world.workers[number]
-        world.engine.worker_died(number, "exited with 3", world.now, NO_NOTE)
+        world.engine.worker_died(number, "exited with 3", world.now, NO_WORKER_STATUS)
     world.run()
     assert "4 workers in a row died before they were ready: exited with 3" in trainer.failed

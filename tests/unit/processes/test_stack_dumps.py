@@ -18,7 +18,7 @@ from prefetchd.processes.stack_dumps import (
     process_state,
     read_stacks,
 )
-from prefetchd.processes.worker_status_memory import NoteFile, map_note
+from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
 from prefetchd.supervisor.probe_process import look
 from tests.scenario.forked import forked
 from tests.scenario.watching import until
@@ -76,7 +76,7 @@ class Child:
     """A forked process that waits at `work` until it is killed."""
 
     def __init__(self, work) -> None:
-        self.note = NoteFile()
+        self.note = WorkerStatusFile()
         self.pid, self._pipe = forked(lambda: work(self.note.fd))
         self.pidfd = os.pidfd_open(self.pid)
 
@@ -97,19 +97,19 @@ def child(request):
 
 def waits_in_a_lock(fd):
     answer_with_stacks(fd)
-    map_note(fd).begin(1)
+    map_worker_status(fd).begin(1)
     threading.Lock().acquire() and threading.Event().wait()
 
 
 def keeps_the_interpreter(fd):
     """C code that never gives the GIL away: no Python handler would run."""
     answer_with_stacks(fd)
-    map_note(fd).begin(1)
+    map_worker_status(fd).begin(1)
     sum(iter(int, 1))
 
 
 def catches_nothing(fd):
-    map_note(fd).begin(1)
+    map_worker_status(fd).begin(1)
     signal.pause()
 
 

@@ -7,50 +7,50 @@ import struct
 
 import pytest
 
-from prefetchd.processes.worker_status_memory import NoteFile, NoteWriter, map_note
+from prefetchd.processes.worker_status_memory import WorkerStatusFile, WorkerStatusWriter, map_worker_status
 from prefetchd.wire.worker_status import (
     COLLATING,
     IDLE,
     LOADING,
-    NO_NOTE,
-    NOTE_BYTES,
+    NO_WORKER_STATUS,
     PHASES,
     STACK_OFFSET,
     STARTING,
-    Note,
-    read_note,
+    STATUS_WORDS_BYTES,
+    WorkerStatus,
+    read_worker_status,
 )
 from tests.scenario.forked import forked
 
 
 @pytest.fixture
 def file():
-    made = NoteFile()
+    made = WorkerStatusFile()
     yield made
     made.close()
 
 
-def what(note: Note) -> Note:
+def what(note: WorkerStatus) -> WorkerStatus:
     """The note but for its time."""
-    return Note(note.task, note.phase, note.row, note.index, note.attempt)
+    return WorkerStatus(note.task, note.phase, note.row, note.index, note.attempt)
 
 
 def test_its_places_are_what_they_are():
-    assert NOTE_BYTES == 64
-    note = read_note(struct.pack("=6q", 7, LOADING, 3, 12_345_678_901, 2, 99) + bytes(16))
-    assert note == Note(task=7, phase=LOADING, row=3, index=12_345_678_901, attempt=2, since_ns=99)
+    assert STATUS_WORDS_BYTES == 64
+    note = read_worker_status(struct.pack("=6q", 7, LOADING, 3, 12_345_678_901, 2, 99) + bytes(16))
+    assert note == WorkerStatus(task=7, phase=LOADING, row=3, index=12_345_678_901, attempt=2, since_ns=99)
     assert len(PHASES) == 9
     assert PHASES[COLLATING] == "collating"
 
 
 def test_it_begins_with_nothing(file):
-    assert file.read() == NO_NOTE
-    writer = map_note(file.fd)
-    assert what(file.read()) == what(writer.read()) == NO_NOTE
+    assert file.read() == NO_WORKER_STATUS
+    writer = map_worker_status(file.fd)
+    assert what(file.read()) == what(writer.read()) == NO_WORKER_STATUS
 
 
 def test_what_the_worker_is_at_can_be_read_at_once(file):
-    writer = map_note(file.fd)
+    writer = map_worker_status(file.fd)
     said = []
     for step in (
         lambda: writer.phase(IDLE),
@@ -67,21 +67,21 @@ def test_what_the_worker_is_at_can_be_read_at_once(file):
         step()
         said.append(what(file.read()))
     assert said == [
-        Note(0, IDLE),
-        Note(12, IDLE),
-        Note(12, LOADING),
-        Note(12, LOADING, 0, 500),
-        Note(12, LOADING, 1, 7),
-        Note(12, LOADING, 1, 33, 2),
-        Note(12, LOADING, 1, 7),
-        Note(12, COLLATING),
-        Note(12, IDLE),
-        Note(13, IDLE),
+        WorkerStatus(0, IDLE),
+        WorkerStatus(12, IDLE),
+        WorkerStatus(12, LOADING),
+        WorkerStatus(12, LOADING, 0, 500),
+        WorkerStatus(12, LOADING, 1, 7),
+        WorkerStatus(12, LOADING, 1, 33, 2),
+        WorkerStatus(12, LOADING, 1, 7),
+        WorkerStatus(12, COLLATING),
+        WorkerStatus(12, IDLE),
+        WorkerStatus(13, IDLE),
     ]
 
 
 def test_its_time_goes_on(file):
-    writer = map_note(file.fd)
+    writer = map_worker_status(file.fd)
     before = file.read().since_ns
     writer.load(0, 1)
     after = file.read().since_ns
@@ -92,7 +92,7 @@ def test_its_time_goes_on(file):
 
 def test_a_dead_worker_s_note_stays(file):
     def work():
-        writer = map_note(file.fd)
+        writer = map_worker_status(file.fd)
         writer.begin(5)
         writer.phase(LOADING)
         writer.load(2, 17)
@@ -101,18 +101,18 @@ def test_a_dead_worker_s_note_stays(file):
     pid, reading = forked(work)
     os.waitpid(pid, 0)
     os.close(reading)
-    assert what(file.read()) == Note(5, LOADING, 2, 17)
+    assert what(file.read()) == WorkerStatus(5, LOADING, 2, 17)
 
 
 def test_without_memory_it_is_kept_apart():
-    writer = NoteWriter()
+    writer = WorkerStatusWriter()
     writer.phase(IDLE)
-    assert what(writer.read()) == Note(0, IDLE)
-    assert what(NoteWriter().read()) == Note(0, STARTING)
+    assert what(writer.read()) == WorkerStatus(0, IDLE)
+    assert what(WorkerStatusWriter().read()) == WorkerStatus(0, STARTING)
 
 
 def test_what_follows_the_note_is_not_its_own(file):
     os.pwrite(file.fd, b"stack", STACK_OFFSET)
-    map_note(file.fd).load(1, 1)
+    map_worker_status(file.fd).load(1, 1)
     assert os.pread(file.fd, 10, STACK_OFFSET) == b"stack"
-    assert STACK_OFFSET >= NOTE_BYTES
+    assert STACK_OFFSET >= STATUS_WORDS_BYTES

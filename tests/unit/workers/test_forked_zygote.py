@@ -17,7 +17,7 @@ import psutil
 import pytest
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 
-from prefetchd.processes.worker_status_memory import NoteFile
+from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
     Identified,
@@ -55,7 +55,7 @@ class Control:
         self._next: Control | None = None
         self._fds = [pidfd, output]
         self._sock = socket.socket(fileno=control)
-        self._note = NoteFile()
+        self._note = WorkerStatusFile()
         self._sock.settimeout(30)
 
     def say(self, message: Message) -> None:

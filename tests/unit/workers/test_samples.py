@@ -11,10 +11,10 @@ from prefetchd_client.batches.tensors import BatchReader
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.seeds import SUBSTITUTES
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING, Note
+from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING, WorkerStatus
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import Deviation
@@ -31,8 +31,8 @@ class Noted:
 
     def __init__(self, *bad: int) -> None:
         self.bad = bad
-        self.writer = NoteWriter()
-        self.notes: list[Note] = []
+        self.writer = WorkerStatusWriter()
+        self.notes: list[WorkerStatus] = []
 
     def __len__(self) -> int:
         return LENGTH
@@ -77,7 +77,7 @@ def seeds(*ordinals: int) -> list[int]:
     return [derive(5, SAMPLE, 0, ordinal) >> 1 for ordinal in ordinals]
 
 
-def what(note: Note) -> tuple[int, ...]:
+def what(note: WorkerStatus) -> tuple[int, ...]:
     return note.phase, note.row, note.attempt, note.index
 
 
@@ -116,7 +116,7 @@ def test_what_is_about_the_whole_batch_is_noted_without_a_row():
 
 
 class Pickled:
-    def __init__(self, writer: NoteWriter, seen: list) -> None:
+    def __init__(self, writer: WorkerStatusWriter, seen: list) -> None:
         self.writer = writer
         self.seen = seen
 

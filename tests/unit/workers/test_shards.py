@@ -13,7 +13,7 @@ from hypothesis import given
 from torch.utils.data import IterableDataset, get_worker_info
 
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import NoteWriter
+from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import ITERATING
@@ -75,7 +75,7 @@ class Made:
         made_samples.clear()
         self.spec = spec(len(lengths), **fields)
         self.program = Program(kind(lengths, bad), worker_init_fn=worker_init_fn)
-        self.note = NoteWriter()
+        self.note = WorkerStatusWriter()
         self.shards = Shards(self.spec, self.program, ShardPlan(self.spec), SampleSeeder(), self.note, Durations())
 
     def __call__(self, step: int, epoch: int = 0):

@@ -27,7 +27,7 @@ from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, Stage, StreamState, Stuck, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Fill, Measured, Message, Spent
-from prefetchd.wire.worker_status import Note
+from prefetchd.wire.worker_status import WorkerStatus
 
 RING_COMES_WITHIN_S = 0.25
 """Seconds (rule 5)."""
@@ -257,7 +257,7 @@ class Pool:
             self._alone.began(worker)
         return piece
 
-    def worker_died(self, number: int, how: str, now_s: float, note: Note, oom_kills: int = 0) -> Worker | None:
+    def worker_died(self, number: int, how: str, now_s: float, note: WorkerStatus, oom_kills: int = 0) -> Worker | None:
         """The worker's rows go to others; it is returned if it was known. With `oom_kills`, so many of this daemon's
         processes the kernel has killed for memory by now, and the worker is one of them: then fewer are busy at once,
         before anything is blamed."""

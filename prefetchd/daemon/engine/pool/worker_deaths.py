@@ -13,7 +13,7 @@ from prefetchd.daemon.engine.stream.blame import (
 )
 from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, Stuck, Worker, WorkerStage
 from prefetchd.processes.process_exit import ORPHANED, UNEXPLAINED, is_hopeless
-from prefetchd.wire.worker_status import LOADING, NO_NOTE, Note
+from prefetchd.wire.worker_status import LOADING, NO_WORKER_STATUS, WorkerStatus
 
 
 class Deaths:
@@ -23,7 +23,7 @@ class Deaths:
         self._commands = commands
         self._fail_stream = fail_stream
 
-    def told(self, worker: Worker, how: str, note: Note, *, alone: bool, innocent: bool) -> None:
+    def told(self, worker: Worker, how: str, note: WorkerStatus, *, alone: bool, innocent: bool) -> None:
         """`alone`: nothing else ran beside the task that it had in hand. `innocent`: something else is known to have
         killed it."""
         stream = worker.stream
@@ -32,7 +32,7 @@ class Deaths:
         stream.counters.retries += bool(tasks)
         if not tasks or note.task != tasks[0][0] or how == UNEXPLAINED:
             # Between two tasks it is about none; and one that died of its zygote's death, about nothing of its own.
-            note = NO_NOTE
+            note = NO_WORKER_STATUS
         about = {"at": what_was_made(note, tasks[0][1].batch.position)} if tasks else {}
         self._log("warning", "worker died", stream=stream.name, worker=worker.number, how=how, **about)
         if worker.stage is WorkerStage.STARTING:
@@ -53,7 +53,7 @@ class Deaths:
         else:
             self._judge(stream, piece, how, note, alone)
 
-    def _judge(self, stream: StreamState, piece: Piece, how: str, note: Note, alone: bool) -> None:
+    def _judge(self, stream: StreamState, piece: Piece, how: str, note: WorkerStatus, alone: bool) -> None:
         position = piece.batch.position
         verdict = stream.blame.died(position, note, alone=alone)
         if verdict is Verdict.AGAIN:
@@ -85,7 +85,7 @@ class Deaths:
         self._commands.append(Log(level, event, tuple(fields.items())))
 
 
-def _overdue(worker: Worker, piece: Piece, note: Note) -> bytes:
+def _overdue(worker: Worker, piece: Piece, note: WorkerStatus) -> bytes:
     stuck = worker.stuck or Stuck()
     return overdue_error(
         note,

@@ -17,7 +17,7 @@ from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.processes.process_exit import told_of
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
-from prefetchd.wire.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, Note
+from prefetchd.wire.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, WorkerStatus
 
 SUSPECTED_AFTER = 2
 BLAMED_AFTER = 2
@@ -56,7 +56,7 @@ class Blame:
         self._suspicions: dict[Position, dict[Place | None, _Deaths]] = {}
         self._deadly: dict[Position, list[tuple[int, int]]] = {}
 
-    def died(self, position: Position, note: Note, *, alone: bool) -> Verdict:
+    def died(self, position: Position, note: WorkerStatus, *, alone: bool) -> Verdict:
         """A worker died on a task of the batch at `position`; `note` is empty when it is not about that task."""
         deaths = self._suspicions.setdefault(position, {})
         while len(self._suspicions) > MOST_SUSPICIONS:
@@ -116,14 +116,14 @@ class Blame:
             self._suspicions.pop(position, None)
 
 
-def _place_of(note: Note) -> Place | None:
+def _place_of(note: WorkerStatus) -> Place | None:
     return (note.phase, note.row, note.attempt) if note.phase in PLACES else None
 
 
 # --- what the trainer is told ---
 
 
-def what_was_made(note: Note, position: Position) -> str:
+def what_was_made(note: WorkerStatus, position: Position) -> str:
     """What the worker was at, in words."""
     where = f"epoch {position[0]}, step {position[1]}"
     if note.phase == LOADING and note.row >= 0:
@@ -138,7 +138,7 @@ def what_was_made(note: Note, position: Position) -> str:
     return f"{what.get(note.phase, 'the batch')}, {where}"
 
 
-def blamed_error(note: Note, position: Position, how: str) -> bytes:
+def blamed_error(note: WorkerStatus, position: Position, how: str) -> bytes:
     """A sample, or whatever else is about the batch, has ended its workers."""
     what = what_was_made(note, position)
     text = f"{what}: ends its worker each time, also when nothing else runs; the last one {told_of(how)}. "
@@ -149,7 +149,7 @@ def blamed_error(note: Note, position: Position, how: str) -> bytes:
     return encode_exception(RemoteException("WorkerDiedError", text, "", what))
 
 
-def given_up_error(note: Note, position: Position, how: str) -> bytes:
+def given_up_error(note: WorkerStatus, position: Position, how: str) -> bytes:
     """Workers die on the batch, now here, now there."""
     epoch, step = position
     text = (
@@ -160,7 +160,7 @@ def given_up_error(note: Note, position: Position, how: str) -> bytes:
 
 
 def overdue_error(
-    note: Note, position: Position, timeout_s: float, frames: Sequence[str] = (), *, may_be_a_lock: bool = False
+    note: WorkerStatus, position: Position, timeout_s: float, frames: Sequence[str] = (), *, may_be_a_lock: bool = False
 ) -> bytes:
     """A task took longer than the loader's timeout; its worker was at these `frames`, the innermost first."""
     what = what_was_made(note, position)

@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, ReportStall
 from prefetchd.daemon.shell.stall_reports import STACKS_LOGGED_CHARACTERS, TEXT_LIMIT_CHARACTERS, StallReports
 from prefetchd.supervisor.backend import Look
 from prefetchd.wire.framing import encode
-from prefetchd.wire.worker_status import COLLATING, IDLE, IMPORTING, LOADING, NO_NOTE, STARTING, Note
+from prefetchd.wire.worker_status import COLLATING, IDLE, IMPORTING, LOADING, NO_WORKER_STATUS, STARTING, WorkerStatus
 
 STACKS = 'Current thread 0x1 (most recent call first):\n  File "/u/data.py", line 12 in fetch\n'
 
@@ -22,16 +22,16 @@ class Setting:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.sent: list[tuple[int, object]] = []
-        self.notes: dict[int, Note] = {}
+        self.notes: dict[int, WorkerStatus] = {}
         self.names = StallReports(self, str, lambda session, message: self.sent.append((session, message)))
 
     def look_at(self, stream: int, worker: int) -> None:
         self.asked.append((stream, worker))
 
-    def note(self, worker: int) -> Note:
-        return self.notes.get(worker, NO_NOTE)
+    def note(self, worker: int) -> WorkerStatus:
+        return self.notes.get(worker, NO_WORKER_STATUS)
 
-    def text(self, look: Look, note: Note = NO_NOTE, **wait) -> str:
+    def text(self, look: Look, note: WorkerStatus = NO_WORKER_STATUS, **wait) -> str:
         wait = {"cause": "", "knob": "turn it", "suspect": 3, "at": (0, 9), **wait}
         self.notes[3] = note
         self.names.name(ReportStall(1, 2, 7, (0, 8), 61.0, **wait))
@@ -47,8 +47,8 @@ def setting():
     return Setting()
 
 
-def ago(seconds: float, **note) -> Note:
-    return Note(1, since_ns=time.monotonic_ns() - int(seconds * 1e9), **note)
+def ago(seconds: float, **note) -> WorkerStatus:
+    return WorkerStatus(1, since_ns=time.monotonic_ns() - int(seconds * 1e9), **note)
 
 
 def test_a_wait_for_nobody_is_told_at_once(setting):

@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
 from prefetchd.daemon.engine.stream.blame import BLAMED_AFTER, MOST_DEATHS_A_BATCH, SUSPECTED_AFTER
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING, WRITING, Note
+from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING, WRITING, WorkerStatus
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 24, 4)
@@ -62,7 +62,7 @@ class Run:
     def die(self, worker, row: int, **note):
         """The worker dies at this row of the task that it has in hand."""
         self.world.guilty.add(worker.tasks[0][2:4])
-        said = Note(worker.tasks[0][0], **({"phase": LOADING, "row": row, "index": 100 + row} | note))
+        said = WorkerStatus(worker.tasks[0][0], **({"phase": LOADING, "row": row, "index": 100 + row} | note))
         self.world._die(worker, row, "killed by SIGSEGV", said)
         self.world.run()
 
@@ -95,7 +95,7 @@ def test_a_kill_between_two_tasks_is_about_none():
             run.begin()
             (worker,) = run.busy().values()
             told = worker.tasks[0][0] + task
-            run.world._die(worker, 0, "killed by SIGKILL", Note(told, IDLE if not task else LOADING, 1, 1))
+            run.world._die(worker, 0, "killed by SIGKILL", WorkerStatus(told, IDLE if not task else LOADING, 1, 1))
             run.world.run()
     assert run.next() is None
 
