@@ -28,7 +28,7 @@ def is_hopeless(deaths: int, how: str) -> bool:
     return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
 
 
-def told_of(how: str) -> str:
+def describe_exit(how: str) -> str:
     """What happened to a process that ended like this, after its name."""
     return f"was {how}" if how.startswith("killed") else how
 

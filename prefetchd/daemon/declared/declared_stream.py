@@ -21,7 +21,7 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.file_streams import FileStreams
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.telemetry.log_room import LogRoom
-from prefetchd.processes.process_exit import is_hopeless, told_of
+from prefetchd.processes.process_exit import describe_exit, is_hopeless
 from prefetchd.progress.file_source import FileSource
 from prefetchd.progress.source import Source
 from prefetchd.ring.segment import unlink
@@ -135,7 +135,7 @@ class DeclaredStream:
         fields = {"stream": self.config.name, "how": how, "deaths": self._deaths}
         log.warning("look at the dataset ended", extra={"fields": fields})
         if is_hopeless(self._deaths, how):
-            self.failed(f"it {told_of(how)}, {self._deaths} times in a row; its output is in the log", b"")
+            self.failed(f"it {describe_exit(how)}, {self._deaths} times in a row; its output is in the log", b"")
         else:
             self._look()
 

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.processes.process_exit import told_of
+from prefetchd.processes.process_exit import describe_exit
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
 from prefetchd.wire.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, WorkerStatus
@@ -141,7 +141,7 @@ def what_was_made(note: WorkerStatus, position: Position) -> str:
 def blamed_error(note: WorkerStatus, position: Position, how: str) -> bytes:
     """A sample, or whatever else is about the batch, has ended its workers."""
     what = what_was_made(note, position)
-    text = f"{what}: ends its worker each time, also when nothing else runs; the last one {told_of(how)}. "
+    text = f"{what}: ends its worker each time, also when nothing else runs; the last one {describe_exit(how)}. "
     if note.phase == LOADING:
         text += "on_error='skip' leaves such samples out, on_error='substitute' replaces them"
     else:
@@ -154,7 +154,7 @@ def given_up_error(note: WorkerStatus, position: Position, how: str) -> bytes:
     epoch, step = position
     text = (
         f"worker after worker died on the batch at epoch {epoch}, step {step}, and no single sample is to blame; the "
-        f"last one {told_of(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
+        f"last one {describe_exit(how)}, at {what_was_made(note, position)}. `prefetchd logs` has them all"
     )
     return encode_exception(RemoteException("WorkerDiedError", text, "", f"epoch {epoch}, step {step}"))
 

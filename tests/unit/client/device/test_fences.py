@@ -48,10 +48,10 @@ def test_nothing_is_released_before_both_devices_have_passed(device, fences, fir
     assert fences.passed(dropped) == 2
 
 
-def dropped_one_by_one(device, fences, told_of):
+def dropped_one_by_one(device, fences, describe_exit):
     """Batches 0 and 1, which both devices have passed, and a stream that one of them waits for as well."""
     side = device.new_stream()
-    fences.record_stream(told_of, side)
+    fences.record_stream(describe_exit, side)
     dropped = batches(0)
     fences.passed(dropped)
     dropped.extend(batches(1))
@@ -62,7 +62,7 @@ def dropped_one_by_one(device, fences, told_of):
 
 
 def test_a_stream_that_was_told_of_is_waited_for_with_its_own_batch(device, fences):
-    dropped, side = dropped_one_by_one(device, fences, told_of=1)
+    dropped, side = dropped_one_by_one(device, fences, describe_exit=1)
     assert fences.passed(dropped) == 1
     dropped.popleft()
     device.drain(side)
@@ -70,7 +70,7 @@ def test_a_stream_that_was_told_of_is_waited_for_with_its_own_batch(device, fenc
 
 
 def test_batches_are_released_in_the_order_of_their_drops(device, fences):
-    dropped, side = dropped_one_by_one(device, fences, told_of=0)
+    dropped, side = dropped_one_by_one(device, fences, describe_exit=0)
     assert fences.passed(dropped) == 0
     device.drain(side)
     assert fences.passed(dropped) == 2
