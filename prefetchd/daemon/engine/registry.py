@@ -60,7 +60,7 @@ class Registry:
         self._commands = commands
         self._next_stream = 1
 
-    def stream_for(self, hello: Hello) -> StreamState:
+    def acquire_stream(self, hello: Hello) -> StreamState:
         """The stream that a trainer asks for: the one that is there, or a new one in its place or beside it. Raises
         CallerError and ProtocolError."""
         by_name = self._by_name()

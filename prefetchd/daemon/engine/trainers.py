@@ -89,7 +89,7 @@ class Trainers:
     def _open(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
         known = set(self._streams)
         try:
-            stream = self._registry.stream_for(hello)
+            stream = self._registry.acquire_stream(hello)
         except PrefetchdError as error:
             self._refuse(session, error.code, str(error))
             return
