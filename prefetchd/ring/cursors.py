@@ -114,7 +114,7 @@ class Cursor:
     recalled    so often its consumer was asked to give offers back, and has not answered
     told        its consumer knows of all steps before this one: that they were offered, or are void
     reach       so many batches it may have ahead at most
-    means_it    its consumer has said how the epoch begins, or told of a batch that it was given: what the epoch is
+    plan_confirmed    its consumer has said how the epoch begins, or told of a batch that it was given: what the epoch is
                 planned from is what it means
     """
 
@@ -128,7 +128,7 @@ class Cursor:
     told_end: bool = False
     recalled: int = 0
     told: int = 0
-    means_it: bool = False
+    plan_confirmed: bool = False
     reach: int = POSITION_LIMIT
 
     @property

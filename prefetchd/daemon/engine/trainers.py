@@ -310,7 +310,7 @@ class Trainers:
         living = [each for each in stream.window.cursors.values() if not each.waiting]
         begun = [each for each in living if each.consumer == session and each.epoch == message.epoch]
         # Of another process that has merely begun nobody knows what it means: it may be about to say the same.
-        meant = {each.epoch for each in living if each.consumer != session and each.means_it}
+        meant = {each.epoch for each in living if each.consumer != session and each.plan_confirmed}
         if agrees is False and message.epoch in meant:
             if begun:
                 text = (
@@ -326,7 +326,7 @@ class Trainers:
             for consumer, recall in stream.offering.void(epochs):
                 self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
         for cursor in begun:
-            cursor.means_it = True
+            cursor.plan_confirmed = True
 
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))

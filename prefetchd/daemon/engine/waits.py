@@ -228,7 +228,7 @@ def _no_room(stream: StreamState, batch: Batch | None) -> Cause | None:
 
 def _no_plan(stream: StreamState, cursor: Cursor, batch: Batch | None, now_s: float) -> Cause | None:
     plans, planner = stream.plans, stream.planner
-    if plans is None or (batch is not None and batch.proven) or plans.knows(cursor.next):
+    if plans is None or (batch is not None and batch.plan_verified) or plans.knows(cursor.next):
         return None
     if planner is None and stream.start_failure:
         return _no_process(stream)

@@ -80,7 +80,7 @@ class FoundBatch:
             payload_bytes=self.payload_bytes,
             digest=self.digest,
             plan=self.plan,
-            proven=not self.plan,
+            plan_verified=not self.plan,
         )
 
 

@@ -44,7 +44,7 @@ class Batch:
     digest      of its payload when all rows were in; 0: none was taken
     keys        what tasks about it need, where a sampler decides the order
     plan        the digest of its keys, or 0 where the order is arithmetic
-    proven      the plan is known to want these very keys there
+    plan_verified      the plan is known to want these very keys there
     """
 
     position: Position
@@ -65,7 +65,7 @@ class Batch:
     digest: int = 0
     keys: bytes = b""
     plan: int = 0
-    proven: bool = True
+    plan_verified: bool = True
 
     @property
     def is_whole_task(self) -> bool:

@@ -165,8 +165,8 @@ class Claims:
     def prove(self) -> None:
         """Batches that were made after another plan, or by a dead daemon, are offered once the plan is known to want
         just these."""
-        unproven = [each for each in self.window.batches.values() if not each.proven]
-        for batch in sorted(unproven, key=lambda each: each.position):
+        unverified = [each for each in self.window.batches.values() if not each.plan_verified]
+        for batch in sorted(unverified, key=lambda each: each.position):
             contents = self._contents_at(batch.position)
             if contents is None:
                 return
@@ -175,10 +175,10 @@ class Claims:
     def _make_way(self, position: Position, contents: Contents) -> None:
         """Whatever is at `position` is what the plan wants, or it is dropped."""
         batch = self.window.batches.get(position)
-        if batch is None or batch.proven:
+        if batch is None or batch.plan_verified:
             return
         if batch.plan == contents.plan:
-            batch.proven = True
+            batch.plan_verified = True
             return
         self.dropped_for_plan += 1
         if not batch.under_way:

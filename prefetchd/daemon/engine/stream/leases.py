@@ -66,11 +66,11 @@ class Leases:
                 self._end(key, lease, returned=True)
 
     def doubt(self, epochs: range) -> None:
-        """The plan of the epochs is another: what was made after the former one is to be proven."""
+        """The plan of the epochs is another: what was made after the former one is to be plan_verified."""
         leased = [lease.batch for leases in self._leases.values() for lease in leases.values()]
         for batch in [*self.window.batches.values(), *leased]:
             if batch.position[0] in epochs:
-                batch.proven = False
+                batch.plan_verified = False
 
     def recallable(self, pressing: bool) -> list[Batch]:
         """Batches that could be evicted if those who were offered them gave them back: nobody has yielded them, and no

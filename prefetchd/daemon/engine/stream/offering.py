@@ -66,7 +66,7 @@ class Offering:
         if not waiting:
             # It may be one that goes on under another number.
             others = (each for each in self.cursors_of(key[0]) if not each.waiting and each.epoch == position[0])
-            window.cursors[key].means_it = any(each.means_it for each in others)
+            window.cursors[key].plan_confirmed = any(each.plan_confirmed for each in others)
         window.cursors_moved()
 
     def close_cursor(self, key: Key) -> None:
@@ -119,7 +119,7 @@ class Offering:
         told: list[tuple[Hashable, Recall]] = []
         for cursor in self.window.cursors.values():
             if cursor.epoch in epochs:
-                cursor.told_end = cursor.means_it = False
+                cursor.told_end = cursor.plan_confirmed = False
                 if cursor.offered > cursor.next:
                     told.append(self._recall(cursor, cursor.next[1]))
         return told
@@ -143,7 +143,7 @@ class Offering:
         cursor.next = position
         cursor.blocked = False
         # What is told of while offers are on their way back may be of the plan before this one.
-        cursor.means_it = cursor.means_it or (batches > 0 and not cursor.recalled)
+        cursor.plan_confirmed = cursor.plan_confirmed or (batches > 0 and not cursor.recalled)
         return batches
 
     def close_cursors(self, consumer: Hashable) -> Position | None:
@@ -228,7 +228,7 @@ class Offering:
         if self.window.lengths.is_end(position):
             return not cursor.told_end and self._is_known_how(position[0], ends=True)
         batch = self.window.batches.get(position)
-        if batch is None or not batch.done or not batch.proven or cursor.recalled:
+        if batch is None or not batch.done or not batch.plan_verified or cursor.recalled:
             return False
         if self.window.epoch_steps and cursor.waiting and self._is_awaited_before(cursor, position):
             return False

@@ -118,7 +118,7 @@ class Window:
     def is_claimed(self, position: Position) -> bool:
         """True when there is a batch at `position`, or will be, and it is the one that is wanted there."""
         batch = self.batches.get(position)
-        return batch is not None and batch.proven
+        return batch is not None and batch.plan_verified
 
     def comes_back(self, position: Position) -> bool:
         """True when a batch is not to be made for whoever comes there: all epochs are equal, and a holder has it."""
