@@ -31,7 +31,7 @@ from prefetchd_client.fingerprint.array_digest import content_digest, memory_blo
 from prefetchd_client.fingerprint.module_sources import UserSource, file_digests, source_files
 from prefetchd_client.fingerprint.walk import Plain, Walk
 from prefetchd_client.quiet import quiet
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 
 TOLD_WITHIN_S = 0.1
 """A fork that has looked at all by then is waited for. Else this process is forked again."""
@@ -49,7 +49,7 @@ class ChangeWatch:
         self,
         parts: Mapping[str, object],
         masked: Iterable[object] = (),
-        assumptions: Assumptions | None = None,
+        assumptions: SamplerState | None = None,
         elsewhere: Callable[[float], bytes | None] | None = None,
         former: ChangeWatch | None = None,
     ) -> None:

@@ -36,7 +36,7 @@ from prefetchd_client.loader.torch_samplers import draw_as, innermost
 from prefetchd_client.loader.transformed import transformed
 from prefetchd_client.loader.wrapping import arguments_of
 from prefetchd_client.session.cursors import ClientCursor
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.state_numbers import EPOCH_LIMIT, whole
 from prefetchd_client.session.stream_client import WaitTimedOut
 from prefetchd_client.start_method import FORK, is_inline, start_method
@@ -221,7 +221,7 @@ class PrefetchLoader(RebuildGuard):
             await_successor(self)
         self._names_after = frozenset(vars(self))
 
-    def _begin(self, sessions: Sessions, assumptions: Assumptions | None) -> None:
+    def _begin(self, sessions: Sessions, assumptions: SamplerState | None) -> None:
         if self._fork_teller is not None:
             self._fork_teller.ask(sessions)
         self._guard = SingleThreadGuard()

@@ -11,7 +11,7 @@ from prefetchd_client.loader.loader_state import ResumePoint, from_state, to_sta
 from prefetchd_client.loader.sessions import Prepared, Session, Sessions
 from prefetchd_client.loader.stream_request import StreamRequest
 from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 
 
 class Positions:
@@ -22,7 +22,7 @@ class Positions:
     def __init__(
         self,
         sessions: Sessions,
-        assumptions: Assumptions | None,
+        assumptions: SamplerState | None,
         runs_out_at: int = 0,
         run_out: Callable[[], object] | None = None,
     ) -> None:

@@ -23,7 +23,7 @@ from prefetchd_client.forking.trainer_fork import ForkRequest
 from prefetchd_client.loader.ranks import process_rank
 from prefetchd_client.loader.torch_samplers import is_any_order, is_in_order
 from prefetchd_client.program.program_pickle import find_generators
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 
 
 def _nothing() -> None:
@@ -41,7 +41,7 @@ class StreamRequest:
     parts: dict[str, Any]
     shared: bool
     identity: dict[str, Any]
-    assumptions: Assumptions | None = None
+    assumptions: SamplerState | None = None
     forks: bool = False
     found: Callable[[], bytes] = bytes
     forked: Callable[[], None] = _nothing
@@ -244,14 +244,14 @@ def stream_request(
     if additions := collate_additions():
         parts["collate_additions"] = additions
     counted = dict(parts)
-    assumptions: Assumptions | None = None
+    assumptions: SamplerState | None = None
     if planned:
         added = sampler_parts(dataset, index_sampler, generator)
         parts |= added
         counted |= {"index_sampler": index_sampler, "generator": generator}
         if seeds_once and generator is not None:
             parts["seeds_once"] = counted["seeds_once"] = True
-        assumptions = Assumptions(index_sampler, added["generators"])
+        assumptions = SamplerState(index_sampler, added["generators"])
     # It may have seeded what nobody can find: a generator in a library. Then batches are what their worker is.
     dealt = worker_init_fn is not None and num_workers > 0 and not iterable
     if dealt:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE, Assume, CloseCursor, Message, PlaceCursor
 from prefetchd_client.session.cursors import ClientCursor, Cursors
-from prefetchd_client.session.sampler_state import Assumptions, as_assumed
+from prefetchd_client.session.sampler_state import SamplerState, as_assumed
 
 
 class EpochPlans:
@@ -16,7 +16,7 @@ class EpochPlans:
 
     def __init__(
         self,
-        assumptions: Assumptions,
+        assumptions: SamplerState,
         cursors: Cursors,
         send: Callable[[Message], None],
         wait: Callable[[ClientCursor, float], int],

@@ -19,7 +19,7 @@ from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders
 MOST_GENERATORS = 8
 
 
-class Assumptions:
+class SamplerState:
     """Those about one loader's sampler and generators, which stay the trainer's own."""
 
     def __init__(self, index_sampler: Any, generators: Sequence[torch.Generator]) -> None:

@@ -47,7 +47,7 @@ from prefetchd_client.session.link import Link
 from prefetchd_client.session.long_wait import LongWait
 from prefetchd_client.session.progress import Progress
 from prefetchd_client.session.remote_errors import rebuild_exception, refusal, stream_failure
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.worker_output import print_output
 
 TELL_WAIT_AFTER_S = 0.05
@@ -81,7 +81,7 @@ class StreamClient:
         paths: RuntimePaths,
         spec: StreamSpec,
         parts: dict[str, Any],
-        assumptions: Assumptions | None = None,
+        assumptions: SamplerState | None = None,
         prepared: tuple[bytes, list[memoryview]] | None = None,
         *,
         shared: bool,

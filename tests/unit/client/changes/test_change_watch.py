@@ -18,7 +18,7 @@ from prefetchd_client.changes.change_walks import SMALL_BYTES
 from prefetchd_client.changes.change_watch import ChangeWatch
 from prefetchd_client.fingerprint import module_sources
 from prefetchd_client.fingerprint.walk import fingerprint
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 
 NAMES = [f"/data/{index}.jpg" for index in range(5000)]
 PAIRS = [(f"/data/{index}.jpg", index % 10) for index in range(5000)]
@@ -139,7 +139,7 @@ def test_generators_and_set_epoch_are_somebody_else_s_affair():
             self.epoch = epoch
 
     sampler = Sampler()
-    watch = watching({"index_sampler": sampler}, [sampler.generator], Assumptions(sampler, [sampler.generator]))
+    watch = watching({"index_sampler": sampler}, [sampler.generator], SamplerState(sampler, [sampler.generator]))
     sampler.generator.manual_seed(5)
     sampler.set_epoch(3)
     assert not watch.has_changed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from prefetchd_client.session.cursors import ClientCursor, Cursors
 from prefetchd_client.session.epoch_plans import EpochPlans
-from prefetchd_client.session.sampler_state import Assumptions
+from prefetchd_client.session.sampler_state import SamplerState
 
 from prefetchd.wire.messages import AFTER_FIRST, BEFORE, EpochStates, Message
 
@@ -13,7 +13,7 @@ from prefetchd.wire.messages import AFTER_FIRST, BEFORE, EpochStates, Message
 def test_a_daemon_that_takes_over_while_an_epoch_begins_is_told_how_it_begins():
     """Found by chaos: it ran the sampler from what the program says, and dropped what was ready."""
     generator = torch.Generator().manual_seed(11)
-    assumptions, cursors, sent = Assumptions(None, [generator]), Cursors(), list[Message]()
+    assumptions, cursors, sent = SamplerState(None, [generator]), Cursors(), list[Message]()
     cursor = cursors.new(3, 0, 3)
     before = assumptions.about(3)
 
