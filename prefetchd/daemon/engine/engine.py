@@ -63,7 +63,7 @@ class Engine:
         self.limits = limits
         self.streams: dict[int, StreamState] = {}
         self.stopping = False
-        self._sessions: dict[int, StreamState] = {}
+        self._stream_by_session: dict[int, StreamState] = {}
         self._commands: list[Command] = []
         self._moved = False
         self._now_s = 0.0
@@ -77,7 +77,9 @@ class Engine:
         )
         self.planners = Planners(self.streams, self._commands, self.pool.new_number, self._fail_stream)
         self._hosts = Hosts(self.streams, self.pool, self.planners, self._commands, self._fail_stream)
-        self.registry = Registry(self.streams, self._sessions, self.pool, self.planners, self._hosts, self._commands)
+        self.registry = Registry(
+            self.streams, self._stream_by_session, self.pool, self.planners, self._hosts, self._commands
+        )
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
         self._admin_actions = AdminActions(self.streams, self.registry, self.pool, self._commands)
@@ -87,7 +89,7 @@ class Engine:
             limits.linger_clean_s,
             limits.linger_crash_s,
             self.streams,
-            self._sessions,
+            self._stream_by_session,
             self.registry,
             self._hosts,
             self.waits,
@@ -184,12 +186,12 @@ class Engine:
     def keep(self, session: int, position: Position, *, follows_progress: bool) -> None:
         """The daemon's own session, whose hello() was answered, keeps its stream: it is filled from `position` on, also
         while nobody else is there."""
-        keep(self._sessions[session], session, position, follows_progress=follows_progress)
+        keep(self._stream_by_session[session], session, position, follows_progress=follows_progress)
         self._moved = True
 
     def progress(self, session: int, position: Position) -> None:
         """The consumer that the daemon's own `session` follows stands at `position`."""
-        stream = self._sessions.get(session)
+        stream = self._stream_by_session.get(session)
         if stream is not None:
             follow(stream, position, self._now_s)
             self._moved = True
@@ -216,7 +218,7 @@ class Engine:
 
     def publications(self, session: int) -> list[Message]:
         """What to tell the session now; its batches are leased with this. Empty when there is nothing."""
-        stream = self._sessions.get(session)
+        stream = self._stream_by_session.get(session)
         if stream is None:
             return []
         states: list[Message] = []
@@ -226,7 +228,7 @@ class Engine:
         return [*states, *stream.offering.publications(session)]
 
     def has_news(self, session: int) -> bool:
-        stream = self._sessions.get(session)
+        stream = self._stream_by_session.get(session)
         if stream is None:
             return False
         plans = stream.plans
@@ -235,7 +237,7 @@ class Engine:
         return stream.offering.has_news(session)
 
     def stream_of(self, session: int) -> StreamState | None:
-        return self._sessions.get(session)
+        return self._stream_by_session.get(session)
 
     # --- the stream's host and its ring ---
 
@@ -449,7 +451,7 @@ class Engine:
         if self.stopping:
             return
         self.stopping = True
-        for session in list(self._sessions):
+        for session in list(self._stream_by_session):
             self._commands.append(Send(session, Farewell(reason)))
             self._commands.append(CloseSession(session))
         for stream in list(self.streams.values()):

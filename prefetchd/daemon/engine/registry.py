@@ -54,7 +54,7 @@ class Registry:
     ) -> None:
         self._hosts = hosts
         self._streams = streams
-        self._sessions = sessions
+        self._stream_by_session = sessions
         self._pool = pool
         self._planners = planners
         self._commands = commands
@@ -319,7 +319,7 @@ class Registry:
         """Ends the stream; who is still connected to it is told `why`."""
         self._forget_processes(stream)
         for session in stream.consumers:
-            self._sessions.pop(session, None)
+            self._stream_by_session.pop(session, None)
             if why:
                 self._commands.append(Send(session, Refused("daemon_refused", f"stream {stream.name!r}: {why}")))
             self._commands.append(CloseSession(session))

@@ -73,7 +73,7 @@ class Trainers:
         self._linger_clean_s = linger_clean_s
         self._linger_crash_s = linger_crash_s
         self._streams = streams
-        self._sessions = sessions
+        self._stream_by_session = sessions
         self._registry = registry
         self._waits = waits
         self._commands = commands
@@ -102,7 +102,7 @@ class Trainers:
         is_new = stream.number not in known
         consumer = Consumer(session, hello.pid, record, hello.protocol, bool(hello.spec), hello.forks)
         stream.consumers[session] = consumer
-        self._sessions[session] = stream
+        self._stream_by_session[session] = stream
         stream.lingers_until_s = None
         self._welcome(stream, consumer, is_new=is_new)
         if (named := named_before(stream)) is not None:
@@ -150,7 +150,7 @@ class Trainers:
 
     def program_arrived(self, session: int) -> None:
         """The program that the trainer was asked for is in the daemon's hands, or the same of another one."""
-        stream = self._sessions.get(session)
+        stream = self._stream_by_session.get(session)
         if stream is None:
             return
         stream.has_delivered(session)
@@ -167,7 +167,7 @@ class Trainers:
             return
         if self.undecided.fork_came(session, host):
             return
-        stream = self._sessions.get(session)
+        stream = self._stream_by_session.get(session)
         if stream is not None:
             self._hosts.give(stream, host)
         else:
@@ -176,7 +176,7 @@ class Trainers:
 
     def _decided(self, found: Undecided, now_s: float) -> None:
         self._open(found.session, found.hello, now_s)
-        stream = self._sessions.get(found.session)
+        stream = self._stream_by_session.get(found.session)
         if found.host is not None and stream is None:
             self._hosts.drop(found.host)
         elif found.host is not None and stream is not None:
@@ -188,7 +188,7 @@ class Trainers:
         """A trainer's message after Hello."""
         if self.undecided.message(session, message, now_s):
             return
-        stream = self._sessions.get(session)
+        stream = self._stream_by_session.get(session)
         if stream is None:
             # Its stream was dropped, or the daemon stops: the trainer is about to hear of that.
             return
@@ -234,7 +234,7 @@ class Trainers:
         long as the record is `locked`, nobody else gets it. A process that has closed its loader `lives_on` until
         leaver_ended."""
         self.undecided.forget(session)
-        stream = self._sessions.pop(session, None)
+        stream = self._stream_by_session.pop(session, None)
         if stream is None:
             return
         if stream.fork_from == session:
