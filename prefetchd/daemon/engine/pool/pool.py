@@ -22,7 +22,7 @@ from prefetchd.daemon.engine.commands import Assign, Command, LendRing, Log, Loo
 from prefetchd.daemon.engine.fairness import FairShares
 from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
-from prefetchd.daemon.engine.pool.worker_results import Answers
+from prefetchd.daemon.engine.pool.worker_results import WorkerResults
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, Stage, StreamState, Stuck, Worker, WorkerStage
 from prefetchd.wire.errors import ProtocolError
@@ -57,7 +57,7 @@ class Pool:
         self._now_s = 0.0
         self._alone = SuspectIsolation()
         self._deaths = Deaths(commands, fail_stream)
-        self._answers = Answers(commands, self._take)
+        self._results = WorkerResults(commands, self._take)
         self._retire_after_s = retire_after_s
         self._streams = streams
         self._commands = commands
@@ -238,7 +238,7 @@ class Pool:
         worker = self.workers.get(number)
         if worker is None:
             return None
-        self._answers.told(worker, message)
+        self._results.handle(worker, message)
         if isinstance(message, Measured):
             worker.stream.measured_s = now_s
         if isinstance(message, Spent) and worker.stage is WorkerStage.READY:
@@ -274,7 +274,7 @@ class Pool:
         lowered = self.short_of_memory(oom_kills)
         head = next(iter(worker.tasks.values()), None)
         alone = head is not None and self._alone.is_alone(head)
-        self._deaths.told(worker, how, note, alone=alone, innocent=lowered)
+        self._deaths.handle(worker, how, note, alone=alone, innocent=lowered)
         worker.tasks.clear()
         return worker
 

@@ -23,7 +23,7 @@ class Deaths:
         self._commands = commands
         self._fail_stream = fail_stream
 
-    def told(self, worker: Worker, how: str, note: WorkerStatus, *, alone: bool, innocent: bool) -> None:
+    def handle(self, worker: Worker, how: str, note: WorkerStatus, *, alone: bool, innocent: bool) -> None:
         """`alone`: nothing else ran beside the task that it had in hand. `innocent`: something else is known to have
         killed it."""
         stream = worker.stream

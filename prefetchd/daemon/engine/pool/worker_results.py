@@ -26,7 +26,7 @@ from prefetchd.wire.messages import (
 )
 
 
-class Answers:
+class WorkerResults:
     """Takes each answer to where it belongs. `take` ends a worker's task and says which piece it was about; it raises
     ProtocolError for a task that the worker was not given."""
 
@@ -35,7 +35,7 @@ class Answers:
         self._take = take
         self._bad_samples = BadSampleNews(commands)
 
-    def told(self, worker: Worker, message: Message) -> None:
+    def handle(self, worker: Worker, message: Message) -> None:
         """Raises ProtocolError for what a worker does not say; nothing has changed then."""
         check_answer(worker, message)
         if isinstance(message, Filled):
