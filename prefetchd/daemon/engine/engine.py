@@ -497,11 +497,11 @@ class Engine:
         self.pool.dispatch()
         for stream in self.streams.values():
             offering = stream.offering
-            cramped, pressed = stream.claims.take_need()
-            if pressed:
+            needs_recall, urgent = stream.claims.take_need()
+            if urgent:
                 refuse_what_is_held(stream, self._commands)
-            if cramped:
-                for session, recall in offering.recalls(pressing=pressed):
+            if needs_recall:
+                for session, recall in offering.recalls(urgent=urgent):
                     self._commands.append(Send(session, recall))  # type: ignore[arg-type]
             for session in stream.consumers:
                 if offering.has_news(session):

@@ -37,7 +37,7 @@ class Batch:
     cancelled   nobody wants it any more: it ends with its last task or lease
     recalled    whoever was offered it gives it back, and it is evicted then
     asked_room  the ring was asked to grow so that it fits beside what trainers hold
-    pressed     it was recalled for a call of next() that waits, though another cursor awaits it
+    urgent     it was recalled for a call of next() that waits, though another cursor awaits it
     written     a holder may have written to it: it is not offered again, unless its digest is what it was
     error       what the trainer gets in its place
     payload_bytes   its length, once all rows are in
@@ -58,7 +58,7 @@ class Batch:
     filled: bool = False
     asked_room: bool = False
     recalled: bool = False
-    pressed: bool = False
+    urgent: bool = False
     written: bool = False
     error: bytes | None = None
     payload_bytes: int = 0

@@ -15,8 +15,8 @@ class Claims:
     """Hands out pieces of the batches that the window wants, earliest first.
 
     `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
-    known not to be filled by rows; `cramped` is set when a batch that a living cursor awaits found no room: offers must
-    be recalled; `pressed` when a blocked one awaits it. Pieces wait in `queue`, batches without room in `roomless`. No
+    known not to be filled by rows; `needs_recall` is set when a batch that a living cursor awaits found no room: offers must
+    be recalled; `urgent` when a blocked one awaits it. Pieces wait in `queue`, batches without room in `roomless`. No
     batch is claimed while it `rests`: those that are claimed are made.
     """
 
@@ -26,8 +26,8 @@ class Claims:
         self.whole_only = False
         self.roomless: list[Batch] = []
         self.dropped_for_plan = 0
-        self.cramped = False
-        self.pressed = False
+        self.needs_recall = False
+        self.urgent = False
         self.rests = False
         self._contents_at = contents_at
         self._awaits_plan = False
@@ -110,13 +110,13 @@ class Claims:
         window = self.window
         if not self.roomless or window.ring is None or self.rests:
             return None
-        pressed = any(window.is_awaited(batch, pressing=True) for batch in self.roomless)
+        urgent = any(window.is_awaited(batch, urgent=True) for batch in self.roomless)
         lives = any(not each.waiting for each in window.cursors.values())
         for cursor in sorted(window.cursors.values(), key=lambda each: not each.blocked):
             if cursor.waiting:
                 if not lives and self._comes_before_the_roomless(cursor):
                     return cursor
-            elif cursor.fill == cursor.next and (cursor.blocked or not pressed):
+            elif cursor.fill == cursor.next and (cursor.blocked or not urgent):
                 position = advance_fill(cursor, window.lengths, 1, window.is_claimed)
                 if position == cursor.next and self._contents_at(position) is not None:
                     return cursor
@@ -131,7 +131,7 @@ class Claims:
 
     def _turn(self, batch: Batch) -> tuple[bool, tuple[int, Position]]:
         """Orders those that wait for room: what a call of next() waits for, then what comes soonest."""
-        return not self.window.is_awaited(batch, pressing=True), self.window.turn(batch.position)
+        return not self.window.is_awaited(batch, urgent=True), self.window.turn(batch.position)
 
     def _claim(self, position: Position, pieces: int) -> bool:
         window = self.window
@@ -202,16 +202,16 @@ class Claims:
         while batch.grant is None and window.make_room(batch):
             batch.grant = window.ring.claim(batch.span)
         if batch.grant is None:
-            self.cramped = self.cramped or window.is_awaited(batch)
-            self.pressed = self.pressed or window.is_awaited(batch, pressing=True)
+            self.needs_recall = self.needs_recall or window.is_awaited(batch)
+            self.urgent = self.urgent or window.is_awaited(batch, urgent=True)
             return False
         window.record_claim(batch)
         return True
 
     def take_need(self) -> tuple[bool, bool]:
-        """(cramped, pressed) since the last call."""
-        need = (self.cramped, self.pressed)
-        self.cramped = self.pressed = False
+        """(needs_recall, urgent) since the last call."""
+        need = (self.needs_recall, self.urgent)
+        self.needs_recall = self.urgent = False
         return need
 
     def ring_opened(self) -> None:

@@ -79,7 +79,7 @@ def refuse_what_is_held(stream: StreamState, commands: list[Command]) -> None:
         return
     held = stream.leases.slots_given_out()
     for batch in stream.claims.wider_than(ring.reserved - held):
-        if batch.cancelled or not window.is_awaited(batch, pressing=True):
+        if batch.cancelled or not window.is_awaited(batch, urgent=True):
             continue
         needed = batch.span + held
         if needed <= stream.bounds.most and not batch.asked_room:

@@ -72,9 +72,9 @@ class Leases:
             if batch.position[0] in epochs:
                 batch.plan_verified = False
 
-    def recallable(self, pressing: bool) -> list[Batch]:
+    def recallable(self, urgent: bool) -> list[Batch]:
         """Batches that could be evicted if those who were offered them gave them back: nobody has yielded them, and no
-        living cursor awaits them. When the need is pressing, no blocked one."""
+        living cursor awaits them. When the need is urgent, no blocked one."""
         cursors = self.window.cursors
         ring = self.window.ring
         assert ring is not None
@@ -83,7 +83,7 @@ class Leases:
             batch
             for batch in offered.values()
             if batch.grant is not None
-            and not self.window.is_awaited(batch, pressing=pressing)
+            and not self.window.is_awaited(batch, urgent=urgent)
             and all(key in cursors and cursors[key].next <= batch.position for key in ring.leases(batch.grant.slot))
         ]
 

@@ -58,7 +58,7 @@ class Lookback:
         older = self.take(batch.position)
         if older is not None and older.grant is not None:
             ring.evict(older.grant)
-        batch.recalled = batch.pressed = False
+        batch.recalled = batch.urgent = False
         self._batches[batch.position] = batch
         while len(self._batches) > self.limit(ring):
             self.give_way(ring)

@@ -95,19 +95,19 @@ class Offering:
         for cursor in self.cursors_of(key[0]):
             cursor.blocked = cursor.key == key and not cursor.waiting
 
-    def recalls(self, *, pressing: bool) -> list[tuple[Hashable, Recall]]:
-        """(consumer, Recall) for all who were offered the one batch that is to go, when a living cursor (if `pressing`,
+    def recalls(self, *, urgent: bool) -> list[tuple[Hashable, Recall]]:
+        """(consumer, Recall) for all who were offered the one batch that is to go, when a living cursor (if `urgent`,
         a blocked one) waits for room and only offers stand in its way. Empty when taking offers back would not help,
         or one is being taken back."""
         window = self.window
         assert window.ring is not None
         if any(cursor.recalled for cursor in window.cursors.values()):
             return []
-        found = max(self._leases.recallable(pressing), key=lambda each: window.turn(each.position), default=None)
+        found = max(self._leases.recallable(urgent), key=lambda each: window.turn(each.position), default=None)
         if found is None:
             return []
         assert found.grant is not None
-        found.recalled, found.pressed = True, pressing
+        found.recalled, found.urgent = True, urgent
         told: list[tuple[Hashable, Recall]] = []
         for key in window.ring.leases(found.grant.slot):
             told.append(self._recall(window.cursors[key], found.position[1]))
@@ -234,7 +234,7 @@ class Offering:
             return False
         if batch.recalled:
             # It is to go, unless somebody has come to need it meanwhile.
-            if not self.window.is_awaited(batch, pressing=batch.pressed):
+            if not self.window.is_awaited(batch, urgent=batch.urgent):
                 return False
             batch.recalled = False
         # What is offered cannot be taken back without its consumer: on a shared stream half stays here.

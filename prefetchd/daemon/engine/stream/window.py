@@ -155,16 +155,16 @@ class Window:
         awaited = self.is_awaited(batch)
         if not awaited and not all(each.waiting for each in self.cursors.values()):
             return False
-        pressing = self.is_awaited(batch, pressing=True)
-        evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, pressing)]
+        urgent = self.is_awaited(batch, urgent=True)
+        evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, urgent)]
         if not awaited:
             evictable = [each for each in evictable if self.turn(each.position) > self.turn(batch.position)]
         return bool(evictable) and self.drop(max(evictable, key=lambda each: self.turn(each.position)))
 
-    def is_awaited(self, batch: Batch, *, pressing: bool = False) -> bool:
-        """True when a living cursor (if `pressing`, a blocked one) can yield nothing before this batch."""
+    def is_awaited(self, batch: Batch, *, urgent: bool = False) -> bool:
+        """True when a living cursor (if `urgent`, a blocked one) can yield nothing before this batch."""
         return any(
-            each.next == batch.position and (each.blocked if pressing else not each.waiting)
+            each.next == batch.position and (each.blocked if urgent else not each.waiting)
             for each in self.cursors.values()
         )
 
@@ -173,10 +173,10 @@ class Window:
         coming = (each for each in self.cursors.values() if each.wants(position) and each.walks(position))
         return position < wanted and any(each.wants(wanted) for each in coming)
 
-    def _may_evict(self, batch: Batch, pressing: bool) -> bool:
+    def _may_evict(self, batch: Batch, urgent: bool) -> bool:
         assert batch.grant is not None
         assert self.ring is not None
-        return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch, pressing=pressing)
+        return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch, urgent=urgent)
 
     def lead(self, position: Position) -> int:
         """How many batches come before `position` for the cursor that gets there first."""
