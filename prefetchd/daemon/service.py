@@ -121,7 +121,7 @@ class Service:
         self._cpus = usable_cpus()
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
-        loop.after_each(self._executor.settle)
+        loop.after_each(self._executor.run_commands)
         self._rings.adopt(config.ram_disks)
         self._tick()
 
@@ -212,13 +212,13 @@ class Service:
         now_s = time.monotonic()
         # Before anything is read of them.
         self._rings.drop_cut()
-        self._executor.settle()
+        self._executor.run_commands()
         self._rings.look_for_the_dead()
         self._leavers.look()
         self.engine.tick(now_s, self._linger_bytes())
         self._workers.tick(now_s)
         self.declared.files.look(now_s)
-        self._executor.settle()
+        self._executor.run_commands()
         self._stats.observe(now_s)
         found = self._snapshot()
         self.declared.tell(found)

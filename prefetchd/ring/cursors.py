@@ -90,7 +90,7 @@ class EpochLengths:
         """True when there is no batch at that step, and some may follow in the epoch."""
         return False
 
-    def settle(self, position: Position) -> Position:
+    def skip_voids(self, position: Position) -> Position:
         """The first position of the epoch from `position` on that is not void, or the epoch's end."""
         return position
 
@@ -106,7 +106,7 @@ MOST_EMPTY_EPOCHS = 8
 @dataclasses.dataclass(slots=True)
 class Cursor:
     """One living iterator of one consumer; `key` tells it from all others of the stream. None of its three positions
-    is void (EpochLengths.settle).
+    is void (EpochLengths.skip_voids).
 
     waiting     the next iterator's: filled ahead, not yet asked for a batch
     blocked     a call of next() waits for its next batch
@@ -148,17 +148,17 @@ class Cursor:
 
 def place(key: Hashable, consumer: Hashable, position: Position, waiting: bool, lengths: EpochLengths) -> Cursor:
     """A cursor that stands at `position` with nothing offered; at an epoch's very end it may stand too."""
-    first = fill = lengths.settle(position)
+    first = fill = lengths.skip_voids(position)
     if waiting and lengths.is_end(position) and lengths.steps(position[0] + 1) != 0:
-        fill = lengths.settle((position[0] + 1, 0))
+        fill = lengths.skip_voids((position[0] + 1, 0))
     return Cursor(key, consumer, waiting, first, first, fill, told=position[1])
 
 
-def settle(cursor: Cursor, lengths: EpochLengths) -> None:
+def pass_voids(cursor: Cursor, lengths: EpochLengths) -> None:
     """More steps are known to be void than were."""
-    cursor.next = lengths.settle(cursor.next)
-    cursor.offered = lengths.settle(cursor.offered)
-    cursor.fill = lengths.settle(cursor.fill)
+    cursor.next = lengths.skip_voids(cursor.next)
+    cursor.offered = lengths.skip_voids(cursor.offered)
+    cursor.fill = lengths.skip_voids(cursor.fill)
 
 
 def advance_fill(
@@ -179,7 +179,7 @@ def advance_fill(
             cursor.fill = (position[0] + 1, 0)
             continue
         if lengths.is_void(position):
-            cursor.fill = lengths.settle(position)
+            cursor.fill = lengths.skip_voids(position)
             continue
         if lengths.distance(cursor.next, position) >= limit:
             return None

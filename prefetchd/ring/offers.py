@@ -28,7 +28,9 @@ class Offers:
             for slot in pairs[::2]:
                 self._words[slot] |= bit
 
-    def settle(self, consumer: int, is_leased: Callable[[int], bool], slots: Iterable[int] | None = None) -> None:
+    def clear_released(
+        self, consumer: int, is_leased: Callable[[int], bool], slots: Iterable[int] | None = None
+    ) -> None:
         """Leases of the consumer may have ended, on `slots` or on any: `is_leased` tells on which it has one. Unknown
         slots are ignored."""
         bits = _bits(consumer)

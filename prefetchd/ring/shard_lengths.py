@@ -44,7 +44,7 @@ class ShardLengths(EpochLengths):
         batches = self._batches.get(epoch, {}).get(step % self._shards)
         return batches is not None and step // self._shards >= batches and not self.is_end(position)
 
-    def settle(self, position: Position) -> Position:
+    def skip_voids(self, position: Position) -> Position:
         epoch, step = position
         while self.is_void((epoch, step)):
             step += 1
@@ -53,7 +53,7 @@ class ShardLengths(EpochLengths):
         return epoch, step if steps is None else min(step, steps)
 
     def after(self, position: Position) -> Position:
-        return self.settle(super().after(position))
+        return self.skip_voids(super().after(position))
 
     def _batches_before(self, position: Position) -> int:
         epoch, step = position

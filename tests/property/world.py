@@ -358,7 +358,7 @@ class World:
         self.engine.hello(session, trainer.hello, self.now)
         if forks:
             self._fork(trainer)
-        self._settle_offers(trainer)
+        self._clear_offers(trainer)
         self.run()
         return trainer
 
@@ -388,9 +388,9 @@ class World:
     def _message(self, trainer: SimTrainer, message) -> None:
         self.engine.message(trainer.session, message, self.now)
         if isinstance(message, (Consumed, GiveBack, CloseCursor, Goodbye)):
-            self._settle_offers(trainer, message.released[1::3] if isinstance(message, Consumed) else None)
+            self._clear_offers(trainer, message.released[1::3] if isinstance(message, Consumed) else None)
 
-    def _settle_offers(self, trainer: SimTrainer, slots=None) -> None:
+    def _clear_offers(self, trainer: SimTrainer, slots=None) -> None:
         """What the daemon writes into its ring when leases may have ended."""
         stream = self.engine.stream_of(trainer.session)
         if stream is not None and stream.number in self.offers:
@@ -473,7 +473,7 @@ class World:
         self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
         if hello.forks:
             self._fork(trainer)
-        self._settle_offers(trainer)
+        self._clear_offers(trainer)
         for cursor in sorted(trainer.cursors.values(), key=lambda each: each.epoch):
             if self.planned and cursor.variant is not None and trainer.session in self.trainers:
                 self._assumed(Assume(cursor.epoch, cursor.variant))

@@ -435,7 +435,7 @@ class Engine:
         """Ends what has lingered long enough, and processes that have nothing to do. All rings that linger take
         `linger_bytes` at most, the last one left aside."""
         self._now_s = now_s
-        self._moved = self.registry.settle(now_s) or self._moved
+        self._moved = self.registry.stop_waiting(now_s) or self._moved
         self.registry.end_lingering(now_s, linger_bytes)
         self.registry.park(now_s)
         self._admin_actions.park_drained()

@@ -193,7 +193,7 @@ class Registry:
         )
         return stream
 
-    def settle(self, now_s: float) -> bool:
+    def stop_waiting(self, now_s: float) -> bool:
         """Consumers that have not come back in time are not waited for any longer. True when a stream may go on."""
         settled = [
             stream

@@ -121,7 +121,7 @@ class Trainers:
             if waiting != PROPOSED or is_new:
                 self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
         self._registry.give_way_to(stream)
-        self._registry.settle(now_s)
+        self._registry.stop_waiting(now_s)
 
     def _welcome(self, stream: StreamState, consumer: Consumer, *, is_new: bool = False) -> None:
         """Tells it what stream it is on, and asks it for the program unless there is one, or another one is asked."""
@@ -279,7 +279,7 @@ class Trainers:
             return
         if not absent.departed:
             self._registry.linger(stream, absent.position, now_s + self._linger_crash_s)
-        self._registry.settle(now_s)
+        self._registry.stop_waiting(now_s)
 
     def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
         """The consumer of `record`, which had no connection, has closed its loader: it only holds what it was handed
@@ -291,7 +291,7 @@ class Trainers:
         stream.absents[record] = dataclasses.replace(absent, departed=True)
         stream.leases.absent_departed(record, marks)
         self._registry.linger(stream, absent.position, now_s + self._linger_clean_s, clean=True)
-        self._registry.settle(now_s)
+        self._registry.stop_waiting(now_s)
 
     # --- inside ---
 

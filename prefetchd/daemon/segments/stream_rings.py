@@ -97,7 +97,7 @@ class StreamRings:
         ring = self.ring(stream.number) if stream is not None else None
         if stream is not None and ring is not None:
             is_leased = partial(stream.leases.is_held, session)
-            ring.offers.settle(stream.consumers[session].record, is_leased, slots)
+            ring.offers.clear_released(stream.consumers[session].record, is_leased, slots)
 
     def resources_of(self, stream: int) -> StreamResources:
         """What the stream has, from now on also if it has no program."""

@@ -50,7 +50,7 @@ class CommandExecutor:
         self._printed = printed
         self._wait_names = stall_reports
 
-    def settle(self) -> None:
+    def run_commands(self) -> None:
         """Carries out all commands, and those that follow from them."""
         pending = deque(self._engine.take_commands())
         while pending:

@@ -105,7 +105,7 @@ class StatsSampler:
                 continue
             since_s = self._engine.waits.since_s(stream, key)  # type: ignore[arg-type]
             # Progress is told now and then: by its record it may have got what the engine takes it to wait for.
-            stands_at = stream.window.lengths.settle((record.epoch, record.step))
+            stands_at = stream.window.lengths.skip_voids((record.epoch, record.step))
             went_on = record.cursor == key[1] and stands_at != cursor.next  # type: ignore[index]
             if since_s is not None and not went_on:
                 return max(0.0, now_s - since_s)

@@ -36,14 +36,14 @@ def test_what_is_void_where_it_ends_and_how_far_it_is(batches, data):
     for step in range(min(end, 40)):
         assert lengths.is_void((3, step)) == (step not in real)
         following = next((each for each in real if each >= step), end)
-        assert lengths.settle((3, step)) == (3, following)
+        assert lengths.skip_voids((3, step)) == (3, following)
         if step in real:
             after = next((each for each in real if each > step), None)
             assert lengths.after((3, step)) == ((3, after) if after is not None else (4, 0))
         for first in range(step):
             assert lengths.distance((3, first), (3, step)) == sum(first <= each < step for each in real)
     assert lengths.is_end((3, end)) == (told == len(batches))
-    assert lengths.settle((2, 7)) == (2, 7), "of other epochs nothing is known"
+    assert lengths.skip_voids((2, 7)) == (2, 7), "of other epochs nothing is known"
 
 
 @given(SHARDS, SHARDS)
@@ -62,10 +62,10 @@ def test_the_distance_to_a_later_epoch_counts_batches(first, second):
 def test_whoever_passed_the_end_before_it_was_known_is_put_back():
     lengths = ShardLengths(2)
     lengths.learn_shard(0, 0, 0)
-    assert lengths.settle((0, 0)) == (0, 1)
+    assert lengths.skip_voids((0, 0)) == (0, 1)
     lengths.learn_shard(0, 1, 0)
     assert lengths.steps(0) == 0
-    assert lengths.settle((0, 1)) == (0, 0)
+    assert lengths.skip_voids((0, 1)) == (0, 0)
 
 
 def test_a_shard_that_turns_out_shorter_is():

@@ -6,7 +6,7 @@ from prefetchd.daemon.engine.stream.batches import Batch, Piece, cut
 from prefetchd.daemon.engine.stream.blame import Blame
 from prefetchd.daemon.engine.stream.claims import Claims
 from prefetchd.daemon.engine.stream.window import Window
-from prefetchd.ring.cursors import settle
+from prefetchd.ring.cursors import pass_voids
 
 
 class Filling:
@@ -124,7 +124,7 @@ class Filling:
         self._claims.forget_measuring(piece.batch)
         self._ends_cancelled(piece.batch)
         for cursor in window.cursors.values():
-            settle(cursor, window.lengths)
+            pass_voids(cursor, window.lengths)
         for batch in list(window.batches.values()):
             if window.lengths.is_void(batch.position) or window.lengths.is_end(batch.position):
                 if not batch.under_way:

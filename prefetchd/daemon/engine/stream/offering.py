@@ -57,7 +57,7 @@ class Offering:
         cursor = window.cursors.get(key)
         if cursor is None:
             window.cursors[key] = place(key, key[0], position, waiting, window.lengths)
-        elif waiting or not cursor.waiting or cursor.next != window.lengths.settle(position):
+        elif waiting or not cursor.waiting or cursor.next != window.lengths.skip_voids(position):
             raise ProtocolError(f"cursor {key[1]} at {cursor.next} cannot be placed at {position}")
         else:
             cursor.waiting = False
@@ -81,7 +81,7 @@ class Offering:
         cursor = self.window.cursors.get(key)
         if cursor is None:
             return
-        position = self.window.lengths.settle((cursor.epoch, step))
+        position = self.window.lengths.skip_voids((cursor.epoch, step))
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} gives back from {position}; it was offered up to {cursor.offered}")
         # First the cursor, then the leases: an evicted batch takes back the filling of cursors that still want it.
@@ -134,7 +134,7 @@ class Offering:
         cursor = self.window.cursors.get(key)
         if cursor is None:
             return 0
-        position = self.window.lengths.settle((cursor.epoch, step))
+        position = self.window.lengths.skip_voids((cursor.epoch, step))
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} yielded up to {position}; it was offered up to {cursor.offered}")
         for passed in range(cursor.next[1], step):
@@ -249,7 +249,7 @@ class Offering:
 
     def _pass(self, cursor: Cursor) -> None:
         epoch, step = cursor.offered
-        cursor.offered, cursor.told = self.window.lengths.settle((epoch, step + 1)), step + 1
+        cursor.offered, cursor.told = self.window.lengths.skip_voids((epoch, step + 1)), step + 1
         if cursor.fill < cursor.offered:
             cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
 

@@ -90,10 +90,10 @@ def _ready(window: Window, cursor: Cursor, most: int) -> tuple[int, bool]:
             ends += 1
             if not cursor.waiting or ends > MOST_EMPTY_EPOCHS:
                 return count, True
-            position = lengths.settle((position[0] + 1, 0))
+            position = lengths.skip_voids((position[0] + 1, 0))
             continue
         batch = window.batches.get(position)
         if batch is None or not batch.done:
             break
-        count, position, ends = count + 1, lengths.settle(lengths.after(position)), 0
+        count, position, ends = count + 1, lengths.skip_voids(lengths.after(position)), 0
     return count, False
