@@ -146,7 +146,7 @@ class Cursor:
         return self.waiting or position[0] == self.next[0]
 
 
-def place(key: Hashable, consumer: Hashable, position: Position, waiting: bool, lengths: EpochLengths) -> Cursor:
+def new_cursor(key: Hashable, consumer: Hashable, position: Position, waiting: bool, lengths: EpochLengths) -> Cursor:
     """A cursor that stands at `position` with nothing offered; at an epoch's very end it may stand too."""
     first = fill = lengths.skip_voids(position)
     if waiting and lengths.is_end(position) and lengths.steps(position[0] + 1) != 0:

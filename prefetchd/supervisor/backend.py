@@ -107,9 +107,9 @@ class Backend(Protocol):
         """A host that was forked from a trainer writes its program, unless that is of more than `limit_bytes`, or, with
         0, than there is comfortable room for. Answered by program_written or program_refused."""
 
-    def start_worker(self, stream: int, host: int, worker: int, place: int, workers: int) -> None:
+    def start_worker(self, stream: int, host: int, worker: int, worker_index: int, workers: int) -> None:
         """Answered by worker_ready, worker_died or worker_not_started, and by load_failed before that if worker_init_fn
-        raised. At place PLANNER it is the stream's planner."""
+        raised. At worker_index PLANNER it is the stream's planner."""
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         """The worker, which is ready, maps the ring; keeps no hold of ring_fd."""

@@ -147,7 +147,7 @@ class ProcessBackend:
         if found is not None and found.child is not None:
             found.child.send(WriteProgram(limit_bytes))
 
-    def start_worker(self, stream: int, host: int, worker: int, place: int, workers: int) -> None:
+    def start_worker(self, stream: int, host: int, worker: int, worker_index: int, workers: int) -> None:
         found = self._hosts.get(host)
         self._workers.expect(worker, stream, host)
         if found is None or found.child is None:
@@ -160,7 +160,7 @@ class ProcessBackend:
             self._watcher.call_later(0.0, lambda: self._workers.not_started(worker, reason))
             return
         found.workers.add(worker)
-        found.child.send(SpawnWorker(worker, place, workers), (note.fd,))
+        found.child.send(SpawnWorker(worker, worker_index, workers), (note.fd,))
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         self._workers.lend_ring(worker, ring_fd, layout)

@@ -476,17 +476,17 @@ class SpawnStream(Message):
 
 
 PLANNER = -1
-"""The place of a stream's planner among its workers."""
+"""The index of a stream's planner among its workers."""
 
 
 @_numbered(41)
 @record
 class SpawnWorker(Message):
-    """To a stream zygote: fork a worker. `place` of `workers` is what get_worker_info tells: 0 <= place < workers.
+    """To a stream zygote: fork a worker. `worker_index` of `workers` is what get_worker_info tells: 0 <= worker_index < workers.
     With it: a descriptor of the worker's note."""
 
     worker: int
-    place: int
+    worker_index: int
     workers: int
 
 

@@ -113,7 +113,7 @@ def aligned(offset: int) -> int:
     return -(-offset // STORAGE_ALIGNMENT) * STORAGE_ALIGNMENT
 
 
-def place(sizes: list[tuple[int, int]], views: tuple[ViewEntry, ...], skeleton: bytes) -> PayloadMeta:
+def layout_payload(sizes: list[tuple[int, int]], views: tuple[ViewEntry, ...], skeleton: bytes) -> PayloadMeta:
     """The meta with storages of these (bytes, kind) laid out one after another, aligned."""
     bare = PayloadMeta(tuple(StorageEntry(0, 0, kind) for _, kind in sizes), views, skeleton)
     offset = aligned(bare.meta_bytes)

@@ -95,7 +95,7 @@ class BatchPickler(ClassNamingPickler):
             for view in self.views
         )
         sizes = [(source.high - source.low, source.kind) for source in self._sources]
-        return EncodedBatch(place(sizes, views, self._skeleton.getvalue()), self._sources)
+        return EncodedBatch(layout_payload(sizes, views, self._skeleton.getvalue()), self._sources)
 
     def view_index(self, tensor: torch.Tensor) -> int | None:
         """Where `tensor` stands in the view table, or None when it was pickled another way."""

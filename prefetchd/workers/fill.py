@@ -219,7 +219,7 @@ class Filler:
         none."""
         if self._shards is None or self._state is None:
             return None
-        return (*self._shards.place, self._state)
+        return (*self._shards.location, self._state)
 
     def samples_in(self, rows: int) -> int:
         """How many of a task's `rows`, which was done just now, there were: a shard's last batch may have fewer."""

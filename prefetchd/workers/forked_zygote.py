@@ -249,12 +249,12 @@ class ForkedZygote:
                 send(self._control, message, fds)
 
     def _fork_worker(self, message: SpawnWorker, note_fd: int) -> None:
-        place, workers = message.place, message.workers
+        worker_index, workers = message.worker_index, message.workers
 
         def serve(sock: socket.socket) -> None:
             self._give_up_own()
             connect_anew()
-            serve_worker(sock, note_fd, self._program, self._spec, place, workers)
+            serve_worker(sock, note_fd, self._program, self._spec, worker_index, workers)
 
         self._children.start(message.worker, serve, WORKER, note_fd, -1, b"")
         if self._identifies_at_s is not None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from prefetchd.wire.slot_layout import DTYPES, PayloadMeta, RowLayout, ViewEntry, place
+from prefetchd.wire.slot_layout import DTYPES, PayloadMeta, RowLayout, ViewEntry, layout_payload
 from prefetchd.workers.batch_codec import DTYPE_CODES, BatchPickler, encode_batch
 
 Take = Callable[[Any, list[Any]], None]
@@ -74,7 +74,7 @@ class RowPlan:
             for k, tensor in enumerate(tensors)
         )
         sizes = [(tensor[0].numel() * tensor.element_size() * rows, 0) for tensor in tensors]
-        return RowLayout(rows, self.signature, place(sizes, views, encoded.meta.skeleton))
+        return RowLayout(rows, self.signature, layout_payload(sizes, views, encoded.meta.skeleton))
 
 
 def plan_rows(sample: Any, rows: int) -> tuple[RowPlan, RowLayout]:
@@ -111,7 +111,7 @@ def _single(meta: PayloadMeta) -> PayloadMeta:
         ViewEntry(view.storage, view.dtype, 0, shape := (1, *view.shape[1:]), _strides(shape)) for view in meta.views
     )
     rows = max(1, meta.views[0].shape[0])
-    return place([(entry.storage_bytes // rows, entry.kind) for entry in meta.storages], views, meta.skeleton)
+    return layout_payload([(entry.storage_bytes // rows, entry.kind) for entry in meta.storages], views, meta.skeleton)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:

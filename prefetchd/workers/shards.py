@@ -100,7 +100,7 @@ class Shards:
             return encode_state((of_dataset, of_iterator), walk.info.dataset)
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def location(self) -> tuple[int, int, int]:
         """(epoch, shard, number of the batch that comes next) of that state."""
         assert self._latest is not None
         return self._latest.epoch, self._latest.shard, self._latest.number

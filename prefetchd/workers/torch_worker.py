@@ -16,7 +16,7 @@ from prefetchd.workers.program import Program
 
 
 @contextlib.contextmanager
-def as_torch_worker(spec: StreamSpec, program: Program, place: int, workers: int) -> Iterator[None]:
+def as_torch_worker(spec: StreamSpec, program: Program, worker_index: int, workers: int) -> Iterator[None]:
     """Within it get_worker_info answers as in DataLoader's workers, and default_collate stays out of shared memory.
 
     In a DataLoader worker default_collate stacks into a new shared segment a tensor; here the stack is copied into
@@ -33,9 +33,9 @@ def as_torch_worker(spec: StreamSpec, program: Program, place: int, workers: int
             torch_worker._worker_info = info
 
     torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=place,
+        id=worker_index,
         num_workers=workers,
-        seed=worker_seed(spec.seed, place, spec.rank),
+        seed=worker_seed(spec.seed, worker_index, spec.rank),
         dataset=program.dataset,
     )
     torch_collate.default_collate_fn_map[torch.Tensor] = collate_privately

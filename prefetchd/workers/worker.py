@@ -23,15 +23,15 @@ from prefetchd.workers.user_code import UserCodeError, load_failed
 
 
 def run_worker(
-    sock: socket.socket, spec: StreamSpec, program: Program, place: int, workers: int, note: WorkerStatusWriter
+    sock: socket.socket, spec: StreamSpec, program: Program, worker_index: int, workers: int, note: WorkerStatusWriter
 ) -> None:
     """Serves `sock` until its end. Called once, in a process of its own."""
     torch.set_num_threads(1)
-    with as_torch_worker(spec, program, place, workers):
+    with as_torch_worker(spec, program, worker_index, workers):
         try:
             filler = Filler(spec, program, SampleSeeder(lazy=True), note)
             with imports_noted(note):
-                filler.init_worker(place)
+                filler.init_worker(worker_index)
         except UserCodeError as error:
             send(sock, load_failed(error))
             return

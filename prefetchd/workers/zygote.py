@@ -136,16 +136,19 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
     children = Children(sock, note_fd)
     for message, fds in children.requests():
         if isinstance(message, SpawnWorker):
-            place, workers, note_of_child = message.place, message.workers, fds[0]
+            worker_index, workers, note_of_child = message.worker_index, message.workers, fds[0]
 
             def serve(
-                child: socket.socket, note_fd: int = note_of_child, place: int = place, workers: int = workers
+                child: socket.socket,
+                note_fd: int = note_of_child,
+                worker_index: int = worker_index,
+                workers: int = workers,
             ) -> None:
                 os.close(program_fd)
                 connect_anew()
-                serve_worker(child, note_fd, program, spec, place, workers)
+                serve_worker(child, note_fd, program, spec, worker_index, workers)
 
-            numbers = (place, workers)
+            numbers = (worker_index, workers)
             children.start(message.worker, serve, WORKER, note_of_child, program_fd, encode_spec(spec), numbers)
         close_all(fds)
     children.kill_all()
@@ -174,20 +177,20 @@ def connect_anew() -> None:
 
 
 def serve_worker(
-    sock: socket.socket, note_fd: int, program: Program, spec: StreamSpec, place: int, workers: int
+    sock: socket.socket, note_fd: int, program: Program, spec: StreamSpec, worker_index: int, workers: int
 ) -> None:
-    """In a process of its own: the worker at `place` of so many, or the stream's planner. Until the socket's end."""
+    """In a process of its own: the worker at `worker_index` of so many, or the stream's planner. Until the socket's end."""
     from prefetchd.workers.planner import run_planner
     from prefetchd.workers.worker import run_worker
 
-    if place == PLANNER:
+    if worker_index == PLANNER:
         name_process("prefetchd-plan")
         run_planner(sock, spec, program, map_worker_status(note_fd))
         return
-    name_process(f"prefetchd-w{place}")
+    name_process(f"prefetchd-w{worker_index}")
     die_first_for_memory()
     kill_point("worker.started")
-    run_worker(sock, spec, program, place, workers, map_worker_status(note_fd))
+    run_worker(sock, spec, program, worker_index, workers, map_worker_status(note_fd))
 
 
 # --- what they have in common ---------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class StartWorker(Command):
     stream: int
     host: int
     worker: int
-    place: int
+    worker_index: int
     workers: int
 
 

@@ -99,8 +99,8 @@ class CommandExecutor:
                 self._backend.write_program(host, limit_bytes)
             case c.Identify(stream):
                 self._rings.identify(stream)
-            case c.StartWorker(stream, host, worker, place, workers):
-                self._backend.start_worker(stream, host, worker, place, workers)
+            case c.StartWorker(stream, host, worker, worker_index, workers):
+                self._backend.start_worker(stream, host, worker, worker_index, workers)
             case c.StopWorker(worker, kill):
                 self._backend.stop_worker(worker, kill=kill)
             case c.LookAt(stream, worker):

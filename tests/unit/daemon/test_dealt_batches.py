@@ -26,7 +26,7 @@ def test_each_step_is_its_worker_s_turn(deaths):
                 for _, kind, _, step, first, end, *_ in worker.tasks:
                     assert kind in (MEASURE, FILL_ROWS)
                     assert cuts or (first, end) == (0, 3)
-                    made[step] = world.engine.pool.workers[worker.number].place
+                    made[step] = world.engine.pool.workers[worker.number].worker_index
             if deaths and len(made) > 5:
                 deaths -= 1
                 world.kill_worker(0)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from prefetchd.ring.cursors import Cursor, EpochLengths, advance_fill, forget_from, place
+from prefetchd.ring.cursors import Cursor, EpochLengths, advance_fill, forget_from, new_cursor
 from tests.budgets import tries
 
 
@@ -21,11 +21,11 @@ def learnt(*steps: int) -> EpochLengths:
 
 
 def living(position: tuple[int, int], lengths: EpochLengths) -> Cursor:
-    return place("key", "consumer", position, False, lengths)
+    return new_cursor("key", "consumer", position, False, lengths)
 
 
 def waiting(position: tuple[int, int], lengths: EpochLengths) -> Cursor:
-    return place("key", "consumer", position, True, lengths)
+    return new_cursor("key", "consumer", position, True, lengths)
 
 
 def fill_all(cursor: Cursor, lengths: EpochLengths, limit: int) -> list[tuple[int, int]]:
@@ -116,7 +116,7 @@ def test_a_distance_within_an_epoch_needs_no_length():
 
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_a_new_cursor_has_nothing_offered_and_nothing_filled(is_waiting):
-    cursor = place("k", "c", (2, 1), is_waiting, EpochLengths(5))
+    cursor = new_cursor("k", "c", (2, 1), is_waiting, EpochLengths(5))
     assert (cursor.key, cursor.consumer, cursor.waiting, cursor.epoch) == ("k", "c", is_waiting, 2)
     assert cursor.next == cursor.offered == cursor.fill == (2, 1)
     assert not cursor.told_end
@@ -287,7 +287,7 @@ def test_a_waiting_cursor_passes_by_an_epoch_without_steps():
 def test_what_is_claimed_is_the_unclaimed_part_of_the_walk_within_the_limit(steps, is_waiting, start, limit, others):
     lengths = EpochLengths(steps)
     start = (start[0], start[1] % steps)
-    cursor = place("k", "c", start, is_waiting, lengths)
+    cursor = new_cursor("k", "c", start, is_waiting, lengths)
     claimed = set(others)
     order = []
     while (position := advance_fill(cursor, lengths, limit, claimed.__contains__)) is not None:
@@ -308,7 +308,7 @@ def test_what_is_claimed_is_the_unclaimed_part_of_the_walk_within_the_limit(step
 def test_filling_begins_again_at_what_is_gone_if_it_was_on_the_way(is_waiting, offered, more, gone):
     lengths = EpochLengths(5)
     walk = [(epoch, step) for epoch in range(5) for step in range(5)]
-    cursor = place("k", "c", (0, 0), is_waiting, lengths)
+    cursor = new_cursor("k", "c", (0, 0), is_waiting, lengths)
     cursor.offered, cursor.fill = walk[offered], walk[offered + more]
     forget_from(cursor, walk[gone])
     on_the_way = offered <= gone < offered + more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from prefetchd.ring.cursors import MOST_EMPTY_EPOCHS, advance_fill, place
+from prefetchd.ring.cursors import MOST_EMPTY_EPOCHS, advance_fill, new_cursor
 from prefetchd.ring.shard_lengths import KEPT_EPOCHS, ShardLengths
 from tests.budgets import tries
 
@@ -89,7 +89,7 @@ def test_memory_is_bounded_and_the_past_can_be_learnt_again():
 
 def test_a_waiting_cursor_looks_only_so_far_for_an_epoch_that_has_any_batch():
     lengths = ShardLengths(1)
-    cursor = place("c", "c", (0, 0), True, lengths)
+    cursor = new_cursor("c", "c", (0, 0), True, lengths)
     for epoch in range(MOST_EMPTY_EPOCHS):
         assert advance_fill(cursor, lengths, 4, lambda position: False) == (epoch, 0)
         lengths.learn_shard(epoch, 0, 0)

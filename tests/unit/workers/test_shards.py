@@ -197,7 +197,7 @@ def test_an_iterator_begins_where_another_one_stood():
     expected = [straight(step) for step in range(8)]
     made = Made([10, 10], kind=Stateful)
     assert made(2) == expected[2]
-    state, place = made.shards.state, made.shards.place
+    state, place = made.shards.state, made.shards.location
     assert place == (0, 0, 2)
     other = Made([10, 10], kind=Stateful)
     other.shards.use_start((0, 2), (2, state))

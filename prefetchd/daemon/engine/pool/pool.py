@@ -203,11 +203,11 @@ class Pool:
             if len(stream.workers) >= wanted or not stream.claims.has_work():
                 continue
             while len(stream.workers) < wanted:
-                places = {each.place for each in stream.workers.values()}
-                place = next(each for each in range(wanted) if each not in places)
-                worker = Worker(self.new_number(), stream, host, place, head_since_s=self._now_s)
+                indices = {each.worker_index for each in stream.workers.values()}
+                worker_index = next(each for each in range(wanted) if each not in indices)
+                worker = Worker(self.new_number(), stream, host, worker_index, head_since_s=self._now_s)
                 self.workers[worker.number] = stream.workers[worker.number] = worker
-                self._commands.append(StartWorker(stream.number, host.number, worker.number, place, wanted))
+                self._commands.append(StartWorker(stream.number, host.number, worker.number, worker_index, wanted))
             stream.workers_changed()
 
     def new_number(self) -> int:

@@ -8,7 +8,7 @@ from typing import Protocol
 from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.leases import Key, Leases
 from prefetchd.daemon.engine.stream.window import Window
-from prefetchd.ring.cursors import Cursor, place
+from prefetchd.ring.cursors import Cursor, new_cursor
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import BatchFailed, Message, Published, Recall
 from prefetchd.wire.stream_spec import Position
@@ -56,7 +56,7 @@ class Offering:
         window = self.window
         cursor = window.cursors.get(key)
         if cursor is None:
-            window.cursors[key] = place(key, key[0], position, waiting, window.lengths)
+            window.cursors[key] = new_cursor(key, key[0], position, waiting, window.lengths)
         elif waiting or not cursor.waiting or cursor.next != window.lengths.skip_voids(position):
             raise ProtocolError(f"cursor {key[1]} at {cursor.next} cannot be placed at {position}")
         else:

@@ -22,7 +22,7 @@ class HasPlace(Protocol):
     """What is asked of a worker."""
 
     number: int
-    place: int
+    worker_index: int
 
 
 class ShardAffinity:
@@ -57,9 +57,9 @@ class ShardAffinity:
         return WAITING_AT_LEAST + WAITING_A_WORKER * self._wanted
 
     def _found(self) -> list[int]:
-        by_place = {each.place: each.number for each in self._workers.values()}
-        if len(by_place) >= self._wanted > 0:
-            numbers = [by_place[place] for place in sorted(by_place)]
+        by_index = {each.worker_index: each.number for each in self._workers.values()}
+        if len(by_index) >= self._wanted > 0:
+            numbers = [by_index[worker_index] for worker_index in sorted(by_index)]
         else:
-            numbers = [by_place.get(place, NOBODY) for place in range(self._wanted)] or [NOBODY]
+            numbers = [by_index.get(worker_index, NOBODY) for worker_index in range(self._wanted)] or [NOBODY]
         return [numbers[shard % len(numbers)] for shard in range(self._shards)]

@@ -92,7 +92,7 @@ class Stuck:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Worker:
-    """One worker process, the stream's `place`-th; `tasks` are under way in it, oldest first: that one it has in hand,
+    """One worker process, the stream's `worker_index`-th; `tasks` are under way in it, oldest first: that one it has in hand,
     since `head_since_s` (or since then it starts). `overdue_task` has taken too long, since `overdue_since_s`: it is
     killed for that once it was looked where it is `stuck`. `stands` tells by (epoch,
     shard) before which batch its iterator of that shard will be when its tasks are done."""
@@ -100,7 +100,7 @@ class Worker:
     number: int
     stream: StreamState
     host: Host
-    place: int
+    worker_index: int
     stage: WorkerStage = WorkerStage.STARTING
     tasks: dict[int, Piece] = dataclasses.field(default_factory=dict)
     has_ring: bool = False
@@ -372,9 +372,9 @@ class StreamState:
 
     def learn_start(self, message: ShardStart | ShardCame) -> None:
         """An iterator of the shard can begin there. Raises ProtocolError."""
-        places = (message.epoch, message.following)
+        indices = (message.epoch, message.following)
         is_shard = self.starts is not None and 0 <= message.shard < self.shards
-        if not is_shard or not all(0 <= each < POSITION_LIMIT for each in places):
+        if not is_shard or not all(0 <= each < POSITION_LIMIT for each in indices):
             raise ProtocolError(f"no shard {message.shard} has a state in a stream of {self.shards} shards")
         assert self.starts is not None
         self.starts.learn(message.epoch, message.shard, (message.following, message.state))

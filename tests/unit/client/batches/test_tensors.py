@@ -16,7 +16,7 @@ from prefetchd_client.batches import tensors
 from prefetchd_client.batches.tensors import REMEMBERED, REMEMBERED_META_BYTES, BatchReader, private_copy
 
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.slot_layout import DTYPES, HEAD, ViewEntry, encode_meta, place
+from prefetchd.wire.slot_layout import DTYPES, HEAD, ViewEntry, encode_meta, layout_payload
 from prefetchd.workers.batch_codec import encode_batch
 from tests.unit.workers.comparing import differences
 
@@ -168,13 +168,13 @@ def test_an_unknown_persistent_id_is_told():
 
     skeleton = io.BytesIO()
     Odd(skeleton, 5).dump(["here"])
-    text = encode_meta(place([], (), skeleton.getvalue()))
+    text = encode_meta(layout_payload([], (), skeleton.getvalue()))
     with pytest.raises(ProtocolError, match="'newer'"):
         BatchReader().read((ctypes.c_ubyte * len(text))(*text))
 
 
 def test_a_view_beyond_its_storage_is_told():
-    meta = place([(8, 0)], (ViewEntry(0, DTYPES.index("float32"), 1, (2,), (1,)),), pickle.dumps(None))
+    meta = layout_payload([(8, 0)], (ViewEntry(0, DTYPES.index("float32"), 1, (2,), (1,)),), pickle.dumps(None))
     text = encode_meta(meta)
     payload = (ctypes.c_ubyte * meta.payload_bytes)(*text)
     with pytest.raises(ProtocolError, match="beyond its storage"):

@@ -17,7 +17,7 @@ from prefetchd.wire.segment_layout import (
     SegmentHeader,
     SlotRecord,
 )
-from prefetchd.wire.slot_layout import BUFFER, DTYPES, TENSOR, PayloadMeta, RowLayout, ViewEntry, place
+from prefetchd.wire.slot_layout import BUFFER, DTYPES, TENSOR, PayloadMeta, RowLayout, ViewEntry, layout_payload
 from prefetchd.wire.stream_spec import StreamSpec
 
 FINGERPRINT = "0123456789abcdef0123456789abcdef"
@@ -183,7 +183,7 @@ MARKS = (17, 0, 0, 0, 16)
 OFFERS = (1 << 17, 0, 1 | 1 << 1, 0, 1 << 31)
 RESERVED_SLOTS = 3
 
-PAYLOAD_META: PayloadMeta = place(
+PAYLOAD_META: PayloadMeta = layout_payload(
     [(4 * 3 * 5, TENSOR), (16, TENSOR), (1000, BUFFER)],
     (
         ViewEntry(0, DTYPES.index("uint8"), 0, (4, 3, 5), (15, 5, 1)),
@@ -196,7 +196,7 @@ PAYLOAD_META: PayloadMeta = place(
 ROW_LAYOUT = RowLayout(
     rows=4,
     signature=b"(uint8(3, 5), int64())",
-    meta=place(
+    meta=layout_payload(
         [(60, TENSOR), (32, TENSOR)],
         (
             ViewEntry(0, DTYPES.index("uint8"), 0, (4, 3, 5), (15, 5, 1)),

@@ -16,7 +16,7 @@ from prefetchd.daemon.engine.stream.plans import (
     Plans,
 )
 from prefetchd.plan.keys import digest
-from prefetchd.ring.cursors import EpochLengths, place
+from prefetchd.ring.cursors import EpochLengths, new_cursor
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import STAGES, AskPlan, Assume, Begun, PlanFailed, Planned, Rebase
 from prefetchd.wire.stream_spec import POSITION_LIMIT
@@ -173,7 +173,7 @@ def test_another_planner_is_told_all_that_holds_for_what_it_is_asked():
 
 def test_states_are_told_to_each_cursor_once_and_before_its_batches():
     plans = Plans(EpochLengths(None))
-    cursor = place(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
+    cursor = new_cursor(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
     ask(plans, 2)
     assert not plans.has_news(cursor)
     plans.planner_says(Begun(2, 0, 5, (b"a",)))
@@ -201,7 +201,7 @@ def begun_up_to(epochs: int, lengths: EpochLengths) -> Plans:
 def test_states_are_kept_for_cursors_and_for_the_latest_epochs_and_are_asked_for_again():
     epoch = BEGINNING_EPOCHS
     plans = begun_up_to(epoch + KEPT_STATES + 3, EpochLengths(None))
-    cursor = place(("trainer", 1), "trainer", (epoch, 0), False, EpochLengths(None))
+    cursor = new_cursor(("trainer", 1), "trainer", (epoch, 0), False, EpochLengths(None))
     plans.trim([cursor], lambda _: False)
     assert plans.has_begun(epoch)
     assert [each.epoch for each in plans.news(cursor, 1)] == [epoch, epoch, epoch]
@@ -214,7 +214,7 @@ def test_states_are_kept_for_the_epochs_that_are_ready_ahead():
     lengths = EpochLengths(None)
     first = BEGINNING_EPOCHS + 2
     plans = begun_up_to(4 * KEPT_STATES, lengths)
-    cursor = place(("trainer", 1), "trainer", (first, 0), True, lengths)
+    cursor = new_cursor(("trainer", 1), "trainer", (first, 0), True, lengths)
     plans.trim([cursor], lambda position: position >= (first, 0))
     assert all(plans.has_begun(epoch) and plans.has_ended(epoch) for epoch in range(first, 4 * KEPT_STATES))
     assert not plans.has_question
@@ -251,7 +251,7 @@ def test_a_planner_is_asked_for_the_stages_that_are_not_known():
 
 def test_where_there_is_nothing_to_compare_nothing_is_told():
     plans = Plans(EpochLengths(None))
-    cursor = place(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
+    cursor = new_cursor(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
     ask(plans, 2)
     plans.planner_says(Begun(2, 0, -1))
     assert not plans.has_news(cursor)

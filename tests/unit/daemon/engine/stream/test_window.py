@@ -6,7 +6,7 @@ import pytest
 
 from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.window import Window
-from prefetchd.ring.cursors import EpochLengths, place
+from prefetchd.ring.cursors import EpochLengths, new_cursor
 from prefetchd.ring.policy import Ring
 
 SPANS = {1: 3, 3: 2, 5: 2}
@@ -28,7 +28,7 @@ def test_what_lies_on_the_way_to_a_batch_does_not_give_way_to_it(step, stay):
         grant = window.ring.claim(span)
         window.ring.fill(grant)
         window.batches[0, ready] = Batch((0, ready), 1, grant, filled=True)
-    cursor = window.cursors["trainer", 1] = place(("trainer", 1), "trainer", (0, 0), False, lengths)
+    cursor = window.cursors["trainer", 1] = new_cursor(("trainer", 1), "trainer", (0, 0), False, lengths)
     assert window.limit(cursor) == 3
     window.cursors_moved()
     window.make_room(Batch((0, step), 1, span=2))
