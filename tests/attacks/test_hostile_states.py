@@ -251,7 +251,7 @@ PLAIN = [
     frozenset({3}),
     collections.OrderedDict(a=1),
     collections.deque([1, 2], 3),
-    random.getstate(),
+    random.Random(5).getstate(),
     torch.arange(6).view(2, 3),
     torch.ones(2, dtype=torch.bfloat16),
     torch.empty(0, 3),
