@@ -114,7 +114,8 @@ class Cursor:
     recalled    so often its consumer was asked to give offers back, and has not answered
     told        its consumer knows of all steps before this one: that they were offered, or are void
     reach       so many batches it may have ahead at most
-    plan_confirmed    its consumer has said how the epoch begins, or told of a batch that it was given: what the epoch is
+    plan_confirmed
+                its consumer has said how the epoch begins, or told of a batch that it was given: what the epoch is
                 planned from is what it means
     """
 

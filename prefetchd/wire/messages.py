@@ -482,8 +482,8 @@ PLANNER = -1
 @_numbered(41)
 @record
 class SpawnWorker(Message):
-    """To a stream zygote: fork a worker. `worker_index` of `workers` is what get_worker_info tells: 0 <= worker_index < workers.
-    With it: a descriptor of the worker's note."""
+    """To a stream zygote: fork a worker. `worker_index` of `workers` is what get_worker_info tells, from 0 on. With it:
+    a descriptor of the memory where the worker writes its status."""
 
     worker: int
     worker_index: int

@@ -24,7 +24,7 @@ from prefetchd.wire.slot_layout import (
     PayloadMeta,
     ViewEntry,
     encode_meta,
-    place,
+    layout_payload,
 )
 from prefetchd.workers.class_names import ClassNamingPickler
 

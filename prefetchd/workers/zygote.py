@@ -179,7 +179,8 @@ def connect_anew() -> None:
 def serve_worker(
     sock: socket.socket, note_fd: int, program: Program, spec: StreamSpec, worker_index: int, workers: int
 ) -> None:
-    """In a process of its own: the worker at `worker_index` of so many, or the stream's planner. Until the socket's end."""
+    """Runs the worker at `worker_index` of so many, or the stream's planner, in a process of its own until the socket's
+    end."""
     from prefetchd.workers.planner import run_planner
     from prefetchd.workers.worker import run_worker
 

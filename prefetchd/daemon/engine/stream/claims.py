@@ -15,9 +15,9 @@ class Claims:
     """Hands out pieces of the batches that the window wants, earliest first.
 
     `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
-    known not to be filled by rows; `needs_recall` is set when a batch that a living cursor awaits found no room: offers must
-    be recalled; `urgent` when a blocked one awaits it. Pieces wait in `queue`, batches without room in `roomless`. No
-    batch is claimed while it `rests`: those that are claimed are made.
+    known not to be filled by rows. `needs_recall` is set when a batch that a living cursor awaits found no room, so
+    that offers must be recalled; `urgent` when a blocked one awaits it. Pieces wait in `queue`, batches without room in
+    `roomless`. No batch is claimed while it `rests`: those that are claimed are made.
     """
 
     def __init__(self, window: Window, contents_at: Callable[[Position], Contents | None], queue: PieceQueue) -> None:

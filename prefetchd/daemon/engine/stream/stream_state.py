@@ -92,10 +92,12 @@ class Stuck:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Worker:
-    """One worker process, the stream's `worker_index`-th; `tasks` are under way in it, oldest first: that one it has in hand,
-    since `head_since_s` (or since then it starts). `overdue_task` has taken too long, since `overdue_since_s`: it is
-    killed for that once it was looked where it is `stuck`. `stands` tells by (epoch,
-    shard) before which batch its iterator of that shard will be when its tasks are done."""
+    """One worker process, the stream's `worker_index`-th.
+
+    `tasks` are under way in it, oldest first: that one it has in hand, since `head_since_s` (or since then it starts).
+    `overdue_task` has taken too long, since `overdue_since_s`: the worker is killed for that once it is known where it
+    is `stuck`. `stands` tells by (epoch, shard) before which batch its iterator of that shard will be when its tasks
+    are done."""
 
     number: int
     stream: StreamState
