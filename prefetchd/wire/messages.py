@@ -137,7 +137,8 @@ class Refused(Message):
 @record
 class Program(Message):
     """The program that makes the stream's batches, in a program segment (program_layout) whose descriptor comes
-    with this message. The daemon takes the segment over; the client closes its descriptor and forgets it."""
+    with this message. The daemon takes the segment over, and gives it its `name` if it has none; the client closes its
+    descriptor and forgets it."""
 
     name: str
     program_bytes: int

@@ -29,6 +29,22 @@ def make_named(names: Iterator[str], make: Callable[[str], Made]) -> tuple[str, 
     raise FileExistsError(17, f"{ATTEMPTS} names in {SHARED_MEMORY} are all taken")
 
 
+def open_unnamed() -> int:
+    """A descriptor of an empty file in shared memory that has no name, for us alone. Nothing of it is left when nobody
+    holds it any more, whoever is killed meanwhile. Raises OSError: also where the file system knows no such files."""
+    return os.open(SHARED_MEMORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def give_name(fd: int, name: str) -> None:
+    """The file of open_unnamed() gets its name in shared memory. Raises OSError when that is taken."""
+    # Python asks link(2) to follow the link in /proc only when it is given a directory's descriptor.
+    directory = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(str(fd), SHARED_MEMORY + name, src_dir_fd=directory, follow_symlinks=True)
+    finally:
+        os.close(directory)
+
+
 def status_names(paths: RuntimePaths) -> Iterator[str]:
     """What a status segment may be called: the plain name, others only when somebody has taken that."""
     yield paths.status_segment

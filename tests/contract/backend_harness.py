@@ -15,7 +15,7 @@ from prefetchd_client.program.program_pickle import pickle_program, write_progra
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.ring.capacity import aligned_slot_bytes
-from prefetchd.ring.segment import RingSegment, new_header, unlink
+from prefetchd.ring.segment import RingSegment, new_header
 from prefetchd.supervisor.process_backend import ProcessBackend
 from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, MEASURE, Fill, Filled, Measured, Message
 from prefetchd.wire.process_environment import current_environment
@@ -141,8 +141,7 @@ class HarnessedStream:
             stage.call("take_fork", self.host, message.pid, fds)
             stage.call("bind", self.host, self.number)
             return
-        name, fd, _ = write_program(stage.paths, current_environment(), *pickle_program(parts))
-        unlink(name)
+        _, fd, _ = write_program(stage.paths, current_environment(), *pickle_program(parts))
         try:
             stage.call("start_stream", self.number, self.host, fd, self.spec)
         finally:

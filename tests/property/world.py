@@ -395,7 +395,7 @@ class World:
         stream = self.engine.stream_of(trainer.session)
         if stream is not None and stream.number in self.offers:
             is_leased = functools.partial(stream.leases.is_held, trainer.session)
-            self.offers[stream.number].settle(stream.consumers[trainer.session].record, is_leased, slots)
+            self.offers[stream.number].clear_released(stream.consumers[trainer.session].record, is_leased, slots)
 
     def say(self, trainer: SimTrainer) -> None:
         """What it has loaded arrives."""

@@ -5,6 +5,7 @@ tensors beside the pickle, everything in one shared segment that all workers map
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import mmap
 import os
@@ -23,7 +24,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import NoSpaceError, UnpicklableError
 from prefetchd.wire.file_locks import try_lock
-from prefetchd.wire.own_segments import random_token
+from prefetchd.wire.own_segments import open_unnamed, random_token
 from prefetchd.wire.program_layout import Environment, ProgramLayout, encode_environment, encode_head, encode_table
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
@@ -31,6 +32,8 @@ from prefetchd_client.program.process_sharing import as_if_spawning, shared_redu
 
 SMALLEST_BUFFER_BYTES = 64 * 1024
 _DEEPEST_SEARCH = 4
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What open(2) says of O_TMPFILE where there are no files without a name."""
 _MADE_LATER = {"dataset": "at the first __getitem__", "sampler": "in __iter__", "batch_sampler": "in __iter__"}
 
 
@@ -82,23 +85,24 @@ def _pickled(parts: dict[str, Any], batch_size: int, most_bytes: int) -> tuple[b
 def write_program(
     paths: RuntimePaths, environment: Environment, pickled: bytes, buffers: list[memoryview]
 ) -> tuple[str, int, int]:
-    """Writes a program segment: its name, a descriptor that keeps it locked, its bytes. Raises NoSpaceError."""
+    """Writes a program segment: the name that it shall have, a descriptor that keeps it locked, its bytes. It has the
+    name by now only where there are no files without one. Raises NoSpaceError."""
     encoded = encode_environment(environment)
     layout = ProgramLayout(len(encoded), len(pickled), tuple(buffer.nbytes for buffer in buffers))
     name = paths.segment_name("program", random_token())
-    shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    fd, is_named = _new_segment(name)
     try:
         # Unlocked, it would be taken for a dead process's leftover.
-        try_lock(shared.fd, DAEMON_LOCK_OFFSET, shared=True)
-        os.ftruncate(shared.fd, layout.program_bytes)
+        try_lock(fd, DAEMON_LOCK_OFFSET, shared=True)
+        os.ftruncate(fd, layout.program_bytes)
         try:
-            os.posix_fallocate(shared.fd, 0, layout.program_bytes)
+            os.posix_fallocate(fd, 0, layout.program_bytes)
         except OSError as error:
             raise NoSpaceError(
                 f"the dataset takes {layout.program_bytes >> 20} MiB of shared memory, which cannot be had "
                 f"({error.strerror}): enlarge /dev/shm, or let the dataset open its files in the workers"
             ) from None
-        with mmap.mmap(shared.fd, layout.program_bytes) as memory:
+        with mmap.mmap(fd, layout.program_bytes) as memory:
             parts: list[tuple[int, bytes | memoryview]] = [
                 (0, encode_head(layout)),
                 (layout.environment_offset, encoded),
@@ -110,10 +114,22 @@ def write_program(
                 kill_point("client.program.partial")
                 memory[offset : offset + len(part)] = part
     except BaseException:
-        os.close(shared.fd)
-        posix_ipc.unlink_shared_memory(name)
+        os.close(fd)
+        if is_named:
+            posix_ipc.unlink_shared_memory(name)
         raise
-    return name, shared.fd, layout.program_bytes
+    return name, fd, layout.program_bytes
+
+
+def _new_segment(name: str) -> tuple[int, bool]:
+    """A descriptor of an empty segment, and whether it is named by now."""
+    try:
+        return open_unnamed(), False
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+    # What dies before the daemon has it leaves this one behind: the daemon looks for it (segments.recovery).
+    return posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0).fd, True
 
 
 def find_generators(parts: Any, dataset: Any) -> list[torch.Generator]:

@@ -35,7 +35,7 @@ from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.os_errors import why
-from prefetchd.wire.own_segments import random_token
+from prefetchd.wire.own_segments import give_name, random_token
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -54,14 +54,20 @@ class StreamResources:
         """The ring's."""
 
     def take_program(self, name: str, fd: int, paths: RuntimePaths) -> None:
-        """Takes over the program segment `name`, which the client made and whose descriptor `fd` is. Raises
-        ProtocolError when it is not what it says."""
+        """Takes over the program segment whose descriptor `fd` is, and which `name` is the name of: the client's, or
+        ours to give where it has none yet. Raises ProtocolError when it is not what it says."""
         prefix = paths.segment_name("program", "")
         try:
             if not name.startswith(prefix) or "/" in name[1:]:
                 raise ProtocolError(f"a program segment {name!r}; allowed: {prefix}...")
-            mine, named = os.fstat(fd), os.lstat(SHARED_MEMORY + name)
-            if (mine.st_dev, mine.st_ino) != (named.st_dev, named.st_ino) or mine.st_uid != os.geteuid():
+            found = os.fstat(fd)
+            if found.st_uid != os.geteuid():
+                raise ProtocolError(f"the program segment {name!r} belongs to uid {found.st_uid}")
+            if not found.st_nlink:
+                # Its writer's lock is on it until `fd` is closed: nobody takes it for a leftover meanwhile.
+                give_name(fd, name)
+            named = os.lstat(SHARED_MEMORY + name)
+            if (found.st_dev, found.st_ino) != (named.st_dev, named.st_ino):
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
             if not self._own_program(name, fd):
                 raise ProtocolError(f"the program segment {name!r} is being reclaimed")

@@ -37,9 +37,9 @@ class Watched(World):
         trainer.place(number, epoch, 0, True)
         trainer.activate(number)
         for _ in range(steps):
-            self.skip_voids()
+            self.settle()
             trainer.next(number, hold=False)
-        self.skip_voids()
+        self.settle()
 
     def leave_at(self, epoch: int, step: int):
         """A trainer comes, ends there, and the ring is filled without it."""
@@ -51,7 +51,7 @@ class Watched(World):
         self.asked, self.started = [], 0
         self.goodbye(trainer)
         self.kill(trainer)
-        self.skip_voids()
+        self.settle()
         (stream,) = self.engine.streams.values()
         return stream
 

@@ -38,7 +38,7 @@ class Recorder(World):
         """A trainer that comes, and goes when its ring is full."""
         trainer = self.join(SPEC, name)
         trainer.place(1, 0, 0, True)
-        self.skip_voids()
+        self.settle()
         self.goodbye(trainer)
         self.kill(trainer)
         self.now += 1

@@ -19,14 +19,14 @@ def test_all_that_a_message_tells_of_is_its_consumer_s_until_the_lease_has_ended
         (set(), set()),
         ({0}, set()),
     ]
-    offers.settle(0, lambda slot: slot == 5, (2, 5))
+    offers.clear_released(0, lambda slot: slot == 5, (2, 5))
     assert [takers(word) for word in offers.words(6)[2:]] == [
         ({LAST}, set()),
         (set(), {0}),
         (set(), set()),
         ({0}, set()),
     ]
-    offers.settle(0, lambda slot: False)
+    offers.clear_released(0, lambda slot: False)
     assert offers.words(6) == (0, 0, 1 << LAST, 0, 0, 0)
 
 
@@ -40,5 +40,5 @@ def test_another_batch_in_the_slot_is_offered_to_nobody():
 def test_slots_that_are_not_there_are_ignored():
     """A trainer may say anything."""
     offers = Offers([1, 1])
-    offers.settle(0, lambda slot: False, (2, -1, 1 << 63))
+    offers.clear_released(0, lambda slot: False, (2, -1, 1 << 63))
     assert offers.words(2) == (1, 1)

@@ -33,8 +33,8 @@ from prefetchd.wire.slot_layout import (
     decode_row_layout,
     encode_meta,
     encode_row_layout,
+    layout_payload,
     meta_length,
-    place,
 )
 from tests.budgets import tries
 from tests.unit.wire.golden.examples import PAYLOAD_META, ROW_LAYOUT
@@ -64,7 +64,7 @@ def metas(draw: st.DrawFn) -> PayloadMeta:
         # Each storage is long enough for all that looks at it.
         reach = view.storage_offset + sum(map(int.__mul__, view.shape, view.stride)) + 1
         sizes[view.storage] = (max(sizes[view.storage][0], 16 * reach), sizes[view.storage][1])
-    return place(sizes, tuple(views), draw(st.binary(max_size=200)))
+    return layout_payload(sizes, tuple(views), draw(st.binary(max_size=200)))
 
 
 @given(metas())
@@ -82,7 +82,7 @@ def test_storages_are_placed_in_order_aligned_and_apart_behind_the_meta(meta):
 @given(sizes_and_kinds, st.binary(max_size=50))
 @tries(100)
 def test_placing_keeps_sizes_kinds_and_skeleton(sizes, skeleton):
-    meta = place(sizes, (), skeleton)
+    meta = layout_payload(sizes, (), skeleton)
     assert [(entry.storage_bytes, entry.kind) for entry in meta.storages] == sizes
     assert meta.skeleton == skeleton
 
@@ -107,11 +107,11 @@ def test_a_meta_round_trips_whatever_follows_it(meta, rest):
 @tries(50)
 def test_strides_may_be_any_signed_number(strides):
     view = ViewEntry(0, 0, 0, (1,) * len(strides), tuple(strides))
-    assert decode_meta(encode_meta(place([(8, TENSOR)], (view,), b""))).views == (view,)
+    assert decode_meta(encode_meta(layout_payload([(8, TENSOR)], (view,), b""))).views == (view,)
 
 
 def test_a_payload_of_nothing_but_its_skeleton_ends_with_it():
-    meta = place([], (), b"skeleton")
+    meta = layout_payload([], (), b"skeleton")
     assert meta.payload_bytes == meta.meta_bytes == HEAD.size + 8
     assert decode_meta(encode_meta(meta)) == meta
 
@@ -272,7 +272,7 @@ def row_layout(rows: int, leaves: list[tuple[str, tuple[int, ...]]]) -> RowLayou
         code = DTYPES.index(name)
         sizes.append((math.prod(full) * DTYPE_BYTES[code], TENSOR))
         views.append(ViewEntry(len(sizes) - 1, code, 0, full, strides))
-    return RowLayout(rows, b"signature", place(sizes, tuple(views), b"skeleton"))
+    return RowLayout(rows, b"signature", layout_payload(sizes, tuple(views), b"skeleton"))
 
 
 row_layouts = st.builds(

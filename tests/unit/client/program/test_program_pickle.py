@@ -17,6 +17,7 @@ import numpy as np
 import posix_ipc
 import pytest
 import torch
+from prefetchd_client.program import program_pickle
 from prefetchd_client.program.program_pickle import (
     SMALLEST_BUFFER_BYTES,
     PickleTooLargeError,
@@ -50,9 +51,8 @@ def handed_over(paths):
     fds = []
 
     def hand_over(dataset: Any) -> Any:
-        name, fd, _ = write_program(paths, current_environment(), *pickle_program({"dataset": dataset}))
+        _, fd, _ = write_program(paths, current_environment(), *pickle_program({"dataset": dataset}))
         fds.append(fd)
-        posix_ipc.unlink_shared_memory(name)
         return load_program(fd).dataset
 
     yield hand_over
@@ -120,8 +120,7 @@ def test_tensors_over_parts_of_one_array(handed_over):
 
 
 def test_what_a_worker_writes_stays_with_it(paths):
-    name, fd, _ = write_program(paths, current_environment(), *pickle_program({"dataset": [np.zeros(LARGE)]}))
-    posix_ipc.unlink_shared_memory(name)
+    _, fd, _ = write_program(paths, current_environment(), *pickle_program({"dataset": [np.zeros(LARGE)]}))
     one, other = load_program(fd).dataset, load_program(fd).dataset
     one[0][:] = 5
     assert not other[0].any()
@@ -132,8 +131,7 @@ def test_what_a_worker_writes_stays_with_it(paths):
 
 def test_collate_fn_and_worker_init_fn_come_along(paths):
     parts = {"dataset": [1], "collate_fn": sum, "worker_init_fn": lambda place: place + 1}
-    name, fd, _ = write_program(paths, current_environment(), *pickle_program(parts))
-    posix_ipc.unlink_shared_memory(name)
+    _, fd, _ = write_program(paths, current_environment(), *pickle_program(parts))
     program = load_program(fd)
     os.close(fd)
     assert program.collate_fn is sum
@@ -274,13 +272,11 @@ OFFSET = 7
 
 if __name__ == "__main__":
     from prefetchd_client.program.program_pickle import pickle_program, write_program
-    from prefetchd.ring.segment import unlink
     from prefetchd.wire.runtime_paths import runtime_paths
     from prefetchd.wire.process_environment import current_environment
 
     parts = {"dataset": Images(), "collate_fn": lambda samples: [Pair(*sample) for sample in samples]}
-    name, fd, size = write_program(runtime_paths("/nowhere/d.sock"), current_environment(), *pickle_program(parts))
-    unlink(name)
+    _, fd, size = write_program(runtime_paths("/nowhere/d.sock"), current_environment(), *pickle_program(parts))
     with open(sys.argv[1], "wb") as file:
         file.write(os.pread(fd, size, 0))
 """
@@ -388,23 +384,53 @@ def test_an_exception_of_the_users_getstate_is_told(monkeypatch):
 # --- the segment ---
 
 
-def test_the_segment_is_private_locked_and_laid_out_as_told(paths):
+@pytest.fixture(params=["unnamed", "named"])
+def naming(request, monkeypatch):
+    """Whether the file system has files without a name, as ours does."""
+    if request.param == "named":
+
+        def unsupported() -> int:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        monkeypatch.setattr(program_pickle, "open_unnamed", unsupported)
+    return request.param
+
+
+def names(paths) -> list[str]:
+    prefix = paths.segment_name("program", "").removeprefix("/")
+    return ["/" + name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
+
+
+def test_the_segment_is_private_locked_and_laid_out_as_told(paths, naming):
     pickled, buffers = pickle_program({"dataset": [np.arange(LARGE), np.arange(2 * LARGE)]})
     name, fd, size = write_program(paths, current_environment(), pickled, buffers)
     try:
         assert name.startswith(paths.segment_name("program", ""))
-        found = os.stat("/dev/shm" + name)
-        assert (found.st_mode & 0o777, found.st_size) == (0o600, size)
-        with open("/dev/shm" + name, "rb") as file:
+        assert names(paths) == ([name] if naming == "named" else [])
+        found = os.fstat(fd)
+        assert (found.st_mode & 0o777, found.st_size, found.st_nlink) == (0o600, size, naming == "named")
+        with open(f"/proc/self/fd/{fd}", "rb") as file:
             assert is_locked(file.fileno(), DAEMON_LOCK_OFFSET), "its writer lives"
             layout = decode_program(memoryview(file.read()))
         assert layout.pickle_bytes == len(pickled)
         assert layout.buffer_sizes == (LARGE * 8, LARGE * 16)
     finally:
         os.close(fd)
-        posix_ipc.unlink_shared_memory(name)
+        for left in names(paths):
+            posix_ipc.unlink_shared_memory(left)
 
 
+def test_a_file_system_that_refuses_for_another_reason_is_asked_once(paths, monkeypatch):
+    def refused() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(program_pickle, "open_unnamed", refused)
+    with pytest.raises(OSError, match="Too many open files"):
+        write_program(paths, current_environment(), b"", [])
+    assert names(paths) == []
+
+
+@pytest.mark.usefixtures("naming")
 def test_no_room_is_told_with_its_size_and_leaves_nothing(paths, monkeypatch):
     def full(fd: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -413,8 +439,7 @@ def test_no_room_is_told_with_its_size_and_leaves_nothing(paths, monkeypatch):
     before = os.listdir("/proc/self/fd")
     with pytest.raises(NoSpaceError, match=r"dataset takes 1 MiB .*No space left on device.*enlarge /dev/shm"):
         write_program(paths, current_environment(), bytes(1 << 20), [])
-    prefix = paths.segment_name("program", "").removeprefix("/")
-    assert [name for name in os.listdir("/dev/shm") if name.startswith(prefix)] == []
+    assert names(paths) == []
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 

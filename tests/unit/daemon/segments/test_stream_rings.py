@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import posix_ipc
 import pytest
+from prefetchd_client.program import program_pickle
 from prefetchd_client.program.program_pickle import write_program
 
 from prefetchd.daemon.segments.stream_rings import StreamRings
@@ -53,4 +55,40 @@ def test_a_second_program_is_looked_at_like_a_first(rings, tmp_path):
     other, fd = program(tmp_path, b"second")
     with pytest.raises(ProtocolError, match="allowed"):
         rings.take_program(STREAM, Program("/etc/passwd", 1), fd)
-    os.unlink(SHARED_MEMORY + other.name)
+    assert other.name[1:] not in segments(tmp_path)
+
+
+@pytest.mark.parametrize("has_name", [False, True], ids=["unnamed", "named"])
+def test_a_program_has_its_name_once_it_is_taken(rings, tmp_path, monkeypatch, has_name):
+    if has_name:
+        monkeypatch.setattr(program_pickle, "_new_segment", made_with_a_name)
+    message, fd = program(tmp_path, b"pickled")
+    assert segments(tmp_path) == ({message.name[1:]} if has_name else set())
+    rings.take_program(STREAM, message, fd)
+    assert segments(tmp_path) == {message.name[1:]}
+    found = os.stat(SHARED_MEMORY + message.name)
+    assert (found.st_size, found.st_nlink, found.st_mode & 0o777) == (message.program_bytes, 1, 0o600)
+
+
+def made_with_a_name(name: str) -> tuple[int, bool]:
+    return posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0).fd, True
+
+
+def test_a_program_whose_name_is_taken_is_refused_and_the_owner_of_the_name_stays(rings, tmp_path):
+    message, fd = program(tmp_path, b"pickled")
+    owner = posix_ipc.SharedMemory(message.name, posix_ipc.O_CREX, mode=0o600, size=8)
+    try:
+        with pytest.raises(ProtocolError, match="File exists"):
+            rings.take_program(STREAM, message, fd)
+        assert os.fstat(owner.fd).st_nlink == 1
+    finally:
+        owner.close_fd()
+        owner.unlink()
+
+
+def test_a_file_of_another_file_system_is_no_program(rings, tmp_path):
+    message, fd = program(tmp_path, b"pickled")
+    os.close(fd)
+    with pytest.raises(ProtocolError, match="cannot be opened"):
+        rings.take_program(STREAM, message, os.memfd_create("program"))
+    assert segments(tmp_path) == set()

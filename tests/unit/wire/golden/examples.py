@@ -92,7 +92,7 @@ MESSAGES: tuple[m.Message, ...] = (
     ),
     m.Done((b"train.py:0", b"eval")),
     m.SpawnStream(host=3, program_bytes=4096, spec=b"\x80"),
-    m.SpawnWorker(worker=11, place=2, workers=4),
+    m.SpawnWorker(worker=11, worker_index=2, workers=4),
     m.Deciding(takes_fingerprint=True),
     m.Introduce(),
     m.Forked(pid=4711),

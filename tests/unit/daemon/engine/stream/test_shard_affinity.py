@@ -13,12 +13,14 @@ from prefetchd.daemon.engine.stream.shard_affinity import NOBODY, ShardAffinity
 @dataclasses.dataclass
 class Worker:
     number: int
-    place: int
+    worker_index: int
 
 
-def homes(shards: int, places: list[int], wanted: int) -> list[int]:
-    """By shard: 100 + the place of its worker, or NOBODY."""
-    found = ShardAffinity(shards, {100 + place: Worker(100 + place, place) for place in places})
+def homes(shards: int, indices: list[int], wanted: int) -> list[int]:
+    """By shard: 100 + the index of its worker, or NOBODY."""
+    found = ShardAffinity(
+        shards, {100 + worker_index: Worker(100 + worker_index, worker_index) for worker_index in indices}
+    )
     found.want(wanted)
     return [found.of((3, step)) for step in range(shards, 2 * shards)]
 
@@ -39,10 +41,10 @@ def test_with_as_many_workers_as_are_wanted_nobody_waits_for_a_place():
 
 
 @given(st.integers(1, 20), st.sets(st.integers(0, 9)), st.integers(1, 9))
-def test_once_enough_workers_are_there_every_shard_has_one(shards, places, wanted):
-    found = homes(shards, sorted(places), wanted)
-    assert set(found) <= {NOBODY, *(100 + place for place in places)}
-    if len(places) >= wanted:
+def test_once_enough_workers_are_there_every_shard_has_one(shards, indices, wanted):
+    found = homes(shards, sorted(indices), wanted)
+    assert set(found) <= {NOBODY, *(100 + worker_index for worker_index in indices)}
+    if len(indices) >= wanted:
         assert NOBODY not in found
 
 
