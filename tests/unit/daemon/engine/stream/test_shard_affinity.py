@@ -18,7 +18,8 @@ class Worker:
 
 def homes(shards: int, indices: list[int], wanted: int) -> list[int]:
     """By shard: 100 + the index of its worker, or NOBODY."""
-    found = ShardAffinity(
+    workers = {100 + index: Worker(100 + index, index) for index in indices}
+    found = ShardAffinity(shards, workers)
         shards, {100 + worker_index: Worker(100 + worker_index, worker_index) for worker_index in indices}
     )
     found.want(wanted)
@@ -43,7 +44,7 @@ def test_with_as_many_workers_as_are_wanted_nobody_waits_for_a_place():
 @given(st.integers(1, 20), st.sets(st.integers(0, 9)), st.integers(1, 9))
 def test_once_enough_workers_are_there_every_shard_has_one(shards, indices, wanted):
     found = homes(shards, sorted(indices), wanted)
-    assert set(found) <= {NOBODY, *(100 + worker_index for worker_index in indices)}
+    assert set(found) <= {NOBODY, *(100 + index for index in indices)}
     if len(indices) >= wanted:
         assert NOBODY not in found
 
