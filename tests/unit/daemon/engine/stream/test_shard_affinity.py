@@ -20,8 +20,6 @@ def homes(shards: int, indices: list[int], wanted: int) -> list[int]:
     """By shard: 100 + the index of its worker, or NOBODY."""
     workers = {100 + index: Worker(100 + index, index) for index in indices}
     found = ShardAffinity(shards, workers)
-        shards, {100 + worker_index: Worker(100 + worker_index, worker_index) for worker_index in indices}
-    )
     found.want(wanted)
     return [found.of((3, step)) for step in range(shards, 2 * shards)]
 
