@@ -146,12 +146,15 @@ class Daemon:
     def stop_and_check(self) -> None:
         """Stops it if it runs; whatever is left then is an error."""
         deadline_s = time.monotonic() + GONE_WITHIN_S
+        empty_looks = 0
         while True:
             # One that a closed loader has asked for may only be starting.
             if self.socket.exists():
                 self.command("stop", check=False)
             left = self._all_processes()
-            if not left or time.monotonic() > deadline_s:
+            # One look may miss a daemon that is forked during it by what has ended when the look comes there.
+            empty_looks = 0 if left else empty_looks + 1
+            if empty_looks == 2 or time.monotonic() > deadline_s:
                 break
             psutil.wait_procs(left, timeout=0.1)
         for process in left:

@@ -23,7 +23,7 @@ from prefetchd.cli import control_client, stop
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.file_locks import try_lock
-from prefetchd.wire.messages import Farewell, PlaceCursor
+from prefetchd.wire.messages import Farewell
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.foreground import ENDS_WITHIN_S, foreground, leftovers
@@ -230,12 +230,16 @@ def test_what_a_killed_daemon_left_and_nobody_can_use_is_reclaimed(daemon):
 CRASHES = """
 import sys
 from prefetchd.cli.main import main
-from prefetchd.daemon.shell.session_events import TrainerEvents
+from prefetchd.daemon.engine.engine import Engine
 
-def forget(self, session, message):
-    raise KeyError("a bug of ours")
+tick = Engine.tick
 
-TrainerEvents.trainer_message = forget
+def forget(self, *now):
+    if self.streams:
+        raise KeyError("a bug of ours")
+    tick(self, *now)
+
+Engine.tick = forget
 sys.argv = ["prefetchd", "run"]
 main()
 """
@@ -249,7 +253,6 @@ def test_a_daemon_that_crashes_says_so_in_its_log_and_leaves_nothing(daemon):
     with Peer(daemon.socket) as peer:
         peer.say(trainer_hello())
         assert peer.hear().program_wanted
-        peer.say(PlaceCursor(1, 0, 0, True))
         assert peer.hear() is None
     assert process.wait(ENDS_WITHIN_S) == 1
     assert not leftovers(daemon)

@@ -75,7 +75,8 @@ except BlockingIOError as error:
     print(error.strerror)
 with PrefetchLoader(list(range(24)), 4, num_workers=1, stream="refused") as loader:
     for _ in range(2):
-        print([batch.tolist() for batch in loader])
+        print([batch.tolist() for batch in loader], flush=True)
+    input()
 """
 
 
@@ -84,10 +85,15 @@ def test_not_from_a_trainer_to_whom_the_kernel_refuses_it(daemon):
     """RLIMIT_NPROC, as `ulimit -u` sets it."""
     daemon.start()
     environment = daemon.environment | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", REFUSED], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["Resource temporarily unavailable", *[str(BATCHES)] * 2]
-    assert done.stderr.count("no process can be forked (Resource temporarily unavailable)") == 1
-    assert stream_when(daemon, "refused")["zygote"] == "executed"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", REFUSED], env=environment, text=True, **pipes) as trainer:
+        said = [trainer.stdout.readline().strip() for _ in range(3)]
+        assert said == ["Resource temporarily unavailable", *[str(BATCHES)] * 2]
+        # Later it may end: the ring is full.
+        stream_when(daemon, "refused", lambda stream: stream["zygote"] == "executed", "its zygote is executed")
+        _, errors = trainer.communicate("\n")
+    assert trainer.returncode == 0
+    assert errors.count("no process can be forked (Resource temporarily unavailable)") == 1
 
 
 def test_not_from_the_trainer_whose_dataset_only_a_fork_carries(daemon):

@@ -9,7 +9,7 @@ import pytest
 from prefetchd_client import BatchDirectory
 
 from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name
-from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.errors import ProtocolError, UntrustedPathError
 from tests.contract.declaring import Declared, ram_disk
 from tests.scenario.test_batches_as_files import LINES, files_become, run
 from tests.scenario.watching import until
@@ -77,9 +77,16 @@ def test_a_pipe_that_comes_while_it_runs_is_replaced(declared, name):
     until(path.is_file, "the file is there again")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "directory", "symbolic link"])
-def test_a_reader_says_what_it_cannot_read(tmp_path, kind):
-    (tmp_path / STREAM_FILE).write_text('{"format": 1, "fingerprint": "", "stream": "s", "batches_an_epoch": 3}')
+@pytest.mark.parametrize(
+    ("kind", "error", "why"),
+    [
+        ("pipe", UntrustedPathError, "allowed: a regular file"),
+        ("directory", UntrustedPathError, "allowed: a regular file"),
+        ("symbolic link", ProtocolError, "cannot be read: Too many levels of symbolic links"),
+    ],
+)
+def test_a_reader_says_what_it_cannot_read(tmp_path, kind, error, why):
+    (tmp_path / STREAM_FILE).write_text('{"format": 2, "fingerprint": "", "stream": "s", "batches_an_epoch": 3}')
     path = tmp_path / file_name((0, 0))
     if kind == "pipe":
         os.mkfifo(path)
@@ -87,11 +94,11 @@ def test_a_reader_says_what_it_cannot_read(tmp_path, kind):
         path.mkdir()
     else:
         path.symlink_to(tmp_path / STREAM_FILE)
-    with pytest.raises(ProtocolError, match="cannot be read"):
+    with pytest.raises(error, match=why):
         next(iter(BatchDirectory(tmp_path)))
 
 
 def test_a_reader_says_that_the_description_is_a_pipe(tmp_path):
     os.mkfifo(tmp_path / STREAM_FILE)
-    with pytest.raises(ProtocolError, match=f"{STREAM_FILE} cannot be read"):
+    with pytest.raises(UntrustedPathError, match=f"{STREAM_FILE} is no regular file.*; allowed: a regular file"):
         next(iter(BatchDirectory(tmp_path)))

@@ -59,6 +59,15 @@ def test_a_dataset_that_signals_its_process_group_ends_neither_daemon_nor_other_
     daemon, monkeypatch, start, number
 ):
     monkeypatch.setenv("PREFETCHD_START", start)
+    # Under nohup it is ignored, here and in whatever is started from here.
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        _signals_its_process_group(daemon, number)
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def _signals_its_process_group(daemon, number):
     daemon.start()
     pid = daemon.pid
     with PrefetchLoader(Numbers(24), batch_size=4, num_workers=1, stream="beside it") as beside:

@@ -111,13 +111,13 @@ def start_daemon(paths: RuntimePaths) -> None:
     raise failure
 
 
-_left: list[subprocess.Popen[bytes]] = []
-"""Launches that nobody waits for, and that have not ended."""
+_launched: list[subprocess.Popen[bytes]] = []
+"""Launches of this process that have not ended, as far as is known."""
 
 
 def reap_launches() -> None:
     """Those that have ended leave nothing behind. Does not block."""
-    _left[:] = [process for process in _left if process.poll() is None]
+    _launched[:] = [process for process in _launched if process.poll() is None]
 
 
 class Launch:
@@ -149,6 +149,8 @@ class Launch:
         finally:
             if told >= 0:
                 os.close(told)
+        # Also if whoever has this one forgets it: what nobody waits for is reaped.
+        _launched.append(self._process)
         self._pidfd = os.pidfd_open(self._process.pid)
 
     @property
@@ -193,8 +195,6 @@ class Launch:
         if os.getpid() != self._owner:
             # In a fork: it is the parent's child.
             self._process.returncode = 0
-        elif self._process.poll() is None and self._process not in _left:
-            _left.append(self._process)
 
 
 def _file_of(content: bytes) -> int:

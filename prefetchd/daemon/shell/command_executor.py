@@ -126,7 +126,10 @@ class CommandExecutor:
 
     def _share_ring(self, number: int, stream: int) -> None:
         session, ring = self._publishing.sessions.get(number), self._rings.ring(stream)
-        if session is not None and ring is not None:
+        if ring is None:
+            # Before anything is offered of what nobody can read.
+            self._rings.drop_cut()
+        elif session is not None:
             session.send(RingOpened(ring.header.segment_bytes), [ring.shared_fd])
             kill_point("daemon.ring.shared")
 

@@ -79,6 +79,8 @@ class TrainerEvents:
         if self._publishing.listener is not None:
             self._publishing.listener.end_dead()
         self._rings.look_for_the_dead()
+        # Nor may it join a stream that is about to fail.
+        self._rings.drop_cut()
         if not session.is_open:
             # It was one of the dead itself: its end has been told, and nobody would tell it again.
             return
