@@ -164,7 +164,7 @@ def test_a_launch_that_takes_longer_to_end_than_its_daemon_to_serve_is_not_waite
     starting.kill()
     starting.wait()
     autostart.reap_launches()
-    assert autostart._left == []
+    assert autostart._launched == []
 
 
 def test_a_launch_that_never_ends_is_killed_and_tried_again(paths, steps, launches):
