@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,8 +50,13 @@ class _QuickWalk(Walk):
         super().take_container(value, kind)
 
     def take_object(self, value: object, kind: type) -> None:
-        held: Any = value
-        self._bounds.take(int(held.nbytes) if issubclass(kind, (np.ndarray, torch.Tensor)) else 0)
+        if isinstance(value, np.ndarray):
+            self._bounds.take(value.nbytes)
+        elif isinstance(value, torch.Tensor):
+            # Sparse ones have no nbytes: as if they were dense.
+            self._bounds.take(value.numel() * value.element_size())
+        else:
+            self._bounds.take(0)
         super().take_object(value, kind)
 
 
