@@ -13,7 +13,7 @@ SMALL = {
     "texts": {str(number): "a" * number for number in range(50)},
     "tensors": TensorDataset(torch.arange(100.0)),
     "array": np.arange(1000),
-    "sparse": [torch.eye(4).to_sparse(), torch.eye(4).to_sparse_csr()],
+    "sparse": torch.eye(4).to_sparse(),
     "function": lambda value: value + 1,
     "nothing": [(), [], {}],
 }
