@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 
 from prefetchd.processes.descendants import end_session, end_tree
@@ -67,7 +68,7 @@ class ProcessBackend:
         self._zygotes: dict[bytes, EnvironmentZygote] = {}
         self._hosts: dict[int, StreamHost] = {}
         self._workers = ProcessWorkers(events, partial(handed_child, watcher), self._worker_ended)
-        self._dying: dict[ChildProcess, bool] = {}
+        self._dying: dict[ChildProcess, Callable[[], object]] = {}
         # What hosts have in reserve, by the host: it outlives that.
         self._spares: dict[int, ChildProcess] = {}
 
@@ -127,7 +128,7 @@ class ProcessBackend:
             started = self._hosts[host] = StreamHost(stream)
         except OSError as error:
             # As if it had died with the host: who has the program may be asked for it again.
-            self._bury(spare, is_forked=True)
+            self._bury_fork(spare)
             reason = why(error)
             self._watcher.call_later(0.0, lambda: self._events.host_not_started(host, reason))
             return
@@ -198,14 +199,15 @@ class ProcessBackend:
             look(self._watcher, child.pid, child.pidfd, note, tell)
 
     def drop_host(self, host: int) -> None:
-        self._bury(self._spares.pop(host, None), is_forked=True)
+        self._bury_fork(self._spares.pop(host, None))
         dropped = self._hosts.pop(host, None)
         if dropped is None:
             # It is dead, and its workers' deaths are still to be told.
             return
         for worker in self._workers.of_host(host):
             self._bury(self._workers.forget(worker))
-        self._bury(dropped.child, is_forked=dropped.environment is None)
+        bury = self._bury_fork if dropped.environment is None else self._bury
+        bury(dropped.child)
         dropped.note.close()
         self._leave_zygote(host, dropped)
 
@@ -237,26 +239,23 @@ class ProcessBackend:
         for digest, zygote in list(self._zygotes.items()):
             if zygote.unused_since_s is not None and zygote.unused_since_s + KEEP_ENVIRONMENT_S <= now_s:
                 del self._zygotes[digest]
-                self._bury(zygote.child)
-                zygote.reap()
+                # Its memory may take long to be given back: nobody waits for that.
+                self._bury(zygote.child, zygote.reap)
 
     def close(self) -> None:
         for host in list(self._hosts):
             self.drop_host(host)
         for host in list(self._spares):
-            self._bury(self._spares.pop(host), is_forked=True)
+            self._bury_fork(self._spares.pop(host))
         for worker in self._workers:
             self._bury(self._workers.forget(worker))
         for zygote in self._zygotes.values():
-            self._bury(zygote.child)
+            self._bury(zygote.child, zygote.reap)
         deadline_s = time.monotonic() + CLOSE_DEADLINE_S
-        for child, is_forked in list(self._dying.items()):
+        for child, afterwards in list(self._dying.items()):
             child.is_dead(deadline_s - time.monotonic())
             child.close()
-            if is_forked:
-                end_session(child.pid)
-        for zygote in self._zygotes.values():
-            zygote.reap()
+            afterwards()
         self._zygotes.clear()
         self._dying.clear()
 
@@ -382,7 +381,7 @@ class ProcessBackend:
             self._events.program_refused(host, message)
 
     def _spare_came(self, host: int, pid: int, fds: list[int]) -> None:
-        self._bury(self._spares.pop(host, None), is_forked=True)
+        self._bury_fork(self._spares.pop(host, None))
         try:
             spare = foreign_child(
                 self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, silent, nice=self._nice
@@ -424,18 +423,21 @@ class ProcessBackend:
 
     # --- endings ---
 
-    def _bury(self, child: ChildProcess | None, *, is_forked: bool = False) -> None:
-        """Kills it; with a zygote that is a trainer's fork ends its session: what that leaves is not given to us."""
+    def _bury_fork(self, child: ChildProcess | None) -> None:
+        """As _bury(), of a zygote that is a trainer's fork, with its session: what it leaves is not given to us."""
+        if child is not None:
+            end_tree(child.pid)
+            self._bury(child, partial(end_session, child.pid))
+
+    def _bury(self, child: ChildProcess | None, afterwards: Callable[[], object] = lambda: None) -> None:
+        """Kills it, and calls afterwards() when it is dead. Does not wait for that."""
         if child is None:
             return
 
         def is_dead() -> None:
-            self._dying.pop(child, None)
-            if is_forked:
-                end_session(child.pid)
+            if self._dying.pop(child, None) is not None:
+                afterwards()
 
-        if is_forked:
-            end_tree(child.pid)
         child.kill()
-        self._dying[child] = is_forked
+        self._dying[child] = afterwards
         child.forsake(is_dead)

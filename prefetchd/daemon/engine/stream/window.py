@@ -1,4 +1,23 @@
-"""What one stream keeps: its cursors, the batches it has claimed, and which of them anybody still wants. Pure."""
+"""The window decides what one stream keeps: its cursors, the batches it has claimed, and which of them anybody wants.
+Pure. The rules, whose reasons are in decision 0011:
+
+1. Living cursors share the ring evenly. A waiting cursor, which the next iterator takes over, has what they leave
+   (`limit`).
+2. A batch is wanted when some cursor will be offered it within its share (`is_wanted`). One that is wanted no more
+   stays until its room is needed: a cursor may come back to it.
+3. Room is made for a batch in this order, and what is leased is never evicted (`make_room`):
+   a. batches that nobody wants, but for those that lie on the way to this one: they have merely left a share of the
+      ring that has become smaller, and will be wanted before it;
+   b. what lies behind the consumers (`lookback`);
+   c. where a living cursor awaits this very batch, the filled batch whose turn comes last, unless a living cursor
+      awaits that one. A blocked cursor may take one that another awaits but has not asked for yet: else more iterators
+      than slots could wait for one another for ever;
+   d. where no cursor lives, a filled batch that comes later than this one: who follows a progress file never says
+      that it waits.
+4. Filling stops when the high watermark is reached. It goes on below the low one, and whenever a next() waits or, where
+   no cursor lives, may wait unheard (`may_fill`).
+5. A batch that is dropped while it is filled ends with its last task, one that is leased with its last lease (`drop`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +33,7 @@ from prefetchd.wire.stream_spec import Position
 
 
 class Window:
-    """The stream's cursors over its ring.
+    """Holds the stream's cursors over its ring.
 
     `ring` is None until the first batch was measured. `batches` holds what is claimed and can still be offered
     to anybody; an exclusively offered batch is not in it: `lent` counts these. `lookback` has those that were yielded
@@ -138,20 +157,18 @@ class Window:
         self._cursors_moved = True
 
     def make_room(self, batch: Batch) -> bool:
-        """Frees slots for `batch`, or is False when none may be freed. First what nobody wants any more: kept until
-        now, as somebody might have come back to it, and without what lies on the way to `batch`, which has merely left
-        a share of the ring that has become smaller. Then what lies behind. Then, for a living cursor that waits for
-        this very batch, the furthest batch of the cursor that has most ahead; for a blocked one even what another
-        awaits, as nobody has asked for that yet: else more iterators than slots could wait for one another for ever.
-        Where no cursor lives, what comes later: who follows a progress file never says that it waits."""
+        """Frees slots for `batch` as rule 3 orders. Is False when none may be freed."""
+        # (a) Only a cursor that has moved makes a batch unwanted.
         if self._cursors_moved:
             self._cursors_moved = False
             unwanted = [each for each in self.batches.values() if not self.is_wanted(each.position)]
             unwanted = [each for each in unwanted if not self._lies_before(each.position, batch.position)]
             if sum(self.drop(each) for each in unwanted if each is not batch):
                 return True
+        # (b)
         if self.ring is not None and self.lookback.give_way(self.ring):
             return True
+        # (c) and (d)
         awaited = self.is_awaited(batch)
         if not awaited and not all(each.waiting for each in self.cursors.values()):
             return False
