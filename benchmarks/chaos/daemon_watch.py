@@ -1,4 +1,4 @@
-"""StatsSampler the daemon from outside: when it serves, when it has died, and what lay ready in its rings then.
+"""Watches the daemon from outside: when it serves, when it has died, and what lay ready in its rings then.
 
 While a daemon lives, the watch holds the lock under which clients start one. So nobody can start another before the
 watch has looked at what the dead one left; then it lets the lock go, and the trainers start one themselves.

@@ -109,7 +109,7 @@ class Backend(Protocol):
 
     def start_worker(self, stream: int, host: int, worker: int, worker_index: int, workers: int) -> None:
         """Answered by worker_ready, worker_died or worker_not_started, and by load_failed before that if worker_init_fn
-        raised. At worker_index PLANNER it is the stream's planner."""
+        raised. With the `worker_index` PLANNER it is the stream's planner."""
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         """The worker, which is ready, maps the ring; keeps no hold of ring_fd."""

@@ -26,7 +26,7 @@ class UserCodeError(Exception):
 
 
 class user_code:  # noqa: N801 - reads as a statement
-    """SingleThreadGuard what the block raises into UserCodeError at `place`."""
+    """Turns what the block raises into UserCodeError at `place`."""
 
     def __init__(self, place: str) -> None:
         self._place = place

@@ -66,7 +66,7 @@ class Leases:
                 self._end(key, lease, returned=True)
 
     def doubt(self, epochs: range) -> None:
-        """The plan of the epochs is another: what was made after the former one is to be plan_verified."""
+        """The plan of the epochs is another: what was made after the former one is yet to be verified."""
         leased = [lease.batch for leases in self._leases.values() for lease in leases.values()]
         for batch in [*self.window.batches.values(), *leased]:
             if batch.position[0] in epochs:
