@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.demo.machine import describe_machine
 from prefetchd_client.device.images import CropFlipNormalize
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import endless, interleave, own_daemon, report, stopwatch

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import own_daemon

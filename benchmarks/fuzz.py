@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import psutil
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 
 from benchmarks.harness import own_daemon
 from prefetchd.cli.snapshot import read_report

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import DataLoader
 
 

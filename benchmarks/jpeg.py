@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from prefetchd_client.demo.pictures import cached_pictures
+from prefetchd_demo.pictures import cached_pictures
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import DataLoader
 
 from benchmarks.handoff import BATCH, Source

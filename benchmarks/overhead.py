@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import Dataset
 
 from benchmarks.harness import endless, own_daemon

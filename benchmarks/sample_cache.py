@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 from prefetchd_client import PrefetchLoader, SampleCache
-from prefetchd_client.demo.pictures import cached_pictures
 from prefetchd_client.sample_cache import Transformed
+from prefetchd_demo.pictures import cached_pictures
 from tensordict import TensorDict
 from torch.utils.data import DataLoader, Subset
 

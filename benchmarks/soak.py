@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import Dataset
 
 from benchmarks.harness import own_daemon

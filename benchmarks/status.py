@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import psutil
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 from torch.utils.data import Dataset
 
 from benchmarks.harness import endless, own_daemon

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from prefetchd_client.demo.machine import describe_machine
+from prefetchd_demo.machine import describe_machine
 
 from benchmarks.chaos.declared import declare
 from benchmarks.chaos.driver import BATCHES_A_KILL, Driver, Stuck

@@ -60,7 +60,7 @@ def command(
     # Until it has handlers for them, signals wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "prefetchd_client.demo", *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "prefetchd_demo", *arguments])
 
 
 def _check_packages(needed: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from prefetchd_client import BatchDirectory
-from prefetchd_client.demo import pictures
+from prefetchd_demo import pictures
 
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.ring.batch_files import BatchFiles

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"prefetchd": ROOT / "prefetchd", "prefetchd_client": ROOT / "client" / "prefetchd_client"}
+CLIENT = ROOT / "client"
+PACKAGES = {"prefetchd": ROOT / "prefetchd"} | {name: CLIENT / name for name in ("prefetchd_client", "prefetchd_demo")}
 
 
-def test_one_wheel_has_both_packages_and_the_units(tmp_path):
+def test_one_wheel_has_all_packages_and_the_units(tmp_path):
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)

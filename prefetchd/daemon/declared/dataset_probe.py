@@ -34,7 +34,7 @@ class ProbeEvents(Protocol):
     """Who is told what a DatasetProbe finds: one of declared, failed and, when it has said nothing, died, once,
     unless it was closed."""
 
-    def surroundings(self, environment: bytes) -> None:
+    def environment_known(self, environment: bytes) -> None:
         """In which environment the workers will run; long before the rest, where it is said at all."""
 
     def declared(self, message: Declared, fd: int) -> None:
@@ -119,7 +119,7 @@ class DatasetProbe:
             return
         close_all(fds)
         if isinstance(message, TrainerEnvironment):
-            self._events.surroundings(message.environment)
+            self._events.environment_known(message.environment)
         elif isinstance(message, LoadFailed):
             self.close()
             self._events.failed(message.message, message.error)

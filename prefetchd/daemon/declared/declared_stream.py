@@ -127,7 +127,7 @@ class DeclaredStream:
 
     # --- ProbeEvents ---
 
-    def surroundings(self, environment: bytes) -> None:
+    def environment_known(self, environment: bytes) -> None:
         self._prepare(environment)
 
     def died(self, how: str) -> None:

@@ -8,7 +8,7 @@ import io
 import pytest
 from PIL import Image
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.demo.trainer_messages import (
+from prefetchd_demo.trainer_messages import (
     DATALOADER,
     PREFETCHD,
     Ended,
@@ -21,7 +21,7 @@ from prefetchd_client.demo.trainer_messages import (
     encode,
     encode_plan,
 )
-from prefetchd_client.demo.training import Trainer, make_loader, open_images
+from prefetchd_demo.training import Trainer, make_loader, open_images
 from torch.utils.data import DataLoader, RandomSampler
 
 from prefetchd.wire.errors import CallerError

@@ -1,4 +1,4 @@
-"""python -m prefetchd_client.demo: the demo itself. People call `prefetchd demo`, which has checked the arguments."""
+"""python -m prefetchd_demo: the demo itself. People call `prefetchd demo`, which has checked the arguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 
 from prefetchd.wire.errors import PrefetchdError, RemoteError
-from prefetchd_client.demo.comparison import Measured, measure
-from prefetchd_client.demo.interruption import Interrupted, raise_interrupts
-from prefetchd_client.demo.live import Live
-from prefetchd_client.demo.machine import describe_machine
-from prefetchd_client.demo.own_daemon import own_daemon, own_directory, own_environment
-from prefetchd_client.demo.report import Conditions, side_by_side
-from prefetchd_client.demo.trainer_messages import DATALOADER, PREFETCHD, Plan
+from prefetchd_demo.comparison import Measured, measure
+from prefetchd_demo.interruption import Interrupted, raise_interrupts
+from prefetchd_demo.live import Live
+from prefetchd_demo.machine import describe_machine
+from prefetchd_demo.own_daemon import own_daemon, own_directory, own_environment
+from prefetchd_demo.report import Conditions, side_by_side
+from prefetchd_demo.trainer_messages import DATALOADER, PREFETCHD, Plan
 
 
 def main() -> int:
@@ -62,7 +62,7 @@ def _demo(options: argparse.Namespace, console: Console) -> None:
 
 def _pictures(options: argparse.Namespace, live: Live) -> Path:
     # The photographs' packages are not needed with --data.
-    from prefetchd_client.demo.pictures import cached_pictures
+    from prefetchd_demo.pictures import cached_pictures
 
     def written(directory: Path, so_far: int) -> None:
         live.show("writing pictures", so_far, options.images, f"{so_far:,} of {options.images:,} in {directory.parent}")

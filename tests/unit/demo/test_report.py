@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from prefetchd_client.demo.own_daemon import RingFill
-from prefetchd_client.demo.report import Conditions, Figures, progress_text, side_by_side
-from prefetchd_client.demo.trainer_messages import Progress
+from prefetchd_demo.own_daemon import RingFill
+from prefetchd_demo.report import Conditions, Figures, progress_text, side_by_side
+from prefetchd_demo.trainer_messages import Progress
 
 FIGURES = {
     "prefetchd": Figures(1241.6, 3.214, 0.7306, 0.0151, 2.44),

@@ -15,7 +15,7 @@ from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.own_segments import open_status
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, runtime_paths
 from prefetchd.wire.status_layout import COPY_BYTES, HEAD, copy_offset, decode_copy, decode_head
-from prefetchd_client.demo.interruption import uninterrupted
+from prefetchd_demo.interruption import uninterrupted
 
 START_TIMEOUT_S = 60.0
 LOG_LINES = 20

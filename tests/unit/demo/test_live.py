@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from prefetchd_client.demo.live import Live
+from prefetchd_demo.live import Live
 from rich.console import Console
 
 

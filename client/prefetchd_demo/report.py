@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from prefetchd_client.demo.own_daemon import RingFill
-from prefetchd_client.demo.trainer_messages import Progress
+from prefetchd_demo.own_daemon import RingFill
+from prefetchd_demo.trainer_messages import Progress
 
 
 @dataclasses.dataclass(frozen=True)

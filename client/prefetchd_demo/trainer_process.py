@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from prefetchd.wire.errors import CallerError, RemoteError
-from prefetchd_client.demo.trainer_messages import Ended, Failed, Message, Plan, decode, encode_plan
+from prefetchd_demo.trainer_messages import Ended, Failed, Message, Plan, decode, encode_plan
 
 
 class TrainerProcess:
@@ -21,7 +21,7 @@ class TrainerProcess:
     def __init__(self, plan: Plan, environment: Mapping[str, str]) -> None:
         self.started_at_s = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "prefetchd_client.demo.training", encode_plan(plan)],
+            [sys.executable, "-m", "prefetchd_demo.training", encode_plan(plan)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 from PIL import Image
-from prefetchd_client.demo import pictures
+from prefetchd_demo import pictures
 
 from prefetchd.wire.errors import RemoteError
 

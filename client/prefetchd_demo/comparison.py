@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from prefetchd_client.demo.live import Live
-from prefetchd_client.demo.own_daemon import OwnDaemon, RingFill
-from prefetchd_client.demo.report import Figures, progress_text
-from prefetchd_client.demo.trainer_messages import Opened, Plan, Progress
-from prefetchd_client.demo.trainer_process import TrainerProcess
+from prefetchd_demo.live import Live
+from prefetchd_demo.own_daemon import OwnDaemon, RingFill
+from prefetchd_demo.report import Figures, progress_text
+from prefetchd_demo.trainer_messages import Opened, Plan, Progress
+from prefetchd_demo.trainer_process import TrainerProcess
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One trainer, a process of its own: python -m prefetchd_client.demo.training PLAN.
+"""One trainer, a process of its own: python -m prefetchd_demo.training PLAN.
 
 It tells how it gets on through stdout. Once its epochs are done it waits to be killed, as a trainer may be at any
 moment; it also ends with whoever listens.
@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 import torch
+from prefetchd_client.loader.loader import PrefetchLoader
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop, ToTensor
 
 from prefetchd.wire.errors import CallerError
-from prefetchd_client.demo.network import SmallNetwork
-from prefetchd_client.demo.trainer_messages import (
+from prefetchd_demo.network import SmallNetwork
+from prefetchd_demo.trainer_messages import (
     PREFETCHD,
     Ended,
     Failed,
@@ -31,7 +32,6 @@ from prefetchd_client.demo.trainer_messages import (
     decode_plan,
     encode,
 )
-from prefetchd_client.loader.loader import PrefetchLoader
 
 TELL_EVERY_S = 0.1
 LEARNING_RATE = 3e-3
