@@ -1,4 +1,4 @@
-"""Runs a daemon's life: lock, socket, signals, loop, and an end that leaves nothing behind."""
+"""Runs a daemon: lock, socket, signals, loop, and an end that leaves nothing behind."""
 
 from __future__ import annotations
 

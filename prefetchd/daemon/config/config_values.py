@@ -1,4 +1,4 @@
-"""Checks single values of the configuration: what each may be, and how it is told that one is not. Pure."""
+"""Checks single values of the configuration: what each may be, and what is said of one that is not allowed. Pure."""
 
 from __future__ import annotations
 

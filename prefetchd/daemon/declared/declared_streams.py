@@ -48,8 +48,9 @@ class DeclaredStreams:
         prepare: Callable[[bytes], None],
         name_waits_every_s: float,
     ) -> None:
-        """`prepare` is the backend's. A trainer that waits for the look at a dataset is told so every
-        `name_waits_every_s`. Raises CallerError when a stream's directory cannot be used."""
+        """Claims the directories of declared streams; begin() starts them. `prepare` is the backend's. A trainer that
+        waits for the look at a dataset is told so every `name_waits_every_s`. Raises CallerError when a stream's
+        directory cannot be used."""
         self._config = config
         self._config_file = config_file
         self._loop = loop

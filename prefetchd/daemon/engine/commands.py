@@ -9,7 +9,7 @@ from prefetchd.wire.stream_spec import Position
 
 
 class Command:
-    """Base of all commands."""
+    """The base of all commands."""
 
     __slots__ = ()
 
@@ -183,7 +183,7 @@ class ParkStream(Command):
 
 
 NOBODY, ZYGOTE = -1, 0
-"""Stand in for a worker's number in ReportStall.suspect: no process, or the stream's zygote."""
+"""Two stand-ins for a worker's number in ReportStall.suspect: no process, and the stream's zygote."""
 
 
 @record

@@ -15,8 +15,8 @@ from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Identified, Mes
 
 MOST_MESSAGES = 1000
 DECIDING_AGAIN_S = 2.0
-"""How often a waiting trainer is told that it waits. One that shares a stream by its name waits for as long as a
-fingerprint takes; but not for a silent daemon."""
+"""The interval at which a waiting trainer is told that it waits. One that shares a stream by its name waits for as long
+as a fingerprint takes; but not for a silent daemon."""
 
 NAMED_AFTER_S = 60.0
 NAMED_AGAIN_S = 30.0

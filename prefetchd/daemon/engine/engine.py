@@ -125,7 +125,7 @@ class Engine:
         self._moved = self._trainers.undecided.tick(now_s) or self._moved
 
     def program_arrived(self, session: int) -> None:
-        """The stream's program segment is in the daemon's hands."""
+        """Notes that the stream's program segment is in the daemon's hands."""
         self._trainers.program_arrived(session)
 
     def message(self, session: int, message: Message, now_s: float) -> None:
@@ -152,20 +152,21 @@ class Engine:
         self._moved = True
 
     def leaver_ended(self, number: int) -> None:
-        """The process that had closed the stream's last loader, and had no connection for it any more, has ended."""
+        """Notes that the process that had closed the stream's last loader, and had no connection for it any more, has
+        ended."""
         stream = self.streams.get(number)
         if stream is not None:
             stream.leaver_lives = False
             self._moved = True
 
     def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The consumer of `record`, which had no connection, is dead."""
+        """Ends the consumer of `record`, which had no connection and is dead."""
         self._trainers.absent_died(number, record, marks, now_s)
         self._moved = True
 
     def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The consumer of `record`, which had no connection, has closed its loader: it only holds what it was handed
-        without a copy."""
+        """Notes that the consumer of `record`, which had no connection, has closed its loader: it only holds what it
+        was handed without a copy."""
         self._trainers.absent_departed(number, record, marks, now_s)
         self._moved = True
 
@@ -175,7 +176,7 @@ class Engine:
         return self.registry.adopt(spec, found, now_s, self.limits.linger_crash_s)
 
     def former_writers_gone(self, number: int) -> None:
-        """No worker of a dead daemon can write to the ring any more."""
+        """Frees the slots to which workers of a dead daemon may have written: none of those workers is left."""
         stream = self.streams.get(number)
         if stream is not None and stream.window.ring is not None:
             for grant in stream.former_grants:
@@ -247,12 +248,12 @@ class Engine:
         return self._hosts.new_fork(session).number
 
     def fork_taken(self, session: int, host: int) -> None:
-        """The fork is in the daemon's hands."""
+        """Notes that the fork is in the daemon's hands."""
         self._trainers.fork_came(session, host)
         self._moved = True
 
     def host_ready(self, host: int) -> None:
-        """The host has its program: workers can be started from it."""
+        """Notes that the host has its program: workers can be started from it."""
         self._hosts.ready(host)
         self._moved = True
 
@@ -268,7 +269,7 @@ class Engine:
         self._moved = True
 
     def program_kept(self, number: int) -> None:
-        """The program that a fork was asked for is in the daemon's hands."""
+        """Notes that the program that a fork was asked for is in the daemon's hands."""
         stream = self.streams.get(number)
         if stream is not None:
             self._hosts.program_kept(stream)
@@ -321,7 +322,7 @@ class Engine:
         self._rings.created(number, slots, wanted_slots, slot_bytes, ring_id, bounds or Bounds(slots, slots))
 
     def ring_reserved(self, number: int, slots: int) -> None:
-        """Slots up to `slots` have memory behind them."""
+        """Notes that slots up to `slots` have memory behind them."""
         self._moved = True
         self._rings.reserved(number, slots)
 

@@ -57,11 +57,11 @@ DECIDE_OWN_WITHIN_S = 0.25
 """The same for a process that makes a loader anew: it has seldom use for what the one before has left."""
 
 RESTS_S = 5.0
-"""How long the workers of a resting stream are kept (rule 4): the process that has closed its loader may be about to
-end."""
+"""The time for which the workers of a resting stream are kept (rule 4): the process that has closed its loader may be
+about to end."""
 
 SETTLE_S = 5.0
-"""How long an adopted stream waits for its consumers before it fills anything (rule 8)."""
+"""The time for which an adopted stream waits for its consumers before it fills anything (rule 8)."""
 
 
 class Registry:

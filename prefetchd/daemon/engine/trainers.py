@@ -1,4 +1,4 @@
-"""Trainers consume: they come, make progress, go, come back and die. Pure."""
+"""Handles what trainers do: they come, make progress, go, come back and die. Pure."""
 
 from __future__ import annotations
 

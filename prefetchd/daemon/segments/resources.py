@@ -1,4 +1,4 @@
-"""Makes, shares and gives up what a stream owns in the world: its program segment and its ring."""
+"""Manages what a stream owns in the world: its program segment and its ring. Made, shared and given up here."""
 
 from __future__ import annotations
 

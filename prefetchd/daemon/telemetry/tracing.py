@@ -1,4 +1,4 @@
-"""Traces, for those who ask, which worker filled which rows when, and when trainers waited.
+"""Records traces for those who ask: which worker filled which rows when, and when trainers waited.
 
 Nothing is kept while nobody asks. What is observed is what passes by anyway: answers of workers, progress of trainers.
 """

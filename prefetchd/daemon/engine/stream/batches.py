@@ -15,7 +15,7 @@ from prefetchd.wire.stream_spec import Position
 
 @record
 class Contents:
-    """What the plan says of a batch: how many samples, and where a sampler decides the order their `keys` and the
+    """The contents of a batch by its plan: how many samples, and where a sampler decides the order their `keys` and the
     digest of these, `plan`. With an `error` the sampler raised in its place."""
 
     rows: int
@@ -81,9 +81,9 @@ class Batch:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Piece:
-    """Rows [first, end) of a batch, as one fill task; or, without rows, the digest of all that is in it. Its stream
-    pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first
-    sample, and keeps that in its own memory until there is room."""
+    """A fill task: rows [first, end) of a batch; or, without rows, the digest of all that is in the batch. Its stream
+    pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first sample, and keeps
+    that in its own memory until there is room."""
 
     batch: Batch
     first: int

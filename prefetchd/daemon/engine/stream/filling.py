@@ -6,7 +6,7 @@ rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0
    own.
 2. When a batch is ready, its record says so before anything else does: whoever reads READY in it after a kill may trust
    the payload.
-3. A batch that is cancelled, or has failed, ends with its last task: until then a worker may write to its slots.
+3. A batch that is cancelled, or has failed, keeps its slots until its last task has ended: a worker may write to them.
 4. What a worker has made of a batch for which there is no room (its first sample, or the whole batch) stays with that
    worker, the piece's `keeper`: nothing is made twice for it. If the worker dies, others make it again.
 5. A batch of which a row does not fit the layout, or is left out, is filled again as one task, once its other pieces
@@ -15,7 +15,7 @@ rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0
    measured is claimed anew.
 7. A batch that was offered before is ready again when its digest is what it was. Else a holder has written to it, and
    it is dropped.
-8. A batch that fails has its error in its place, which is told once.
+8. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Filling:
         self._claims.roomless.append(batch)
 
     def failed(self, piece: Piece, error: bytes) -> bool:
-        """Puts `error` in the place of a batch that cannot be made. True when that is to be told (rule 8)."""
+        """Puts `error` in the place of a batch that cannot be made. True when that is news (rule 8)."""
         batch = piece.batch
         batch.under_way -= 1
         self._claims.forget_measuring(batch)

@@ -19,7 +19,7 @@ WAITING_AT_LEAST = 32
 
 
 class HasPlace(Protocol):
-    """What a worker must have here."""
+    """The part of a worker that is needed here."""
 
     number: int
     worker_index: int

@@ -84,7 +84,8 @@ class Host:
 
 @record
 class Stuck:
-    """Where in the user's code a worker is, the innermost frames first; `sleeps` when it waits for something there."""
+    """The place in the user's code where a worker is, the innermost frames first; `sleeps` when it waits for something
+    there."""
 
     frames: tuple[str, ...] = ()
     sleeps: bool = False
