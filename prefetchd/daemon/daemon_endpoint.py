@@ -1,4 +1,4 @@
-"""What a daemon is found by: its lock file, its socket, its status segment. Looked after while it lives.
+"""Keeps what a daemon is found by, while it lives: its lock file, its socket, its status segment.
 
 Somebody may remove them under a daemon that runs: a logout clears $XDG_RUNTIME_DIR and, with RemoveIPC, /dev/shm;
 something tidies /tmp. They are made again, unless another daemon has taken the place meanwhile.
@@ -28,7 +28,7 @@ log = logging.getLogger("prefetchd")
 
 
 class DaemonEndpoint:
-    """A daemon's socket, and the care for all that it is found by. `lock` is held, and stays the caller's."""
+    """Listens on a daemon's socket, and restores all that it is found by. `lock` is held, and stays the caller's."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class DaemonEndpoint:
         service: Service,
         listening: socket.socket | None = None,
     ) -> None:
-        """Listens, or goes on `listening` for somebody who removes that socket himself, and has `service` told of who
-        connects. Raises CallerError when something is in the way."""
+        """Listens, or goes on `listening` on the socket of a service manager, which removes that itself. `service` is
+        told who connects. Raises CallerError when something is in the way."""
         self._loop = loop
         self._paths = paths
         self._lock = lock
@@ -67,7 +67,7 @@ class DaemonEndpoint:
             self._restore()
             self._told = ""
         except (OSError, PrefetchdError) as error:
-            # Tried again and again, told once.
+            # It is tried again and again, and told once.
             if str(error) != self._told:
                 self._told = str(error)
                 log.error("nobody finds this daemon", extra={"fields": {"why": self._told}})
@@ -99,7 +99,7 @@ class DaemonEndpoint:
 
 
 def is_served(path: Path) -> bool:
-    """True when somebody answers there: a daemon whose lock file was removed, or one that is not ours."""
+    """True when a daemon answers at `path`: one whose lock file was removed, or one that is not ours."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
@@ -110,8 +110,8 @@ def is_served(path: Path) -> bool:
 
 
 def clear_the_way(path: Path) -> None:
-    """Removes the socket of a daemon that died: we hold the lock, so none of ours is behind it. Raises CallerError when
-    anything else is there."""
+    """Removes the socket of a daemon that died: the caller holds the lock, so no daemon of ours is behind it. Raises
+    CallerError when anything else is there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
@@ -131,7 +131,8 @@ def clear_the_way(path: Path) -> None:
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket at `path` that accepts connections of our uid. Raises CallerError when something is in the way."""
+    """Returns a socket at `path` that accepts connections of our uid. Raises CallerError when something is in the
+    way."""
     clear_the_way(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     before = os.umask(0o177)

@@ -1,4 +1,4 @@
-"""A daemon's life: lock, socket, signals, loop, and an end that leaves nothing behind."""
+"""Runs a daemon: lock, socket, signals, loop, and an end that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ log = logging.getLogger("prefetchd")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a daemon runs. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own; `supervised`:
-    who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`:
-    who is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read
-    from `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come."""
+    """The ways in which a daemon may run. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own;
+    `supervised`: who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`: who
+    is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
+    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come."""
 
     limits: Limits
     nice: int = 0
@@ -140,19 +140,21 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
 
 
 def _keep_ending_orphans(loop: Loop, service: Service) -> None:
-    """Their zygotes are dead, or they would have been given to these."""
+    """Ends orphans, again and again: their zygotes are dead, or these would have been given them."""
     kill_strangers(service.child_pids)
     loop.call_later(ORPHANS_EVERY_S, partial(_keep_ending_orphans, loop, service))
 
 
 def _keep_telling(notifier: Notifier, loop: Loop, service: Service) -> None:
-    """From the loop itself: what no longer comes round is no longer told of."""
+    """Tells the service manager how the daemon is, again and again, from the loop itself: when that hangs, it tells
+    nothing."""
     notifier.came_round(time.monotonic(), service.summary())
     loop.call_later(TELL_EVERY_S, partial(_keep_telling, notifier, loop, service))
 
 
 def _raise_descriptor_limit() -> None:
-    """Every worker, session and stream takes a few descriptors; the usual 1024 are soon used up."""
+    """Raises the limit on descriptors: every worker, session and stream takes a few, and the usual 1024 are soon used
+    up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -160,7 +162,8 @@ def _raise_descriptor_limit() -> None:
 
 
 def _stop_on_signals(loop: Loop, service: Service) -> Callable[[], None]:
-    """Returns what is to be called once they are not awaited any more: they cannot break the ending then."""
+    """Stops the service on SIGTERM and SIGINT, and has it read its configuration on SIGHUP. Returns what is to be
+    called when signals are not awaited any more: they cannot break the ending then."""
     wake, woken = socket.socketpair()
     wake.setblocking(False)
     woken.setblocking(False)
@@ -189,7 +192,7 @@ def _stop_on_signals(loop: Loop, service: Service) -> Callable[[], None]:
     loop.keep = (wake, woken)
 
     def ignore() -> None:
-        # An interpreter that ends takes its own handlers back, so that signals would kill it; it leaves SIG_IGN.
+        # An interpreter that ends resets its own handlers, and a signal would kill it; SIG_IGN it leaves.
         for number in NOTED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""The daemon put together: who tells the engine, who carries out what it decides, and the life of it all."""
+"""Puts the daemon together: what tells the engine, what carries out its decisions, and the life of it all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ log = logging.getLogger("prefetchd")
 
 
 class Service:
-    """One daemon. Whoever opens its socket has `session_events` told of who connects, and calls listen()."""
+    """One daemon without its socket. Whoever opens that has `session_events` told of who connects, and calls
+    listen()."""
 
     def __init__(
         self,
@@ -139,18 +140,18 @@ class Service:
         return Scrapes(self.loop, listen_for_scrapes(address), metrics.text, CONTENT_TYPE)
 
     def summary(self) -> str:
-        """One line for people."""
+        """Returns one line for people."""
         pool, streams = self.engine.pool, len(self.engine.streams)
         busy, of = sum(each.busy for each in pool.workers.values()), pool.limit or len(pool.workers)
         return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {of} workers busy"
 
     @property
     def child_pids(self) -> set[int]:
-        """Children of this process that somebody here reaps."""
+        """The children of this process that somebody here reaps."""
         return self._backend.own_pids | self.declared.pids
 
     def listen(self, listener: Listener) -> None:
-        """Its sessions are the daemon's from now on."""
+        """Takes the listener's sessions as the daemon's from now on."""
         self._publishing.listener = listener
 
     def stop(self, reason: str, *, now: bool = False) -> None:
@@ -183,10 +184,10 @@ class Service:
         self.loop.call_later(0.0, self.loop.stop)
 
     def close(self) -> None:
-        """Leaves nothing behind. After the loop has ended."""
+        """Closes everything; nothing is left behind. After the loop has ended."""
         kill_point("daemon.close.begun")
         with contextlib.ExitStack() as ending:
-            # In the other order; each one happens whatever becomes of those before it.
+            # Called in reverse order; each one happens whatever becomes of those before it.
             ending.callback(self.status.close)
             ending.callback(reclaim_programs, self._paths)
             for resources in self._rings.resources.values():
@@ -201,7 +202,8 @@ class Service:
                 ending.callback(listener.close)
 
     def _linger_bytes(self) -> int | None:
-        """What rings without a consumer may take: by default a quarter of what there would be without them."""
+        """Returns how many bytes rings without a consumer may take: by default a quarter of what there would be without
+        them."""
         if self._most_linger_bytes is not None:
             return self._most_linger_bytes
         with contextlib.suppress(OSError):
@@ -210,7 +212,7 @@ class Service:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        # Before anything is read of them.
+        # Before any ring is read.
         self._rings.drop_cut()
         self._executor.run_commands()
         self._rings.look_for_the_dead()
@@ -227,7 +229,7 @@ class Service:
         if listener is not None:
             listener.end_silent(now_s)
         if now_s >= self._reclaim_at_s:
-            # Of whoever died, or was dropped, with a program that it was about to hand over.
+            # Programs of trainers that died, or were dropped, before they handed them over.
             self._reclaim_at_s = now_s + RECLAIM_EVERY_S
             reclaim_programs(self._paths, empty=self._empty_programs)
             self._empty_programs = empty_programs(self._paths)

@@ -1,4 +1,4 @@
-"""Reading the configuration from its file."""
+"""Reads the configuration from its file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prefetchd.daemon.config.daemon_config import Config, ConfigError, parse_con
 
 
 def read_config(path: Path) -> Config:
-    """The configuration in the file `path`. Raises ConfigError, also when it cannot be read."""
+    """Returns the configuration in the file `path`. Raises ConfigError, also when the file cannot be read."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Single values of the configuration: what each may be, and how it is told that one is not. Pure."""
+"""Checks single values of the configuration: what each may be, and what is said of one that is not allowed. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import CallerError
 
 UNSET: Any = object()
-"""In the place of a value that the file does not give, or gives wrongly."""
+"""A mark in the place of a value that the file does not give, or gives wrongly."""
 
 _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class NotAllowed(Exception):  # noqa: N818 - it never leaves this module
-    """The value is none that is allowed, which the text says."""
+    """The value is not allowed; the text says what is."""
 
 
 Check = Callable[[Any, str], Any]
-"""(value, directory of the file) -> the value as it is kept. Raises NotAllowed."""
+"""A function that checks a value: (value, directory of the file) -> the value as it is kept. Raises NotAllowed."""
 
 
 class Checked:
@@ -40,10 +40,10 @@ class Checked:
         self.problems.append(f"{self._file}:{self._line_of(path)}: {'.'.join(path)} is {told}; allowed: {allowed}")
 
     def only(self, raw: Mapping[str, Any], path: tuple[str, ...], known: tuple[str, ...]) -> None:
-        """Keys that nobody knows are mistakes."""
+        """Reports keys that nobody knows as mistakes."""
         for key in raw:
             if key not in known:
-                # Here: most daemons start without it.
+                # Imported here: most daemons start without it.
                 import difflib
 
                 close = difflib.get_close_matches(key, known, 1)
@@ -60,7 +60,7 @@ class Checked:
         return {}
 
     def value(self, raw: Mapping[str, Any], path: tuple[str, ...], key: str, check: Check) -> Any:
-        """raw[key] as `check` keeps it, or UNSET."""
+        """Returns raw[key] as `check` keeps it, or UNSET."""
         if key not in raw:
             return UNSET
         try:
@@ -71,7 +71,7 @@ class Checked:
 
 
 def as_whole(low: int, high: int, otherwise: str = "") -> Check:
-    """A whole number from `low` to `high`."""
+    """Returns a check for a whole number from `low` to `high`."""
 
     def check(value: Any, _: str) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -82,7 +82,7 @@ def as_whole(low: int, high: int, otherwise: str = "") -> Check:
 
 
 def as_number(low: float) -> Check:
-    """A number of seconds, `low` or more."""
+    """Returns a check for a number of seconds, `low` or more."""
 
     def check(value: Any, _: str) -> float:
         if type(value) not in (int, float) or not low <= value < math.inf:
@@ -120,7 +120,7 @@ def as_table(value: Any, _: str) -> dict[str, Any]:
 
 
 def as_size(value: Any, _: str) -> int:
-    """Bytes, as in "8GiB"; 1 or more."""
+    """Returns a size in bytes, 1 or more, that is given as in "8GiB"."""
     try:
         size = parse_bytes(value, "") if isinstance(value, str) else 0
     except CallerError:
@@ -131,7 +131,7 @@ def as_size(value: Any, _: str) -> int:
 
 
 def as_path(value: Any, directory: str) -> str:
-    """An absolute path; `~` is the home directory, and a relative one starts at the file's directory."""
+    """Returns an absolute path; `~` is the home directory, and a relative path starts at the file's directory."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise NotAllowed("a path")
     return os.path.normpath(os.path.join(directory, os.path.expanduser(value)))

@@ -1,5 +1,5 @@
-"""The daemon's configuration: a TOML text, validated whole, as plain data. Pure: it reads no file and imports
-nothing of what it names.
+"""Validates the daemon's configuration: a TOML text, as a whole, into plain data. Pure: it reads no file and imports
+nothing of what the text names.
 
 Every error says where it is, what was found and what is allowed; all of them are told at once.
 """
@@ -102,7 +102,7 @@ class StreamConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """All of it. `streams` in the order of the file."""
+    """The whole configuration. `streams` are in the order of the file."""
 
     daemon: DaemonConfig = DaemonConfig()
     streams: tuple[StreamConfig, ...] = ()
@@ -161,9 +161,9 @@ OTHER_STREAM_KEYS = ("buffer", "store", "progress")
 
 
 def parse_config(text: str, file: str = "<config>", directory: str = "") -> Config:
-    """The configuration in `text`, which was read from `file`; relative paths are taken from `directory`. Raises
-    ConfigError with everything that is wrong."""
-    # Here: a daemon without a configuration starts without it.
+    """Returns the configuration in `text`, which was read from `file`; relative paths are taken from `directory`.
+    Raises ConfigError with everything that is wrong."""
+    # Imported here: a daemon without a configuration starts without it.
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -207,7 +207,7 @@ def _stream(checked: Checked, name: str, raw: Any) -> StreamConfig:
     found |= _buffer(checked, raw, path) | _store(checked, raw, path) | _progress(checked, raw, path)
     env = found["env"]
     if env is not UNSET and not all(isinstance(value, str) for value in env.values()):
-        # Not the values: they may be secret.
+        # The keys only: the values may be secret.
         checked.wrong((*path, "env"), sorted(key for key in env if not isinstance(env[key], str)), "values in quotes")
     stream = StreamConfig(name, **{"dataset": "", **{key: each for key, each in found.items() if each is not UNSET}})
     if stream.rank >= stream.world_size:
@@ -219,7 +219,7 @@ def _stream(checked: Checked, name: str, raw: Any) -> StreamConfig:
 
 
 def _buffer(checked: Checked, raw: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """A number of batches, or bytes as a text."""
+    """Reads `buffer`: a number of batches, or bytes as a text."""
     value = raw.get("buffer", UNSET)
     if isinstance(value, str):
         return {"buffer_bytes": checked.value(raw, path, "buffer", as_size)}
@@ -263,7 +263,8 @@ def _check_watermarks(checked: Checked, stream: StreamConfig, path: tuple[str, .
 
 
 def _check_directories(checked: Checked, config: Config) -> None:
-    """Batches of two streams in one directory could not be told apart by whoever looks for the next."""
+    """Reports a directory that two streams have: their batches could not be told apart by whoever looks for the next
+    one."""
     owners: dict[str, str] = {}
     for stream in config.streams:
         if stream.store == "files" and stream.directory:

@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key stands, for errors that people can follow. Pure."""
+"""Finds the line of a TOML text on which each key stands, for errors that people can follow. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _KEY = re.compile(r"[\w-]+|\"[^\"]*\"|'[^']*'")
 
 
 def line_numbers(text: str) -> dict[Path, int]:
-    """The line, counted from 1, of each table's header and of each key that begins a line. Keys in inline tables are
-    not in it; lines of strings that look like keys may be."""
+    """Returns the line, counted from 1, of each table's header and of each key that begins a line. Keys in inline
+    tables are not in it; lines of strings that look like keys may be."""
     found: dict[Path, int] = {}
     table: Path = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -27,7 +27,7 @@ def line_numbers(text: str) -> dict[Path, int]:
 
 
 def line_of(path: Path, lines: Mapping[Path, int]) -> int:
-    """The line of `path`, or of the innermost that surrounds it; 1 when none is known."""
+    """Returns the line of `path`, or of the innermost table that surrounds it; 1 when none is known."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]

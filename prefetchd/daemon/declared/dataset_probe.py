@@ -1,4 +1,5 @@
-"""The process that looks at one declared stream: the daemon itself imports nothing of the user's."""
+"""Runs the process that looks at one declared stream: the daemon itself imports nothing of the user's. Decision 0040
+has the reasons."""
 
 from __future__ import annotations
 
@@ -31,17 +32,17 @@ CLOSE_DEADLINE_S = 5.0
 
 
 class ProbeEvents(Protocol):
-    """Who is told what a DatasetProbe finds: one of declared, failed and, when it has said nothing, died, once,
-    unless it was closed."""
+    """Receives what a DatasetProbe finds: one of declared, failed and, when it has said nothing, died, once, unless it
+    was closed."""
 
     def environment_known(self, environment: bytes) -> None:
-        """In which environment the workers will run; long before the rest, where it is said at all."""
+        """The workers will run in this environment. Said long before the rest, where it is said at all."""
 
     def declared(self, message: Declared, fd: int) -> None:
-        """The stream there is; the receiver owns `fd`."""
+        """The process has described the stream; the receiver owns `fd`."""
 
     def failed(self, why: str, error: bytes) -> None:
-        """There is none."""
+        """The process has found that there is no such stream."""
 
     def died(self, how: str) -> None: ...
 
@@ -49,7 +50,7 @@ class ProbeEvents(Protocol):
 
 
 class DatasetProbe:
-    """Runs until it has said what the stream is, or that there is none."""
+    """Runs the process until it has said what the stream is, or that there is none."""
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class DatasetProbe:
         watcher: Watcher,
         events: ProbeEvents,
     ) -> None:
-        """`directory` is where it runs unless the stream declares another. Raises OSError when it cannot be started."""
+        """Starts the process, in `directory` unless the stream declares another. Raises OSError when it cannot be
+        started."""
         self._events = events
         self._is_over = False
         with contextlib.ExitStack() as undoing, contextlib.ExitStack() as theirs_alone:
@@ -97,14 +99,14 @@ class DatasetProbe:
         return self._process.pid
 
     def close(self) -> None:
-        """Ends it, whatever it is at, and does not wait for that. Idempotent."""
+        """Ends the process, whatever it does, and does not wait for that. Idempotent."""
         if not self._is_over:
             self._is_over = True
             self._child.kill()
             self._child.forsake(self._reap)
 
     def wait(self) -> None:
-        """After close(), when the loop runs no more: until it is dead."""
+        """Waits until the process is dead. After close(), when the loop runs no more."""
         self._child.close()
         self._reap()
 

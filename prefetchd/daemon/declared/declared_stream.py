@@ -1,4 +1,4 @@
-"""One stream that the configuration declares: from the look at its dataset to its end."""
+"""Keeps one stream that the configuration declares: from the look at its dataset to its end."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ log = logging.getLogger("prefetchd")
 
 
 class DeclaredStream:
-    """Kept by the daemon's own `session`, a number that no connection has. Started at once; `prepare` is told in which
-    environment its workers will run, as soon as that is known; `settled` is called when it is a stream of the engine,
-    or never will be: `failure` says why."""
+    """Looks at the dataset at once, then keeps the stream by the daemon's own `session`, a number that no connection
+    has. `prepare` is told in which environment its workers will run, as soon as that is known. `settled` is called when
+    it is a stream of the engine, or never will be: `failure` says why."""
 
     def __init__(
         self,
@@ -79,18 +79,18 @@ class DeclaredStream:
 
     @property
     def pid(self) -> int:
-        """The process that looks at the dataset, or did; 0: there was none."""
+        """The process that looks at the dataset, or did; 0 when there was none."""
         return self._process.pid if self._process is not None else 0
 
     def why_unsettled(self) -> str:
-        """For who waits for it."""
+        """Says why the stream is not there yet, to a trainer that waits for it."""
         for_s = time.monotonic() - self._begun_s
         return (
             f"stream {self.config.name!r} is still being looked at: {self.config.dataset} makes it, for {for_s:.0f} s"
         )
 
     def about(self) -> dict[str, Any]:
-        """For the snapshot: where its consumer stands, if a file tells that."""
+        """Returns the snapshot's facts: where the stream's consumer stands, if a file tells that."""
         source = self._source
         return {
             "file": self.config.progress_file,
@@ -113,7 +113,7 @@ class DeclaredStream:
             self._files.give_up(self.config.directory, remove=True)
 
     def wait(self) -> None:
-        """After close(), when the loop runs no more."""
+        """Waits until the process is dead. After close(), when the loop runs no more."""
         if self._process is not None:
             self._process.wait()
 
@@ -169,7 +169,8 @@ class DeclaredStream:
     # --- from there on ---
 
     def _begin(self, spec: StreamSpec, message: Declared, fd: int, unused: contextlib.ExitStack) -> None:
-        """Where the program is taken over, it is not `unused`."""
+        """Makes it a stream of the engine. The program that is taken over is not `unused` any more. Raises
+        PrefetchdError."""
         session = self.session
         hello = Hello(
             PROTOCOL_VERSION,
@@ -190,7 +191,8 @@ class DeclaredStream:
             if stream is not None:
                 self._engine.session_closed(session, (), time.monotonic())
             raise CallerError("its name is in use by a trainer; end that, or give the stream another name")
-        # Else it was adopted from a daemon that died, with its program: the fingerprint says that it is the same.
+        # A stream in another stage was adopted from a daemon that died, with its program: the fingerprint says that it
+        # is the same.
         if stream.stage is Stage.AWAITING_PROGRAM:
             unused.pop_all()
             self._rings.take_program(stream, Program(message.name, message.program_bytes), fd)
@@ -212,7 +214,8 @@ class DeclaredStream:
 
 
 def spec_of(config: StreamConfig, found: StreamSpec) -> StreamSpec:
-    """What the look at the dataset has `found`, with what the configuration says of how it is kept."""
+    """Returns the spec that the look at the dataset has `found`, with what the configuration says of how the stream is
+    kept."""
     return dataclasses.replace(
         found,
         name=config.name,

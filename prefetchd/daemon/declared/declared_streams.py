@@ -1,4 +1,5 @@
-"""All streams that the configuration declares: begun at once, attached to by name, changed when it is read again."""
+"""Keeps all streams that the configuration declares: begun at once, attached to by name, changed when it is read
+again."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from prefetchd.wire.messages import Hello, WaitNamed
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 FIRST_SESSION = -2
-"""Of the daemon's own sessions, which count down: connections count up, and -1 is the engine's ghost."""
+"""The first of the daemon's own sessions, which count down: connections count up, and -1 is the engine's
+placeholder."""
 
 NO_PROGRESS = {"file": "", "epoch": -1, "step": -1, "unreadable": 0, "complaint": ""}
 
@@ -33,7 +35,7 @@ log = logging.getLogger("prefetchd")
 
 
 class DeclaredStreams:
-    """Those of one daemon."""
+    """Keeps the declared streams of one daemon."""
 
     def __init__(
         self,
@@ -46,8 +48,9 @@ class DeclaredStreams:
         prepare: Callable[[bytes], None],
         name_waits_every_s: float,
     ) -> None:
-        """`prepare` is the backend's. Who waits for the look at a dataset is told so every `name_waits_every_s`. Raises
-        CallerError when a stream's directory cannot be used."""
+        """Claims the directories of declared streams; begin() starts them. `prepare` is the backend's. A trainer that
+        waits for the look at a dataset is told so every `name_waits_every_s`. Raises CallerError when a stream's
+        directory cannot be used."""
         self._config = config
         self._config_file = config_file
         self._loop = loop
@@ -64,7 +67,7 @@ class DeclaredStreams:
         self._is_naming = False
 
     def begin(self) -> None:
-        """Once the socket is there: all streams."""
+        """Begins all streams. To be called once the socket is there."""
         for stream in self._config.streams:
             self._begin(stream)
 
@@ -103,13 +106,13 @@ class DeclaredStreams:
                     log.error("configuration not taken", extra={"fields": {"problem": str(error)}})
                 else:
                     self._begin(stream)
-        # What they wait for may not be declared any more.
+        # A stream that a trainer waits for may not be declared any more.
         self._attach_again()
         log.info("configuration read again", extra={"fields": {"streams": len(config.streams), "ended": changed}})
 
     def attach(self, session: Session, hello: Hello, go_on: GoOn) -> None:
-        """A trainer asks for a stream by name alone: `go_on` is called when that is known, now or later. Raises
-        StreamFailedError."""
+        """Serves a trainer that asks for a stream by name alone: `go_on` is called when it is known whether there is
+        one, now or later. Raises StreamFailedError."""
         declared = self._streams.get(hello.stream)
         if declared is not None and not declared.is_settled:
             self._attaching.append((session, hello, go_on))
@@ -120,7 +123,7 @@ class DeclaredStreams:
         go_on(session, hello)
 
     def tell(self, found: dict[str, Any]) -> None:
-        """Adds to a snapshot what is declared."""
+        """Adds to the snapshot `found` what is declared."""
         for stream in found["streams"]:
             declared = self._streams.get(stream["name"])
             state = declared.stream if declared is not None else None
@@ -129,7 +132,7 @@ class DeclaredStreams:
             stream["store_fault"] = (self.files.fault_of(state.spec) or state.store_fault) if state is not None else ""
             stream["batches_ready"] = state.window.ready_ahead() if state is not None else 0
             stream["warm"] = state is not None and is_warm(state)
-        # From the first snapshot on, before any of them is begun.
+        # Out of the configuration: it is told from the first snapshot on, before any stream is begun.
         found["declared"] = [self._about(stream.name) for stream in self._config.streams]
 
     @property
@@ -138,7 +141,7 @@ class DeclaredStreams:
         return {each.pid for each in self._streams.values() if each.pid}
 
     def close(self) -> None:
-        """When the loop runs no more."""
+        """Ends all streams, and waits for their processes. When the loop runs no more."""
         for declared in self._streams.values():
             declared.close()
             declared.wait()
@@ -181,7 +184,7 @@ class DeclaredStreams:
         self._name_later()
 
     def _attach_again(self) -> None:
-        """Whoever waits for a stream that is settled, or not declared any more, is answered."""
+        """Answers trainers that wait for a stream that is settled, or not declared any more."""
         attaching, self._attaching = self._attaching, []
         for session, hello, go_on in attaching:
             if session.is_open:

@@ -1,8 +1,8 @@
-"""What an operator asks of streams: pause, resume, drain, evict. Pure.
+"""Does what an operator asks of streams: pause, resume, drain, evict. Pure. Decision 0031 has the reasons.
 
-A paused stream is given no task; what is under way ends, what is ready is served. A drained one is paused and, once
-nothing of it is under way, parked: its processes are gone until it is resumed, its ring stays. A successor of this
-daemon knows of neither.
+A paused stream is given no task; what is under way ends, what is ready is served. A drained one is paused and, once no
+task of it is under way, parked: its processes are gone until it is resumed, its ring stays. A successor of this daemon
+knows of neither.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class AdminActions:
         self._commands = commands
 
     def pause(self, name: str) -> list[str]:
-        """Nothing more is filled of the stream, or of all that there are when `name` is empty. Returns their names."""
+        """Pauses the stream, or all streams when `name` is empty. Returns their names."""
         return [self._hold(stream, "stream paused") for stream in self._named(name)]
 
     def resume(self, name: str) -> list[str]:
-        """Takes pause() and drain() back; names of those of which it did."""
+        """Takes pause() and drain() back. Returns the names of the streams that were held."""
         held = [stream for stream in self._named(name) if stream.paused]
         for stream in held:
             stream.paused = stream.draining = False
@@ -42,7 +42,8 @@ class AdminActions:
         return [stream.name for stream in held]
 
     def drain(self, name: str) -> list[str]:
-        """Pauses, and has the processes of each stream end when nothing of it is under way any more."""
+        """Pauses streams, and has their processes end when no task of theirs is under way any more. Returns their
+        names."""
         streams = self._named(name)
         for stream in streams:
             stream.draining = True
@@ -51,8 +52,8 @@ class AdminActions:
         return [stream.name for stream in streams]
 
     def evict(self, name: str, *, force: bool) -> list[str]:
-        """Drops a stream: its ring, its program and its processes. While somebody consumes it only with `force`; who
-        does is told. Raises CallerError otherwise."""
+        """Drops a stream: its ring, its program and its processes. One that is consumed is dropped only with `force`,
+        and its consumers are told; else raises CallerError."""
         if not name:
             raise CallerError("evict takes the name of one stream; `prefetchd status` lists them")
         (stream,) = self._named(name)
@@ -68,13 +69,13 @@ class AdminActions:
         return [name]
 
     def park_drained(self) -> None:
-        """Ends the processes of streams that are to be drained and are at nothing."""
+        """Ends the processes of drained streams of which no task is under way."""
         for stream in self._streams.values():
             busy = any(worker.busy for worker in stream.workers.values())
             if not stream.draining or busy or stream.stage is not Stage.RUNNING:
                 continue
             for number in stream.workers:
-                # What one keeps until there is room goes with it.
+                # What a worker keeps until there is room goes with it.
                 stream.filling.forget_keeper(number)
             self._registry.end_processes(stream)
 

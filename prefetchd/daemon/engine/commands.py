@@ -1,4 +1,4 @@
-"""What the engine asks of the world, in the order in which it must happen. The loop carries them out."""
+"""Commands are what the engine asks of the world, in the order in which it must happen. The loop carries them out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prefetchd.wire.stream_spec import Position
 
 
 class Command:
-    """Base of all commands."""
+    """The base of all commands."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class Send(Command):
 
 @record
 class Wake(Command):
-    """There is something to publish to the session: ask Engine.publications as soon as it can take a message."""
+    """Publish to the session: ask Engine.publications as soon as it can take a message."""
 
     session: int
 
@@ -55,7 +55,7 @@ class StartStream(Command):
 
 @record
 class StartSpare(Command):
-    """What `former`, which died, had in reserve goes on as `host`; answer as to StartStream."""
+    """Let the spare of `former`, which died, go on as `host`; answer as to StartStream."""
 
     stream: int
     host: int
@@ -64,7 +64,7 @@ class StartSpare(Command):
 
 @record
 class BindHost(Command):
-    """A host that was forked from a trainer is this stream's."""
+    """Give the stream a host that was forked from a trainer."""
 
     host: int
     stream: int
@@ -88,7 +88,7 @@ class AskProgram(Command):
 
 @record
 class Identify(Command):
-    """The stream's fingerprint is known: it belongs into its ring."""
+    """Write the stream's fingerprint, which has become known, into its ring."""
 
     stream: int
 
@@ -168,7 +168,7 @@ class WriteSlot(Command):
 
 @record
 class FreeSlot(Command):
-    """The batch that had `slot` with `generation` is done with: its file goes."""
+    """Remove the file of the batch that had `slot` with `generation`."""
 
     stream: int
     slot: int
@@ -183,16 +183,16 @@ class ParkStream(Command):
 
 
 NOBODY, ZYGOTE = -1, 0
-"""Beside the numbers of workers: who shows more of a wait."""
+"""Two stand-ins for a worker's number in ReportStall.suspect: no process, and the stream's zygote."""
 
 
 @record
 class ReportStall(Command):
     """Tell the trainer, and the log, why its cursor's next() has waited for `waited_s`.
 
-    `suspect` is a worker of `stream` (or ZYGOTE, or NOBODY) whose note and stack show more: `cause` is what it is at if
-    that is empty; `at` is the position of the batch that it makes. `knob` is what to turn. It is `forked` if its zygote
-    is a fork of the trainer.
+    `suspect` is a worker of `stream` (or ZYGOTE, or NOBODY) whose status and stack show more; if `cause` is empty, what
+    the worker is at is the cause. `at` is the position of the batch that it makes. `knob` is what to turn. `forked`
+    says that its zygote is a fork of the trainer.
     """
 
     session: int
@@ -216,7 +216,7 @@ class DropStream(Command):
 
 @record
 class Log(Command):
-    """One line for the log; `level` is one of logging's names in lower case."""
+    """Write one line into the log; `level` is one of logging's names in lower case."""
 
     level: str
     event: str

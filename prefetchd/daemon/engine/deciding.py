@@ -1,5 +1,5 @@
-"""Trainers whose stream is not known yet: there are batches that may be theirs, and what makes theirs has yet to tell
-its fingerprint. Pure."""
+"""Keeps trainers whose stream is not known yet: there are batches that may be theirs, and what makes theirs has yet to
+tell its fingerprint. Pure. Decision 0092 has the reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Identified, Mes
 
 MOST_MESSAGES = 1000
 DECIDING_AGAIN_S = 2.0
-"""A trainer that shares a stream by its name waits for as long as a fingerprint takes; but not for a silent daemon."""
+"""The interval at which a waiting trainer is told that it waits. One that shares a stream by its name waits for as long
+as a fingerprint takes; but not for a silent daemon."""
 
 NAMED_AFTER_S = 60.0
 NAMED_AGAIN_S = 30.0
@@ -23,8 +24,8 @@ NAMED_AGAIN_S = 30.0
 
 @dataclasses.dataclass
 class Undecided:
-    """One session between its Hello, `since_s`, and its stream, which it gets at `until_s` in any case. `messages` have
-    come meanwhile, in order. It was told that it waits at `told_s`, and `named` times why."""
+    """One session between its Hello, at `since_s`, and its stream, which it gets at `until_s` in any case. `messages`
+    have come meanwhile, in order. It was told at `told_s` that it waits, and `named` times why."""
 
     session: int
     hello: Hello
@@ -37,7 +38,8 @@ class Undecided:
 
 
 class UndecidedTrainers:
-    """All of these. `decided` is called with one when it can have a stream; no more is known of it here by then."""
+    """Keeps all trainers that wait for their stream. `decided` is called with one when it can have a stream; it is not
+    kept here any more by then."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class UndecidedTrainers:
         self._all: dict[int, Undecided] = {}
 
     def hello(self, session: int, hello: Hello, now_s: float) -> bool:
-        """False when the trainer's stream can be told at once."""
+        """Keeps the trainer, and tells it that it waits; False when its stream can be decided at once."""
         if not hello.forks or not self._registry.must_wait(hello):
             return False
         until_s = now_s + self._registry.patience_s(hello)
@@ -62,20 +64,22 @@ class UndecidedTrainers:
         return True
 
     def until_s(self, session: int) -> float | None:
-        """When the session's trainer gets a stream in any case; None when it has one, or shares one by its name."""
+        """Returns when the session's trainer gets a stream in any case; None when it has one, or shares one by its
+        name."""
         found = self._all.get(session)
         return found.until_s if found is not None and not found.hello.shared else None
 
     def message(self, session: int, message: Message, now_s: float) -> bool:
-        """Keeps what an undecided one says; False for others. Raises ProtocolError for more than any trainer says
-        before it has a stream."""
+        """Keeps what an undecided trainer says; False for others. Raises ProtocolError for more messages than any
+        trainer sends before it has a stream."""
         found = self._all.get(session)
         if found is None:
-            # It has got a stream in the meantime.
+            # An Identified may come after all: its trainer has got a stream in the meantime.
             return isinstance(message, Identified)
         if isinstance(message, Identified):
             known = dataclasses.replace(found.hello, fingerprint=message.fingerprint)
-            # Of other batches than these only the fork's own word counts: a fingerprint may be another in each process.
+            # When there are batches of this fingerprint, the trainer's word is enough. Else only the fork's own counts:
+            # a fingerprint may be another in each process.
             if message.fingerprint and self._registry.has_left(known):
                 found.hello = known
                 self._decide(found, now_s)
@@ -88,7 +92,7 @@ class UndecidedTrainers:
         return True
 
     def fork_came(self, session: int, host: Host) -> bool:
-        """Keeps the fork of an undecided one; False for others."""
+        """Keeps the fork of an undecided trainer; False for others."""
         found = self._all.get(session)
         if found is None:
             return False
@@ -96,7 +100,7 @@ class UndecidedTrainers:
         return True
 
     def host_died(self, host: Host) -> None:
-        """Whoever has forked it is asked for another."""
+        """Asks the trainer that had forked this host for another fork."""
         for found in self._all.values():
             if found.host is host:
                 found.host = None
@@ -104,13 +108,13 @@ class UndecidedTrainers:
                     self._commands.append(Send(found.session, ForkWanted()))
 
     def forget(self, session: int) -> None:
-        """Its connection has ended."""
+        """Forgets a session whose connection has ended, and drops its fork."""
         found = self._all.pop(session, None)
         if found is not None and found.host is not None:
             self._hosts.drop(found.host)
 
     def decide(self, now_s: float) -> None:
-        """A fingerprint has become known, or never will be: whoever waits for one may have a stream now."""
+        """Gives streams to all who need not wait any more: a fingerprint has become known, or never will be."""
         if not self._all:
             return
         self._registry.drop_unidentifiable()
@@ -121,8 +125,8 @@ class UndecidedTrainers:
                 self._decide(found, now_s)
 
     def tick(self, now_s: float) -> bool:
-        """Who has waited for long enough gets a stream of its own; one that names its stream waits on, and is told so.
-        True when somebody has."""
+        """Gives a stream of its own to each trainer that has waited for long enough, and tells those that share a
+        stream by its name that they wait on. True when somebody has got one."""
         for found in self._all.values():
             if found.hello.shared:
                 self._tell(found, now_s)

@@ -1,8 +1,8 @@
-"""The engine: every event of the daemon as a method, every decision as a command. Pure; time is an argument.
+"""The engine has every event of the daemon as a method, and every decision as a command. Pure; time is an argument.
 
-Call take_commands() after each event and carry the commands out in order. An event about something that is gone
-(a session that closed, a worker that died) is ignored; one that a peer must not send raises ProtocolError and
-changes nothing; one that cannot happen raises InvariantError.
+Call take_commands() after each event and carry the commands out in order. An event about something that is gone (a
+session that closed, a worker that died) is ignored; one that a peer must not send raises ProtocolError and changes
+nothing; one that cannot happen raises InvariantError.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the daemon may use, and how long it waits. Durations in seconds. `workers` may be busy at once, over all
-    streams; 0: as many as they have. A stream that says no number has `workers`, or `stream_workers` where that is
+    """Bounds what the daemon may use, and how long it waits. Durations in seconds. `workers` may be busy at once, over
+    all streams; 0: as many as they have. A stream that says no number has `workers`, or `stream_workers` where that is
     0."""
 
     workers: int = 0
@@ -57,7 +57,7 @@ class Limits:
 
 
 class Engine:
-    """All streams of one daemon."""
+    """Decides for all streams of one daemon."""
 
     def __init__(self, limits: Limits, identity: Identity = UNKNOWN) -> None:
         self.limits = limits
@@ -98,8 +98,8 @@ class Engine:
         )
 
     def take_commands(self) -> list[Command]:
-        """What is to be done since the last call, in order. Tasks are handed out and consumers told here, once for
-        all events since."""
+        """Returns what is to be done since the last call, in order. Tasks are handed out and consumers told here, once
+        for all events since."""
         if self._moved and not self.stopping:
             self._moved = False
             self._trainers.undecided.decide(self._now_s)
@@ -111,25 +111,25 @@ class Engine:
     # --- trainers ---
 
     def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
-        """A trainer opens a session; `marks` are those of the consumer record that it says it has. Answers Welcome or
-        Refused."""
+        """Opens a session for a trainer; `marks` are those of the consumer record that it says it has. Answers Welcome
+        or Refused."""
         self._trainers.hello(session, hello, now_s, marks)
         self._moved = True
 
     def undecided_until_s(self, session: int) -> float | None:
-        """When decide_overdue() is to be called for the session; None when it need not."""
+        """Returns when decide_overdue() is to be called for the session; None when it need not be."""
         return self._trainers.undecided.until_s(session)
 
     def decide_overdue(self, now_s: float) -> None:
-        """Trainers that have waited for long enough get their streams."""
+        """Gives trainers that have waited for long enough their streams."""
         self._moved = self._trainers.undecided.tick(now_s) or self._moved
 
     def program_arrived(self, session: int) -> None:
-        """The stream's program segment is in the daemon's hands."""
+        """Notes that the stream's program segment is in the daemon's hands."""
         self._trainers.program_arrived(session)
 
     def message(self, session: int, message: Message, now_s: float) -> None:
-        """A trainer's message after Hello."""
+        """Takes a trainer's message after Hello. Raises ProtocolError."""
         self._trainers.message(session, message, now_s)
         self._moved = True
 
@@ -144,38 +144,39 @@ class Engine:
         lives_on: bool = False,
         stood: tuple[int, int, int] | None = None,
     ) -> None:
-        """The connection has ended; `marks` are those of its consumer record, which says that it `stood` at (cursor,
-        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died. As
-        long as the record is `locked`, nobody else gets it. A process that has closed its loader `lives_on` until
-        leaver_ended."""
+        """Ends a session whose connection has ended; `marks` are those of its consumer record, which says that it
+        `stood` at (cursor, epoch, step). When its process is `alive`, what it holds stays its own until it comes back
+        or absent_died(). As long as the record is `locked`, nobody else gets it. A process that has closed its loader
+        `lives_on` until leaver_ended()."""
         self._trainers.session_closed(session, marks, now_s, alive=alive, locked=locked, lives_on=lives_on, stood=stood)
         self._moved = True
 
     def leaver_ended(self, number: int) -> None:
-        """The process that had closed the stream's last loader, and had no connection for it any more, has ended."""
+        """Notes that the process that had closed the stream's last loader, and had no connection for it any more, has
+        ended."""
         stream = self.streams.get(number)
         if stream is not None:
             stream.leaver_lives = False
             self._moved = True
 
     def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The consumer of `record`, which had no connection, is dead."""
+        """Ends the consumer of `record`, which had no connection and is dead."""
         self._trainers.absent_died(number, record, marks, now_s)
         self._moved = True
 
     def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The consumer of `record`, which had no connection, has closed its loader: it only holds what it was handed
-        without a copy."""
+        """Notes that the consumer of `record`, which had no connection, has closed its loader: it only holds what it
+        was handed without a copy."""
         self._trainers.absent_departed(number, record, marks, now_s)
         self._moved = True
 
     def adopt(self, spec: StreamSpec, found: FoundRing, now_s: float) -> StreamState | None:
-        """A dead daemon's ring becomes a stream again; None when it cannot."""
+        """Makes a dead daemon's ring a stream again; None when it cannot be one."""
         self._moved = True
         return self.registry.adopt(spec, found, now_s, self.limits.linger_crash_s)
 
     def former_writers_gone(self, number: int) -> None:
-        """No worker of a dead daemon can write to the ring any more."""
+        """Frees the slots to which workers of a dead daemon may have written: none of those workers is left."""
         stream = self.streams.get(number)
         if stream is not None and stream.window.ring is not None:
             for grant in stream.former_grants:
@@ -184,40 +185,40 @@ class Engine:
             self._moved = True
 
     def keep(self, session: int, position: Position, *, follows_progress: bool) -> None:
-        """The daemon's own session, whose hello() was answered, keeps its stream: it is filled from `position` on, also
-        while nobody else is there."""
+        """Makes the daemon's own session, whose hello() was answered, the keeper of its stream: that is filled from
+        `position` on, also while nobody else is there."""
         keep(self._stream_by_session[session], session, position, follows_progress=follows_progress)
         self._moved = True
 
     def progress(self, session: int, position: Position) -> None:
-        """The consumer that the daemon's own `session` follows stands at `position`."""
+        """Moves the keeper's cursor: the consumer that the daemon's own `session` follows stands at `position`."""
         stream = self._stream_by_session.get(session)
         if stream is not None:
             follow(stream, position, self._now_s)
             self._moved = True
 
     def batch_missing(self, number: int, slot: int, generation: int) -> None:
-        """Somebody else has removed the file of a ready batch: it is made again if it is wanted."""
+        """Drops a ready batch whose file somebody else has removed: it is made again if it is wanted."""
         stream = self.streams.get(number)
         if stream is not None and lose(stream, slot, generation):
             self._log("warning", "batch removed by somebody else", stream=stream.name, slot=slot)
             self._moved = True
 
     def fail(self, number: int, why: str) -> None:
-        """The stream cannot go on, whatever it has; its trainers are told `why`."""
+        """Fails the stream, whatever it has; its trainers are told `why`."""
         stream = self.streams.get(number)
         if stream is not None and stream.failure is None:
             self._fail_stream(stream, "stream_failed", why)
 
     def drop(self, number: int, why: str) -> None:
-        """The stream is not wanted any more; its trainers are told `why`."""
+        """Drops the stream; its trainers are told `why`."""
         stream = self.streams.get(number)
         if stream is not None:
             self.registry.drop(stream, why)
             self._moved = True
 
     def publications(self, session: int) -> list[Message]:
-        """What to tell the session now; its batches are leased with this. Empty when there is nothing."""
+        """Returns what to tell the session now; its batches are leased with this. Empty when there is nothing."""
         stream = self._stream_by_session.get(session)
         if stream is None:
             return []
@@ -242,61 +243,63 @@ class Engine:
     # --- the stream's host and its ring ---
 
     def fork_arrived(self, session: int) -> int:
-        """A trainer hands over a fork of itself: the number of the host that it becomes. fork_taken() or host_died()
-        follows."""
+        """Returns the number of the host that a trainer's fork, which it hands over, becomes. fork_taken() or
+        host_died() follows."""
         return self._hosts.new_fork(session).number
 
     def fork_taken(self, session: int, host: int) -> None:
-        """The fork is in the daemon's hands."""
+        """Notes that the fork is in the daemon's hands."""
         self._trainers.fork_came(session, host)
         self._moved = True
 
     def host_ready(self, host: int) -> None:
-        """The host has its program: workers can be started from it."""
+        """Notes that the host has its program: workers can be started from it."""
         self._hosts.ready(host)
         self._moved = True
 
     def host_not_started(self, host: int, reason: str, now_s: float) -> bool:
-        """No process can be had for the host, which is gone; it is tried again. True of the first time in a row."""
+        """Notes that no process can be had for the host, which is gone; it is tried again. True the first time in a
+        row."""
         self._moved = True
         return self._hosts.not_started(host, now_s, reason)
 
     def host_identified(self, host: int, fingerprint: str) -> None:
-        """A fork's program has this fingerprint; empty: nobody will ever know it."""
+        """Notes the fingerprint of a fork's program; empty: nobody will ever know it."""
         self._hosts.identified(host, fingerprint)
         self._moved = True
 
     def program_kept(self, number: int) -> None:
-        """The program that a fork was asked for is in the daemon's hands."""
+        """Notes that the program that a fork was asked for is in the daemon's hands."""
         stream = self.streams.get(number)
         if stream is not None:
             self._hosts.program_kept(stream)
             self._moved = True
 
     def program_refused(self, host: int, reason: str) -> None:
-        """The fork cannot write its program, for this `reason`; empty: it would be too large to be written now."""
+        """Notes that the fork cannot write its program, for this `reason`; empty: it would be too large to be written
+        now."""
         orphaned = self._hosts.program_refused(host, reason)
         if orphaned is not None:
             self.registry.end_orphan(orphaned)
         self._moved = True
 
     def spare_ready(self, host: int) -> None:
-        """The host has another like itself in reserve."""
+        """Notes that the host has another like itself in reserve."""
         self._hosts.spare_ready(host)
 
     def host_of(self, number: int) -> StreamState | None:
-        """The stream whose host this is."""
+        """Returns the stream whose host this is."""
         host = self._hosts.get(number)
         return host.stream if host is not None else None
 
     def load_failed(self, number: int, message: str, error: bytes) -> None:
-        """The program cannot be loaded."""
+        """Fails the stream: its program cannot be loaded."""
         stream = self.streams.get(number)
         if stream is not None:
             self._fail_stream(stream, "stream_failed", message, error)
 
     def host_died(self, number: int, how: str, oom_kills: int = 0) -> None:
-        """The host is gone, and its workers with it or soon; `oom_kills` as with worker_died."""
+        """Notes that the host is gone, and its workers with it or soon; `oom_kills` as with worker_died()."""
         self._short_of_memory(oom_kills)
         host = self._hosts.get(number)
         self._hosts.died(number, how)
@@ -313,23 +316,23 @@ class Engine:
         ring_id: int = 0,
         bounds: Bounds | None = None,
     ) -> None:
-        """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
+        """Notes that the segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
         (ring_reserved). Clients that have it mapped call it `ring_id`. By itself it grows up to `slots`, or within
         `bounds`."""
         self._rings.created(number, slots, wanted_slots, slot_bytes, ring_id, bounds or Bounds(slots, slots))
 
     def ring_reserved(self, number: int, slots: int) -> None:
-        """Slots up to `slots` have memory behind them."""
+        """Notes that slots up to `slots` have memory behind them."""
         self._moved = True
         self._rings.reserved(number, slots)
 
     def ring_failed(self, number: int, code: str, message: str, short_bytes: int = 0) -> None:
-        """The segment cannot be made, for which `short_bytes` are missing."""
+        """Notes that the segment cannot be made, for which `short_bytes` are missing."""
         self._rings.failed(number, code, message, short_bytes)
 
     def ring_short(self, number: int, asked: int, slots: int, message: str, short_bytes: int) -> None:
-        """No memory for the `asked` slots, but for `slots`, which are reserved or about to be; `short_bytes` more would
-        do."""
+        """Notes that there is no memory for the `asked` slots, but for `slots`, which are reserved or about to be;
+        `short_bytes` more would do."""
         self._moved = True
         self._rings.short(number, asked, slots, message, short_bytes)
 
@@ -344,8 +347,8 @@ class Engine:
         self._moved = True
 
     def worker_not_started(self, worker: int, reason: str, now_s: float) -> StreamState | None:
-        """No process can be had for the worker, or planner; it is tried again. The stream whose it was, the first time
-        in a row."""
+        """Notes that no process can be had for the worker, or planner; it is tried again. Returns its stream, the first
+        time in a row."""
         self._moved = True
         stream = self.planners.stream_of(worker)
         if stream is not None:
@@ -361,12 +364,12 @@ class Engine:
         return stream if is_first else None
 
     def stream_of_worker(self, worker: int) -> StreamState | None:
-        """Whose worker, or planner, the process is."""
+        """Returns the stream whose worker, or planner, the process is."""
         found = self.pool.workers.get(worker)
         return found.stream if found is not None else self.planners.stream_of(worker)
 
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
-        """A worker's answer to its tasks, or the planner's. Raises ProtocolError; nothing has changed then."""
+        """Takes a worker's answer to its tasks, or the planner's. Raises ProtocolError; nothing has changed then."""
         planned = self.planners.stream_of(worker)
         if planned is not None:
             self.planners.says(planned, message)
@@ -383,8 +386,8 @@ class Engine:
     def worker_died(
         self, worker: int, how: str, now_s: float, note: WorkerStatus = NO_WORKER_STATUS, oom_kills: int = 0
     ) -> None:
-        """The worker's death is certain: nobody writes its rows any more. `note` is what it was at; `oom_kills` counts
-        the kills of the memory cgroup, or is 0 when this was none."""
+        """Notes that the worker is dead for certain: nobody writes its rows any more. `note` is what it was at;
+        `oom_kills` counts the kills of the memory cgroup, or is 0 when this was none."""
         self._moved = True
         planned = self.planners.stream_of(worker)
         if planned is not None:
@@ -397,31 +400,32 @@ class Engine:
             self._hosts.worker_gone(found.stream, found.host)
 
     def worker_looked_at(self, worker: int, frames: Sequence[str], *, sleeps: bool) -> None:
-        """The worker is at these frames of the user's code, the innermost first, and `sleeps` there."""
+        """Notes that the worker is at these frames of the user's code, the innermost first, and whether it `sleeps`
+        there."""
         self.pool.looked_at(worker, Stuck(tuple(frames), sleeps))
 
     # --- operators; all raise CallerError when no stream has that name ---
 
     def pause(self, name: str) -> list[str]:
-        """Nothing more is filled of the stream, or of all when `name` is empty; returns their names."""
+        """Pauses the stream, or all when `name` is empty; returns their names."""
         return self._admin_actions.pause(name)
 
     def resume(self, name: str) -> list[str]:
-        """Takes pause and drain back; returns the names of those of which it did."""
+        """Takes pause() and drain() back; returns the names of the streams that were held."""
         self._moved = True
         return self._admin_actions.resume(name)
 
     def drain(self, name: str) -> list[str]:
-        """Pauses, and ends the processes of each stream once nothing of it is under way."""
+        """Pauses streams, and ends the processes of each once no task of it is under way; returns their names."""
         return self._admin_actions.drain(name)
 
     def evict(self, name: str, *, force: bool) -> list[str]:
-        """Drops a stream; raises CallerError when somebody consumes it, unless that is to be ended by `force`."""
+        """Drops a stream and returns its name. Raises CallerError when somebody consumes it, unless with `force`."""
         self._moved = True
         return self._admin_actions.evict(name, force=force)
 
     def finish(self) -> None:
-        """No task is begun any more: the daemon is about to stop."""
+        """Begins no task any more: the daemon is about to stop."""
         self.pool.finishing = True
 
     @property
@@ -433,7 +437,7 @@ class Engine:
 
     def tick(self, now_s: float, linger_bytes: int | None = None) -> None:
         """Ends what has lingered long enough, and processes that have nothing to do. All rings that linger take
-        `linger_bytes` at most, the last one left aside."""
+        `linger_bytes` at most, the last one left aside. To be called several times a second."""
         self._now_s = now_s
         self._moved = self.registry.stop_waiting(now_s) or self._moved
         self.registry.end_lingering(now_s, linger_bytes)
@@ -447,7 +451,7 @@ class Engine:
         self.waits.tick(now_s)
 
     def stop(self, reason: str) -> None:
-        """The daemon ends: sessions are told, streams dropped."""
+        """Ends the daemon's work: sessions are told `reason`, and streams dropped."""
         if self.stopping:
             return
         self.stopping = True
@@ -460,12 +464,12 @@ class Engine:
     # --- inside ---
 
     def memory_is_short(self) -> None:
-        """The kernel has killed for memory, whomever."""
+        """Gives memory back: the kernel has killed a process for memory, ours or another."""
         self.registry.give_way_for_memory()
         self._moved = True
 
     def _try_again(self, now_s: float) -> None:
-        """Processes that could not be had may be had now."""
+        """Lets processes be started again that could not be had."""
         for stream in self.streams.values():
             if stream.starts_again_s is not None and stream.starts_again_s <= now_s:
                 stream.starts_again_s = None
@@ -488,7 +492,7 @@ class Engine:
             self.registry.drop(stream)
 
     def _decide(self) -> None:
-        """Workers get what they can take; consumers are told what is ready, or asked for what stands in the way."""
+        """Gives workers what they can take; tells consumers what is ready, or asks them for what stands in the way."""
         self.registry.rest()
         self.registry.unpark()
         for stream in self.streams.values():

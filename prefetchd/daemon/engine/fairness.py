@@ -1,4 +1,5 @@
-"""Whose turn it is, where workers are fewer than streams want: start-time fair queueing, weighted by need. Pure.
+"""Fairness decides whose turn it is, where workers are fewer than streams want: start-time fair queueing, weighted by
+need. Pure.
 
 Inputs: the streams that may have a turn; of each, whether it has a consumer, whether that is short (supply), and the
 seconds that its tasks are expected to take, and have taken. Tasks are not interrupted.
@@ -31,42 +32,43 @@ from __future__ import annotations
 import dataclasses
 
 PRICE_OF_PLENTY = 8
-"""Of a second of one that has enough: so a large ring is filled beside a trainer that waits, and takes a ninth."""
+"""The price of a second for a stream that has enough: so a large ring is filled beside a trainer that waits, and takes
+a ninth."""
 
 
 @dataclasses.dataclass(slots=True)
 class Account:
-    """What one stream has had, in seconds of virtual time: its tag is `paid_s`, and while it is not short `extra_s`
+    """The seconds of virtual time that one stream has had: its tag is `paid_s`, and while it is not short `extra_s`
     more (rule 4)."""
 
     paid_s: float = 0.0
     extra_s: float = 0.0
 
     def tag_s(self, *, short: bool) -> float:
-        """Where its next task would begin (rule 2)."""
+        """Returns where the stream's next task would begin (rule 2)."""
         return self.paid_s if short else self.paid_s + self.extra_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Charge:
-    """What a task was charged when it began: so many seconds, and whether as plenty (rule 3)."""
+    """The seconds that a task was charged when it began, and whether as plenty (rule 3)."""
 
     seconds: float = 0.0
     as_plenty: bool = False
 
 
 NOTHING = Charge()
-"""Of a task that has not begun."""
+"""The charge of a task that has not begun."""
 
 
 class FairShares:
-    """The virtual time of one pool."""
+    """Keeps the virtual time of one pool."""
 
     def __init__(self) -> None:
         self._begun_s = 0.0
 
     def begin(self, account: Account, expected_s: float, *, short: bool) -> Charge:
-        """The stream's next task begins (rules 2 to 4)."""
+        """Charges the stream for its next task, which begins (rules 2 to 4)."""
         start_s = max(account.tag_s(short=short), self._begun_s)
         if short or start_s > account.tag_s(short=False):
             account.paid_s, account.extra_s = start_s, 0.0
@@ -76,7 +78,7 @@ class FairShares:
 
     @staticmethod
     def end(account: Account, charge: Charge, took_s: float) -> None:
-        """A task has ended (rule 2)."""
+        """Charges what a task that has ended took more, or less, than expected (rule 2)."""
         _charge(account, took_s - charge.seconds, as_plenty=charge.as_plenty)
 
 

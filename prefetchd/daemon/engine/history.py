@@ -1,6 +1,6 @@
-"""A stream's last minute, as rates: what was made, consumed and waited for, second by second. Pure.
+"""Turns a stream's last minute into rates: what was made, consumed and waited for, second by second. Pure.
 
-Told of the stream's running counts several times a second (observe); keeps one sample a second.
+observe() is given the stream's running counts several times a second; one sample a second is kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Sample:
 
 
 class History:
-    """One stream's."""
+    """Keeps the last minute of one stream."""
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque(maxlen=KEPT_SAMPLES + 1)
@@ -64,7 +64,7 @@ class History:
         self._last = Counts()
 
     def observe(self, counts: Counts, now_s: float) -> None:
-        """The stream at `now_s`. Since the last call everything is taken to have been as it is now."""
+        """Takes the stream's counts at `now_s`. Since the last call everything is taken to have been as it is now."""
         since_s = now_s - self._observed_s if self._samples else 0.0
         self._observed_s = now_s
         for number, waited_s in counts.consumers:
@@ -81,7 +81,7 @@ class History:
             self._full_s += since_s
         if not counts.ready_share:
             self._empty_s += since_s
-        # Those of workers that have ended are gone from the sums.
+        # The sums fall when workers end: their times are gone from them.
         self._cpu_s += max(0.0, counts.cpu_s - self._last.cpu_s)
         self._cpu_wait_s += max(0.0, counts.cpu_wait_s - self._last.cpu_wait_s)
         self._longest_task_s = max(self._longest_task_s, counts.longest_task_s)
@@ -92,7 +92,7 @@ class History:
             self._longest_task_s = 0.0
 
     def recent(self) -> dict[str, Any]:
-        """The last minute, or what there is of it since somebody has begun to consume. Empty until a second has
+        """Returns the last minute, or what there is of it since somebody has begun to consume. Empty until a second has
         passed."""
         if len(self._samples) < 2:
             return {}
@@ -110,11 +110,12 @@ class History:
             "cpu_wait_s": end.cpu_wait_s - begin.cpu_wait_s,
             "full_share": (end.full_s - begin.full_s) / over_s,
             "empty_share": (end.empty_s - begin.empty_s) / over_s,
+            # Without the first sample: its longest task ended before the span began.
             "longest_task_s": max(each.longest_task_s for each in [*self._samples, end][1:]),
         }
 
     def ready_percents(self) -> list[int]:
-        """How much of the ring was ready, second by second, the latest last."""
+        """Returns how much of the ring was ready, second by second, the latest last."""
         return list(self._ready_percents)
 
     def _sample(self) -> _Sample:

@@ -1,9 +1,31 @@
-"""The streams of one daemon: found by name, kept for a while without a consumer, parked, dropped. Pure.
+"""The registry keeps the streams of one daemon: found by name, kept for a while without a consumer, parked, dropped.
+Pure. The rules, whose reasons are in decisions 0015 (streams without a consumer), 0017 (adopted rings), 0092 (names)
+and 0094 (two trainers, rest):
 
-A stream without a consumer lingers: its ring waits for a trainer to come back, and mostly fills on. It is the first to
-give way: its processes when it has nothing to fill, its place among the busy workers, its ring when others need the
-memory. While the process that has closed its loader lives on, and anybody consumes another stream, it fills nothing
-(decisions/0094).
+1. A trainer gets (`acquire_stream`), in this order,
+   a. the stream whose absent consumer it is;
+   b. unless it shares or wants a fresh one, one that nobody consumes and that can serve it: under its name, under a
+      name beside that (`name#2`), or, if it did not name its stream, that of another loader of the same script;
+   c. the stream of its name, when that can serve it, and nobody consumes it or both share it. One that cannot serve it,
+      and that nobody consumes, is replaced by a new one;
+   d. a new one: under its name, or beside a stream that is in use, or that may yet turn out to be what is asked for,
+      under `name#2`, `name#3` and so on.
+2. It waits for that while there are batches that may be what it asks for, and the fingerprint of these or of its own is
+   not known yet (`must_wait`). It waits DECIDE_WITHIN_S at most; DECIDE_OWN_WITHIN_S, where all that it may find was
+   left by its own process. Who shares a stream by name waits on.
+3. A stream without a consumer lingers: its ring stays for a while and fills on, for two that may come (`linger`). Half
+   of it is filled from where its trainer stopped, half from the beginning, where a script begins that is run again.
+   After a clean end only the processes that are there fill it.
+4. A lingering stream rests while the process that has closed its loader lives on and anybody consumes another stream:
+   it fills nothing (`rest`). After RESTS_S its processes end.
+5. A lingering stream with nothing to fill is parked: its processes end (`park`). The one that is to linger longest
+   keeps them, as its trainer is the likeliest to come back; unless its zygote is an orphan, a fork that has a dead
+   trainer's memory.
+6. Lingering rings give way, the soonest to end first: to a ring that finds no memory, but only if that will do
+   (`yield_memory`), and while all together take more than they may, but for the last one (`end_lingering`).
+7. Orphans end when memory is short; and, of streams that were left in order, when another trainer comes.
+8. A stream of a dead daemon fills nothing before its living consumers have come back, or SETTLE_S are over: they may
+   hold what would be filled.
 """
 
 from __future__ import annotations
@@ -28,20 +50,23 @@ from prefetchd.wire.messages import Hello, Refused
 from prefetchd.wire.stream_spec import POSITION_LIMIT, UNIDENTIFIED, Position, StreamSpec, decode_spec
 
 DECIDE_WITHIN_S = 1.0
-"""Then a trainer gets a stream of its own: its first batch is not to wait for a digest of all its data."""
+"""The longest wait for a fingerprint (rule 2). Then a trainer gets a stream of its own: its first batch is not to wait
+for a digest of all its data."""
 
 DECIDE_OWN_WITHIN_S = 0.25
-"""The same of a process that makes a loader anew: it has seldom use for what the one before has left."""
+"""The same for a process that makes a loader anew: it has seldom use for what the one before has left."""
 
 RESTS_S = 5.0
-"""A process that has closed a loader may be about to end: so long its workers are kept, at rest."""
+"""The time for which the workers of a resting stream are kept (rule 4): the process that has closed its loader may be
+about to end."""
 
 SETTLE_S = 5.0
-"""How long an adopted stream waits for its consumers before it fills anything."""
+"""The time for which an adopted stream waits for its consumers before it fills anything (rule 8)."""
 
 
 class Registry:
-    """Which streams there are. `streams` and `sessions` (whose stream is which) are the engine's, and changed here."""
+    """Finds, makes, keeps and drops the streams of one daemon. `streams` and `sessions` (the stream of each session)
+    are the engine's, and changed here."""
 
     def __init__(
         self,
@@ -61,8 +86,8 @@ class Registry:
         self._next_stream = 1
 
     def acquire_stream(self, hello: Hello) -> StreamState:
-        """The stream that a trainer asks for: the one that is there, or a new one in its place or beside it. Raises
-        CallerError and ProtocolError."""
+        """Returns the stream that a trainer asks for: one that is there, or a new one in its place or beside it (rule
+        1). Raises CallerError and ProtocolError."""
         by_name = self._by_name()
         if not hello.spec:
             return attached(by_name, hello)
@@ -103,8 +128,8 @@ class Registry:
         return stream
 
     def must_wait(self, hello: Hello) -> bool:
-        """True when there are batches that may be what is asked for, and nobody knows yet: the fingerprint of these or
-        of those is yet to be told."""
+        """True when there are batches that may be what is asked for, and a fingerprint that decides it is not known yet
+        (rule 2)."""
         by_name = self._by_name()
         found = by_name.get(hello.stream)
         if hello.fresh or (found is not None and found.awaits(hello)):
@@ -114,7 +139,8 @@ class Registry:
         return not hello.fingerprint and any(not by_name[name].in_use for name in related(by_name, hello.stream))
 
     def has_left(self, hello: Hello) -> bool:
-        """True when there are batches of what this hello is known to ask for, and it may have them."""
+        """True when there are batches of what this hello, whose fingerprint is known, asks for, and it may have
+        them."""
         by_name = self._by_name()
         spec = dataclasses.replace(decode_spec(hello.spec), name=hello.stream, fingerprint=hello.fingerprint)
         if not hello.shared:
@@ -123,7 +149,7 @@ class Registry:
         return found is not None and found.spec.is_identified and not difference(found, spec)
 
     def patience_s(self, hello: Hello) -> float:
-        """How long such a hello waits at most: briefly, where all that it may find was left by its own process."""
+        """Returns how long such a hello waits at most (rule 2)."""
         by_name = self._by_name()
         left = [by_name[name] for name in related(by_name, hello.stream) if not by_name[name].in_use]
         own = bool(left) and all(stream.left_by == hello.pid for stream in left)
@@ -132,9 +158,8 @@ class Registry:
     # --- from a dead daemon ---
 
     def adopt(self, spec: StreamSpec, found: FoundRing, now_s: float, linger_s: float) -> StreamState | None:
-        """A stream of a dead daemon goes on: no ready batch of it is lost. Nothing is filled before its living
-        consumers have come back, or SETTLE_S are over: they may hold what would be filled. None when another ring of
-        that name was adopted already."""
+        """Goes on with a stream of a dead daemon: no ready batch of it is lost (rule 8). None when another ring of that
+        name was adopted already, or nobody can say what its batches are of."""
         if any(stream.name == spec.name for stream in self._streams.values()):
             return None
         if not spec.is_identified and not any(each.alive for each in found.consumers):
@@ -155,7 +180,7 @@ class Registry:
         ring.reserve(len(found.records))
         living = {each.record for each in found.consumers if each.alive and not each.departed}
         holding = {each.record for each in found.consumers if each.alive and each.departed}
-        # Whether they shared it, the first to come back will say.
+        # The first to come back will say whether they shared it.
         stream.offering.shareable = bool(living)
         behind: list[Batch] = []
         for each in found_batches(found):
@@ -165,12 +190,13 @@ class Registry:
                 stream.former_grants.append(each.grant)
                 continue
             holders = ((each.copy | each.have) & living) | (each.handed & holding)
-            # A dead holder may have written to it, or one that has let it go. With lookback it may have been offered
-            # again since.
+            # A dead holder, or one that has let the batch go, may have written to it. With lookback it may have been
+            # offered again since.
             written = not each.handed <= holders
             if not rows or (written and not each.digest):
                 continue
             batch = each.batch(rows, whole=not found.layout, written=written)
+            # Latest first, as found_batches() has them: of two at one position the later one is served.
             if holders or (not written and each.position not in stream.window.batches):
                 ring.adopt(each.grant, quarantined=False)
                 stream.leases.adopt(batch, holders, exclusive=written or not holders <= each.copy - each.have)
@@ -194,7 +220,8 @@ class Registry:
         return stream
 
     def stop_waiting(self, now_s: float) -> bool:
-        """Consumers that have not come back in time are not waited for any longer. True when a stream may go on."""
+        """Gives up consumers of adopted streams that have not come back in time (rule 8). True when a stream may go
+        on."""
         settled = [
             stream
             for stream in self._streams.values()
@@ -207,9 +234,8 @@ class Registry:
     # --- without a consumer ---
 
     def linger(self, stream: StreamState, position: Position | None, until_s: float, *, clean: bool = False) -> None:
-        """Without a consumer the ring stays for a while and fills on, for two that may come: half of it from where its
-        trainer stopped, and half from the beginning, where a script begins that is run again. After a `clean` end by
-        what is there already alone: nobody may ever come."""
+        """Keeps the ring of a stream that has lost its last consumer, at `position`, until `until_s` (rule 3). `clean`
+        says that its trainer has ended in order. A stream that is still in use does not linger."""
         if waits_for_trainers(stream) and position is not None:
             stream.offering.close_cursor(GOES_ON)
             stream.offering.place_cursor(GOES_ON, position, waiting=True)
@@ -220,8 +246,8 @@ class Registry:
         if position is None:
             return
         stream.offering.place_cursor(GOES_ON, position, waiting=True)
-        # A planner goes forward only. It would come back to its epoch through all that lie between: where one decides
-        # the order, what it has told of the beginning must do.
+        # A planner only goes forward. Asked for the beginning it would come back to its epoch through all that lie
+        # between: where a sampler decides the order, what is known of the beginning must do.
         reach = POSITION_LIMIT if stream.plans is None else len(stream.plans.beginning())
         if position != (0, 0) and reach:
             stream.offering.place_cursor(BEGINS, (0, 0), waiting=True)
@@ -229,21 +255,21 @@ class Registry:
 
     @staticmethod
     def left(stream: StreamState, consumer: Consumer, now_s: float, *, lives_on: bool) -> None:
-        """The consumer has gone, and its process `lives_on`."""
+        """Notes that the consumer has gone, and whether its process `lives_on`."""
         stream.left_by, stream.left_by_session, stream.left_s = consumer.pid, consumer.session, now_s
         stream.leaver_lives = lives_on
 
     def rest(self) -> None:
-        """What living processes have left is not filled while anybody consumes another stream: workers of a closed
-        DataLoader would be gone, and these take the CPU of those that are waited for."""
+        """Decides which streams rest (rule 4). The workers of a closed DataLoader would be gone, and these take the CPU
+        of those that are waited for."""
         streams = self._streams.values()
         consumed = any(stream.in_use and not waits_for_trainers(stream) for stream in streams)
         for stream in streams:
             stream.claims.rests = consumed and stream.lingers and stream.leaver_lives
 
     def end_lingering(self, now_s: float, most_bytes: int | None = None) -> None:
-        """Drops streams whose time is over; and the soonest to end, until the rings of all take `most_bytes` or less,
-        but for the last one: its trainer is the likeliest to come back."""
+        """Drops streams whose time is over; then the soonest to end, until all lingering rings take `most_bytes` or
+        less (rule 6)."""
         lingering = self._lingering()
         for stream in lingering:
             if stream.lingers_until_s is not None and stream.lingers_until_s <= now_s:
@@ -262,13 +288,11 @@ class Registry:
 
     @property
     def lingering_bytes(self) -> int:
-        """What rings without a consumer take together."""
+        """The bytes that rings without a consumer take together."""
         return sum(stream.ring_bytes for stream in self._lingering())
 
     def park(self, now_s: float) -> None:
-        """Streams without a consumer that have nothing to fill give up their processes, but for the one that is to
-        linger longest: its trainer is the likeliest to come back. One that was forked from its trainer has that one's
-        memory, and the next trainer brings a fork of its own."""
+        """Ends the processes of lingering streams that have nothing to fill (rule 5)."""
         idle = [
             stream
             for stream in self._lingering()
@@ -283,27 +307,28 @@ class Registry:
                 self.end_processes(stream)
 
     def end_processes(self, stream: StreamState) -> None:
-        """The stream, of which nothing is under way, gets others when it has something to fill."""
+        """Ends the processes of a stream of which no task is under way. It gets others when it has something to
+        fill."""
         stream.stage = Stage.PARKED
         self._forget_processes(stream)
         self._commands.append(ParkStream(stream.number))
 
     def unpark(self) -> None:
-        """Parked streams that have something to fill get processes again."""
+        """Starts processes for parked streams that have something to fill again."""
         for stream in self._streams.values():
             if stream.stage is not Stage.PARKED or stream.paused or stream.settles_until_s is not None:
                 continue
             if stream.starts_again_s is not None:
                 continue
             if stream.lingers and stream.left_cleanly:
-                # Only what is there already goes on for those who may never come.
+                # Rule 3: no process is started for those who may never come.
                 continue
             if stream.claims.has_work():
                 self._hosts.resume(stream)
 
     def yield_memory(self, needy: StreamState, short_bytes: int) -> bool:
-        """Drops streams without a consumer until `needy` can have `short_bytes`, the soonest to end first. False, and
-        nothing is dropped, when that would not do."""
+        """Drops lingering streams until `needy` can have `short_bytes` (rule 6). False, and nothing is dropped, when
+        that would not do."""
         rings = [stream for stream in self._lingering() if stream is not needy and stream.ring_bytes]
         if short_bytes <= 0 or sum(stream.ring_bytes for stream in rings) < short_bytes:
             return False
@@ -316,7 +341,7 @@ class Registry:
         return True
 
     def drop(self, stream: StreamState, why: str = "") -> None:
-        """Ends the stream; who is still connected to it is told `why`."""
+        """Ends the stream; consumers that are still connected to it are told `why`."""
         self._forget_processes(stream)
         for session in stream.consumers:
             self._stream_by_session.pop(session, None)
@@ -327,25 +352,26 @@ class Registry:
         self._commands.append(DropStream(stream.number))
 
     def drop_unidentifiable(self) -> None:
-        """Streams of which nobody can say any more what their batches are of."""
+        """Drops streams of which nobody can say any more what their batches are of."""
         for stream in list(self._streams.values()):
             if not stream.spec.is_identified and not stream.in_use and stream.host is None and stream.coming is None:
                 self.drop(stream)
 
     def give_way_for_memory(self) -> None:
-        """A process was killed for memory: zygotes that still have a dead trainer's end first."""
+        """Ends all orphans: a process was killed for memory (rule 7)."""
         self._end_orphans(lambda stream: True)
 
     def give_way_to(self, successor: StreamState) -> None:
-        """A trainer has come: zygotes that still have the memory of one that has ended in order end."""
+        """Ends the orphans of streams that were left in order: the trainer of `successor` has come (rule 7)."""
         self._end_orphans(lambda stream: stream.left_cleanly and stream is not successor)
 
     def end_orphan(self, stream: StreamState) -> None:
-        """The zygote of this stream, which still has a dead trainer's memory, ends."""
+        """Ends the zygote of this stream if it is an orphan."""
         self._end_orphans(lambda each: each is stream)
 
     def _end_orphans(self, is_meant: Callable[[StreamState], bool]) -> None:
-        """They end what they are at; then there is nothing to fill, and they are parked."""
+        """Closes the cursors of the orphans' streams: they end the tasks that are under way; then there is nothing to
+        fill, and park() ends them."""
         for stream in self._lingering():
             if stream.stage is Stage.RUNNING and self._hosts.is_orphan(stream) and is_meant(stream):
                 for key in (GOES_ON, BEGINS):
@@ -366,7 +392,7 @@ class Registry:
         return stream
 
     def _lingering(self) -> list[StreamState]:
-        """Streams without a consumer, the soonest to end first."""
+        """Returns the streams without a consumer, the soonest to end first."""
         lingering = [stream for stream in self._streams.values() if stream.lingers]
         return sorted(lingering, key=lambda stream: stream.lingers_until_s or 0.0)
 

@@ -1,4 +1,4 @@
-"""The rings of streams: asked for, made, grown, or not to be had. Pure."""
+"""Rings follow what becomes of the ring that a stream is to have: asked for, made, grown, or not to be had. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefetchd.ring.capacity import Bounds
 
 
 class Rings:
-    """What becomes of the ring that a stream is to have. `streams` are the engine's."""
+    """Takes in what the shell says of streams' rings. `streams` are the engine's."""
 
     def __init__(
         self,
@@ -28,10 +28,10 @@ class Rings:
         self._fail_stream = fail_stream
 
     def ask_for(self, stream: StreamState) -> None:
-        """The stream has measured its first batch, and has no ring."""
+        """Asks for a ring for a stream that has measured its first batch, and has none."""
         if stream.spec.store == FILES:
-            # Nothing lies in a place that is larger than its batch, but what is charged for it is not to be had: texts
-            # in a file may be somewhat longer in the next one, and larger batches take two places.
+            # A file is only as large as its batch, but slots count by their size. Texts in a file may be somewhat
+            # longer in the next batch; larger batches take two slots.
             stream.slot_bytes = stream.batch_bytes * 17 // 16
         else:
             stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
@@ -40,7 +40,7 @@ class Rings:
     def created(
         self, number: int, slots: int, wanted_slots: int, slot_bytes: int, ring_id: int, bounds: Bounds
     ) -> None:
-        """The segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
+        """Notes that the segment exists with room for `slots`; the first `wanted_slots` are reserved one after another
         (reserved). Clients that have it mapped call it `ring_id`. It may grow within `bounds`."""
         stream = self._streams.get(number)
         if stream is None:
@@ -52,6 +52,7 @@ class Rings:
         stream.window.lookback.ring_slots = bounds.usual
         stream.window.ring = ring_of(stream, slots, self._commands)
         stream.claims.ring_opened()
+        # Workers that become ready later are lent the ring by the pool.
         for worker in stream.workers.values():
             if worker.stage is WorkerStage.READY:
                 self._commands.append(LendRing(worker.number, number))
@@ -60,15 +61,15 @@ class Rings:
             self._commands.append(ShareRing(session, number))
 
     def reserved(self, number: int, slots: int) -> None:
-        """Slots up to `slots` have memory behind them."""
+        """Notes that slots up to `slots` have memory behind them."""
         stream = self._streams.get(number)
         if stream is not None and stream.window.ring is not None:
             stream.window.ring.reserve(slots)
             grown(stream)
 
     def failed(self, number: int, code: str, message: str, short_bytes: int) -> None:
-        """The segment cannot be made. When `short_bytes` more would do and streams without a consumer hold as much,
-        they are dropped for it."""
+        """Fails the stream: its segment cannot be made. But when `short_bytes` more would do and streams without a
+        consumer hold as much, these are dropped, and it is tried again."""
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -78,12 +79,12 @@ class Rings:
             self._fail_stream(stream, code, message)
 
     def short(self, number: int, asked: int, slots: int, message: str, short_bytes: int) -> None:
-        """No memory for the `asked` slots, but for `slots`, which the ring has or is about to have; `short_bytes` more
-        would do. What others without a consumer hold is taken; else the ring stays as it is, if that is enough to go
-        on."""
+        """Notes that there is no memory for the `asked` slots, but for `slots`, which the ring has or is about to have;
+        `short_bytes` more would do. What streams without a consumer hold is taken; else the ring stays as it is, if
+        that is enough to go on."""
         stream = self._streams.get(number)
         if stream is None or stream.window.ring is None or asked < stream.wanted_slots:
-            # More has been asked for since, and that has its own answer.
+            # More has been asked for since; that has an answer of its own.
             return
         if self._registry.yield_memory(stream, short_bytes):
             self._commands.append(GrowRing(number, stream.wanted_slots))

@@ -1,4 +1,4 @@
-"""Which stream a trainer may have, of those there are: by its name, and by what it is of. Pure."""
+"""Decides which of the streams that are there a trainer may have: by its name, and by what it is of. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from prefetchd.wire.messages import Hello
 from prefetchd.wire.stream_spec import StreamSpec
 
 _DEFAULT_NAME = re.compile("(.+):[0-9]+((?:@[0-9]+)?)")
-"""Script, ordinal of its loader, rank."""
+"""The name of a stream that nobody named: script, ordinal of its loader, rank."""
 
 
 def attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
-    """The stream that is asked for by its name alone. Raises CallerError."""
+    """Returns the stream that is asked for by its name alone. Raises CallerError."""
     found = by_name.get(hello.stream)
     if found is not None and (found.offering.shareable or found.awaits(hello)):
         return found
@@ -24,17 +24,17 @@ def attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
 
 
 def is_taken(found: StreamState, hello: Hello) -> bool:
-    """True when who asks cannot have that stream's name: a process consumes it that shares it with nobody, or it may be
-    what is asked for, and is not given up before that is known. A process that makes its loaders anew gives up what it
-    has left behind."""
+    """True when the asking trainer cannot have that stream's name: a process consumes it that shares it with nobody, or
+    the stream may be what is asked for, and is not given up before that is known. A process that makes its loaders anew
+    gives up what it has left behind."""
     if found.in_use:
         return not (hello.shared and found.offering.shareable)
     return not hello.fingerprint and not hello.fresh and found.left_by != hello.pid
 
 
 def related(by_name: Mapping[str, StreamState], name: str) -> list[str]:
-    """Names of streams that may be what a loader asks for which did not name its stream: this name, or another one that
-    a loader of the same script may have got, on the same rank. This one first."""
+    """Returns the names of streams that may be what a loader without `stream=` asks for: this name, or another one that
+    a loader of the same script may have got, on the same rank. This one comes first."""
     default = _DEFAULT_NAME.fullmatch(name)
     base = f"{re.escape(default[1])}:[0-9]+{re.escape(default[2])}" if default is not None else re.escape(name)
     pattern = re.compile(f"{base}(#[0-9]+)?")
@@ -43,8 +43,8 @@ def related(by_name: Mapping[str, StreamState], name: str) -> list[str]:
 
 
 def left_by_another(by_name: Mapping[str, StreamState], spec: StreamSpec) -> StreamState | None:
-    """What nobody consumes and can serve a loader that did not name its stream: which of its script's loaders, or of
-    the processes that run it, comes first may differ from run to run."""
+    """Returns a stream that nobody consumes and that can serve a loader without `stream=`; None when there is none.
+    Which of a script's loaders, or of the processes that run it, comes first may differ from run to run."""
     for name in related(by_name, spec.name):
         stream = by_name[name]
         if not stream.in_use and not difference(stream, spec):
@@ -53,7 +53,7 @@ def left_by_another(by_name: Mapping[str, StreamState], spec: StreamSpec) -> Str
 
 
 def difference(stream: StreamState, spec: StreamSpec) -> str:
-    """Why `stream` cannot serve who asks for `spec`; empty when it can."""
+    """Says why `stream` cannot serve a trainer that asks for `spec`; empty when it can."""
     if stream.failure is not None:
         return "it has failed"
     if not (stream.spec.is_identified and spec.is_identified):

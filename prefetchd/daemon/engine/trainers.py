@@ -1,4 +1,4 @@
-"""Who consumes: trainers come, make progress, go, come back and die. Pure."""
+"""Handles what trainers do: they come, make progress, go, come back and die. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from prefetchd.wire.stream_spec import POSITION_LIMIT, encode_spec
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What a daemon tells of itself in Welcome."""
+    """The facts about itself that a daemon tells in Welcome."""
 
     software: str = ""
     pid: int = 0
@@ -50,8 +50,8 @@ UNKNOWN = Identity()
 
 
 class Trainers:
-    """The consumers of all streams. `streams` and `sessions` (whose stream is which) are the engine's; how long a ring
-    lingers without a consumer, in seconds, depends on whether it said goodbye."""
+    """Handles the consumers of all streams. `streams` and `sessions` (the stream of each session) are the engine's; how
+    long a ring lingers without a consumer, in seconds, depends on whether it said goodbye."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Trainers:
         self._commands = commands
 
     def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
-        """A trainer opens a session; `marks` are those of the consumer record that it says it has. Answers Welcome or
-        Refused."""
+        """Opens a session for a trainer; `marks` are those of the consumer record that it says it has. Answers Welcome
+        or Refused."""
         check_rows("Hello.cursors", hello.cursors, 4)
         check_rows("Hello.held", hello.held, 3)
         if not self.undecided.hello(session, hello, now_s):
@@ -98,7 +98,7 @@ class Trainers:
         if record is None:
             self._refuse(session, "daemon_refused", f"stream {stream.name!r} has all the consumers it can have")
             return
-        # Also one that has taken the place of another of its name.
+        # A stream that has taken the place of another of its name is new as well.
         is_new = stream.number not in known
         consumer = Consumer(session, hello.pid, record, hello.protocol, bool(hello.spec), hello.forks)
         stream.consumers[session] = consumer
@@ -124,13 +124,14 @@ class Trainers:
         self._registry.stop_waiting(now_s)
 
     def _welcome(self, stream: StreamState, consumer: Consumer, *, is_new: bool = False) -> None:
-        """Tells it what stream it is on, and asks it for the program unless there is one, or another one is asked."""
+        """Tells the consumer what stream it is on, and asks it for the program unless there is one, or another consumer
+        is asked."""
         wanted = stream.stage is Stage.AWAITING_PROGRAM and consumer.has_program
         wanted = wanted and stream.program_from not in stream.consumers
         if wanted:
             stream.program_from = consumer.session
         if consumer.forks and stream.host is None and not stream.fork_from:
-            # It comes next.
+            # The fork comes next.
             stream.fork_from = consumer.session
         welcome = Welcome(
             consumer.protocol,
@@ -149,7 +150,8 @@ class Trainers:
         self._commands.append(Send(consumer.session, welcome))
 
     def program_arrived(self, session: int) -> None:
-        """The program that the trainer was asked for is in the daemon's hands, or the same of another one."""
+        """Notes that the program that the trainer was asked for is in the daemon's hands, or the same one of another
+        trainer."""
         stream = self._stream_by_session.get(session)
         if stream is None:
             return
@@ -161,7 +163,7 @@ class Trainers:
     # --- trainers that fork ---
 
     def fork_came(self, session: int, number: int) -> None:
-        """The trainer's fork is in the daemon's hands, as this host."""
+        """Takes the trainer's fork, which is in the daemon's hands, as this host."""
         host = self._hosts.get(number)
         if host is None:
             return
@@ -185,7 +187,7 @@ class Trainers:
             self.message(found.session, message, now_s)
 
     def message(self, session: int, message: Message, now_s: float) -> None:
-        """A trainer's message after Hello."""
+        """Takes a trainer's message after Hello. Raises ProtocolError."""
         if self.undecided.message(session, message, now_s):
             return
         stream = self._stream_by_session.get(session)
@@ -229,10 +231,10 @@ class Trainers:
         lives_on: bool = False,
         stood: tuple[int, int, int] | None = None,
     ) -> None:
-        """The connection has ended; `marks` are those of its consumer record, which says that it `stood` at (cursor,
-        epoch, step). When its process is `alive`, what it holds stays its own until it comes back or absent_died. As
-        long as the record is `locked`, nobody else gets it. A process that has closed its loader `lives_on` until
-        leaver_ended."""
+        """Ends a session whose connection has ended; `marks` are those of its consumer record, which says that it
+        `stood` at (cursor, epoch, step). When its process is `alive`, what it holds stays its own until it comes back
+        or absent_died(). As long as the record is `locked`, nobody else gets it. A process that has closed its loader
+        `lives_on` until leaver_ended()."""
         self.undecided.forget(session)
         stream = self._stream_by_session.pop(session, None)
         if stream is None:
@@ -251,7 +253,8 @@ class Trainers:
             stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, position)
             return
         if locked:
-            # By a fork that has yet to close what it inherited: whoever had the record next would be without a lock.
+            # A fork of the trainer holds the lock, and has yet to close what it inherited: a consumer that got the
+            # record now would be without a lock.
             stream.absents[consumer.record] = AbsentConsumer(consumer.record, consumer.pid, None, departed=True)
         position = stream.offering.drop_consumer(session, marks)
         others = stream.consumers.values()
@@ -268,7 +271,7 @@ class Trainers:
             self._registry.linger(stream, position, now_s + self._linger_crash_s)
 
     def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The consumer of `record`, which had no connection, is dead."""
+        """Ends the consumer of `record`, which had no connection and is dead."""
         stream = self._streams.get(number)
         absent = stream.absents.pop(record, None) if stream is not None else None
         if stream is None or absent is None:
@@ -282,8 +285,8 @@ class Trainers:
         self._registry.stop_waiting(now_s)
 
     def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
-        """The consumer of `record`, which had no connection, has closed its loader: it only holds what it was handed
-        without a copy."""
+        """Notes that the consumer of `record`, which had no connection, has closed its loader: it only holds what it
+        was handed without a copy."""
         stream = self._streams.get(number)
         absent = stream.absents.get(record) if stream is not None else None
         if stream is None or absent is None or absent.departed:
@@ -309,7 +312,7 @@ class Trainers:
         agrees = plans.agrees(message)
         living = [each for each in stream.window.cursors.values() if not each.waiting]
         begun = [each for each in living if each.consumer == session and each.epoch == message.epoch]
-        # Of another process that has merely begun nobody knows what it means: it may be about to say the same.
+        # What a process that has merely begun means, nobody knows: it may be about to say the same.
         meant = {each.epoch for each in living if each.consumer != session and each.plan_confirmed}
         if agrees is False and message.epoch in meant:
             if begun:
@@ -318,7 +321,8 @@ class Trainers:
                     "state of its sampler or generators; choose another name with stream="
                 )
                 self._commands.append(Send(session, StreamFailed("caller", text)))
-            # Else it has only loaded a state: when it begins, with that or another one, it compares.
+            # A trainer that has not begun the epoch has only loaded a state: when it begins, with that or another one,
+            # it compares.
             return
         if not agrees:
             epochs = plans.assume(message, meant)
@@ -353,7 +357,7 @@ class Trainers:
             stream.leases.release((session, released[at]), released[at + 1], released[at + 2])
 
     def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int, now_s: float) -> None:
-        """Progress that was made and not told any more."""
+        """Counts progress that was made and not told any more."""
         cursor = stream.window.cursors.get((session, number))
         if cursor is not None and cursor.epoch == epoch and cursor.next[1] < step <= cursor.offered[1]:
             self._consumed(stream, session, Consumed(number, step), now_s)

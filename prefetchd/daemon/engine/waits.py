@@ -1,7 +1,7 @@
-"""Why a call of next() waits for long: who it waits for, and what to turn. Pure.
+"""Waits find out why a call of next() waits for long: for whom or what, and what to turn. Pure.
 
-Looks at the engine and changes nothing. What a worker is at is not known here: where one is the cause, the command
-names it, and whoever carries that out looks at its note and its stack.
+They read the engine and change nothing. What a worker is at is not known here: where one is the cause, the command
+names it, and whoever carries that out reads its status and its stack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prefetchd.ring.cursors import Cursor
 from prefetchd.ring.policy import Ring, SlotState
 
 Key = tuple[int, int]
-"""(session, cursor)."""
+"""The key of a cursor: (session, cursor)."""
 
 RAISE_WORKERS = "num_workers= (and --workers of the daemon) lets others go on beside it"
 OWN_TIMEOUT = "timeout= makes an error of a batch that takes longer"
@@ -27,7 +27,8 @@ RAISE_TIMEOUT = "Raise timeout=, or 0 to wait"
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why a batch does not come. `suspect` is the worker who shows more (its number), ZYGOTE, or NOBODY."""
+    """The reason why a batch does not come. `suspect` is the number of the worker that shows more, ZYGOTE, or
+    NOBODY."""
 
     text: str
     knob: str = ""
@@ -42,7 +43,7 @@ class _Wait:
 
 
 class Waits:
-    """Names each wait after `after_s`, and again every `again_s`."""
+    """Names the cause of each wait after `after_s`, and again every `again_s`."""
 
     def __init__(
         self,
@@ -61,23 +62,25 @@ class Waits:
         self._stages: dict[int, tuple[Stage, float]] = {}
 
     def begins(self, stream: StreamState, key: Key, now_s: float) -> None:
-        """A call of next() says that it waits."""
+        """Notes that a call of next() says that it waits."""
         self._waits[stream.number, key] = _Wait(now_s)
 
     def is_asked(self, stream: StreamState, key: Key, now_s: float) -> None:
-        """A call of next() is about to raise, for it has waited for as long as it may: it is told why at once."""
+        """Names the cause at once to a call of next() that is about to raise, as it has waited for as long as it
+        may."""
         cursor = stream.window.cursors.get(key)
         if cursor is not None:
             since_s = self.since_s(stream, key)
             self._name(stream, key, cursor, 0.0 if since_s is None else now_s - since_s, now_s)
 
     def since_s(self, stream: StreamState, key: Key) -> float | None:
-        """When the last call of next() for the cursor said that it waits; None when that is over, or there was none."""
+        """Returns when the last call of next() for the cursor said that it waits; None when that is over, or there was
+        none."""
         wait = self._waits.get((stream.number, key))
         return wait.since_s if wait is not None else None
 
     def tick(self, now_s: float) -> None:
-        """Names what is due."""
+        """Names the waits that are due."""
         for number in [number for number in self._stages if number not in self._streams]:
             del self._stages[number]
         for stream in self._streams.values():
@@ -91,7 +94,7 @@ class Waits:
                 continue
             waited_s = now_s - wait.since_s
             if 0 < stream.spec.timeout_s <= waited_s:
-                # Nobody waits any more: next() has raised.
+                # next() has raised: nobody waits any more.
                 continue
             if waited_s >= self._after_s + wait.named * self._again_s:
                 wait.named = int((waited_s - self._after_s) / self._again_s) + 1 if self._again_s else wait.named + 1
@@ -126,6 +129,7 @@ class Waits:
             at_it = [worker for worker in stream.workers.values() if _has(worker, batch)]
             if at_it:
                 return _at_work(at_it, stream)
+        # From here on nobody works on the batch. A paused stream hands out nothing, whatever else is missing.
         if stream.paused:
             return Cause("the stream is paused", f"`prefetchd resume {stream.name}` lets it go on")
         return (
@@ -205,7 +209,8 @@ def _has(worker: Worker, batch: Batch) -> bool:
 
 
 def _at_work(workers: Iterable[Worker], waiting: StreamState) -> Cause:
-    """The worker that has been at its task for longest; `waiting` is whose trainer waits for it."""
+    """Returns the worker that has been at its task for longest, as the cause; `waiting` is the stream whose trainer
+    waits."""
     worker = min(workers, key=lambda each: each.head_since_s)
     timeout = RAISE_TIMEOUT if waiting.spec.timeout_s else OWN_TIMEOUT
     return Cause("", f"{timeout}; {RAISE_WORKERS}", worker.number, worker)

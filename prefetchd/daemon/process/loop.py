@@ -1,4 +1,4 @@
-"""The only place that waits: descriptors, timers, and work that is done in between."""
+"""The loop is the only place that waits: for descriptors and timers; other work is done in between."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _READABLE = ~select.EPOLLOUT
 
 
 class Loop:
-    """A single-threaded event loop. Implements workers.backend.Watcher."""
+    """Runs an event loop in a single thread. Implements supervisor.backend.Watcher."""
 
     def __init__(self) -> None:
-        # Not selectors: what that adds to each round is a good part of what a batch costs the daemon.
+        # epoll itself, not selectors: what that adds to each round is a good part of what a batch costs the daemon.
         self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}
         self._writers: dict[int, Callback] = {}
@@ -33,12 +33,12 @@ class Loop:
         self.keep: object = None
 
     def watch(self, fd: int, callback: Callback) -> None:
-        """`callback` whenever `fd` can be read."""
+        """Calls `callback` whenever `fd` can be read."""
         self._epoll.register(fd, select.EPOLLIN)
         self._readers[fd] = callback
 
     def watch_writes(self, fd: int, callback: Callback | None) -> None:
-        """`callback` also whenever `fd`, which is watched, can be written; None stops that."""
+        """Calls `callback` also whenever `fd`, which is watched, can be written; None stops that."""
         self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if callback is not None else 0))
         if callback is not None:
             self._writers[fd] = callback
@@ -46,7 +46,7 @@ class Loop:
             self._writers.pop(fd, None)
 
     def unwatch(self, fd: int) -> None:
-        """Before `fd` is closed. Raises KeyError when it is not watched."""
+        """Stops watching `fd`, before it is closed. Raises KeyError when it is not watched."""
         del self._readers[fd]
         self._writers.pop(fd, None)
         self._epoll.unregister(fd)
@@ -55,19 +55,19 @@ class Loop:
         heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), callback))
 
     def in_between(self, step: Callable[[], bool]) -> None:
-        """step() again and again, one call between events, until it is True. Each must be short."""
+        """Calls step() again and again, once between events, until it is True. Each call must be short."""
         self._background.append(step)
 
     def after_each(self, callback: Callback) -> None:
-        """`callback` after every round of events, for what is best done once for all of them."""
+        """Calls `callback` after every round of events, for what is best done once for all of them."""
         self._after_each.append(callback)
 
     def stop(self) -> None:
-        """run() returns after this round."""
+        """Lets run() return after this round."""
         self._running = False
 
     def run(self) -> None:
-        """Until stop(). Exceptions of callbacks come out here."""
+        """Runs callbacks until stop(). Their exceptions come out here."""
         self._running = True
         while self._running:
             # An earlier callback of a round may close a descriptor, and something else get its number: only those
@@ -102,7 +102,7 @@ class Loop:
         return min(LONGEST_WAIT_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_timers(self) -> None:
-        # Those that were asked for by now: one that asks for itself again at once must not keep the loop here.
+        # Only timers that were asked for by now: one that asks for itself again at once must not keep the loop here.
         now, newest = time.monotonic(), next(self._order)
         while self._timers and self._timers[0][0] <= now and self._timers[0][1] < newest:
             heapq.heappop(self._timers)[2]()

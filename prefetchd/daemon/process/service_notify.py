@@ -1,4 +1,4 @@
-"""The daemon and its service manager: what sd_notify(3) tells, and what sd_listen_fds(3) hands over."""
+"""Talks with the daemon's service manager: what sd_notify(3) tells, and what sd_listen_fds(3) hands over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Notifier:
     """Tells the service manager how the daemon is. Nothing here blocks, and a manager that is gone disturbs nobody."""
 
     def __init__(self, env: MutableMapping[str, str]) -> None:
-        """Takes what is meant for this process from `env`, so that nobody below it takes it for its own."""
+        """Takes what is meant for this process out of `env`, so that no child takes it for its own."""
         address = env.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._sock: socket.socket | None = None
@@ -35,15 +35,16 @@ class Notifier:
             env.pop(name, None)
 
     def ready(self) -> None:
-        """The daemon accepts connections."""
+        """Tells that the daemon accepts connections."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """The daemon ends."""
+        """Tells that the daemon ends."""
         self._send("STOPPING=1")
 
     def came_round(self, now_s: float, status: str) -> None:
-        """The loop has come round: to be called from it several times a second. `status` is a line for people."""
+        """Tells that the loop has come round. To be called from it several times a second. `status` is a line for
+        people."""
         lines = []
         if self._beat_every_s and now_s - self._beat_at_s >= self._beat_every_s:
             self._beat_at_s = now_s
@@ -66,7 +67,8 @@ class Notifier:
 
 
 def listening_socket(env: MutableMapping[str, str]) -> socket.socket | None:
-    """The socket on which the service manager listens for us, or None. Raises CallerError when it is of no use."""
+    """Returns the socket on which the service manager listens for us, or None. Raises CallerError when it is of no
+    use."""
     if env.get("LISTEN_PID") != str(os.getpid()):
         return None
     count = env.get("LISTEN_FDS", "0")

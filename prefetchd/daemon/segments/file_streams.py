@@ -1,4 +1,4 @@
-"""Directories of batch files: claimed before anything starts, kept over restarts, and looked after."""
+"""Keeps directories of batch files: claimed before anything starts, kept over restarts, and looked after."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("prefetchd")
 
 
 class FileStreams:
-    """The directories of one daemon's streams."""
+    """Keeps the directories of one daemon's streams."""
 
     def __init__(self, engine: Engine, rings: StreamRings) -> None:
         self._engine = engine
@@ -34,7 +34,8 @@ class FileStreams:
         self.faults: dict[str, str] = {}
 
     def claim(self, directories: Iterable[str]) -> None:
-        """Nobody else's batches are in them from now on. Raises CallerError; then none of them is claimed."""
+        """Claims directories: nobody else's batches are in them from now on. Raises CallerError; then none of them is
+        claimed."""
         claimed: list[BatchFiles] = []
         try:
             for directory in directories:
@@ -48,7 +49,7 @@ class FileStreams:
         self._rings.files |= {files.directory: files for files in claimed}
 
     def give_up(self, directory: str, *, remove: bool) -> None:
-        """The stream of that directory has ended; its batches go with it if they are to be removed."""
+        """Gives up the directory of a stream that has ended; its batches are removed with it if `remove`."""
         files = self._rings.files.pop(directory, None)
         self.faults.pop(directory, None)
         if files is not None:
@@ -57,8 +58,8 @@ class FileStreams:
             files.close()
 
     def find(self, spec: StreamSpec) -> Position | None:
-        """Goes on with the batches that a former daemon has left for the stream, and removes those of another. The
-        first position that is there, or None."""
+        """Goes on with the batches that a former daemon has left for the stream, and removes those of another. Returns
+        the first position that is there, or None."""
         files = self._rings.files[spec.directory]
         described = files.described()
         try:
@@ -85,6 +86,7 @@ class FileStreams:
             files.sweep(set())
             return None
         records = _fill_records(ring, kept)
+        # The ring may have fewer slots than there are files: those that got none would be nobody's.
         files.sweep(ring.kept())
         found = FoundRing(
             ring.header.created_ns,
@@ -105,7 +107,7 @@ class FileStreams:
         return min(records, default=None)
 
     def look(self, now_s: float) -> None:
-        """Now and then: are the directories what they were, and is all there?"""
+        """Looks after the directories, now and then: whether they are what they were, and all files are there."""
         if now_s - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = now_s
@@ -141,7 +143,7 @@ class FileStreams:
         return self.faults.get(spec.directory, "") if spec.store == FILES else ""
 
     def close(self) -> None:
-        """Files stay for the next daemon, and for whoever reads them."""
+        """Gives up all directories; files stay for the next daemon, and for whoever reads them."""
         for directory in list(self._rings.files):
             self.give_up(directory, remove=False)
 
@@ -162,7 +164,8 @@ def _told(error: bytes) -> str:
 
 
 def _fill_records(ring: FileRing, kept: dict[Position, int]) -> set[Position]:
-    """Records of the batches that are there, as far as there are slots; the earliest first."""
+    """Writes records of the batches that are there, as far as there are slots, the earliest first. Returns their
+    positions."""
     ring.reserve_step()
     slot, generation = 0, 1
     recorded = set()

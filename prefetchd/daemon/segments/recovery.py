@@ -1,4 +1,4 @@
-"""What a daemon finds when it starts: segments of predecessors on the same socket, adopted or reclaimed."""
+"""Finds segments of predecessors on the same socket when a daemon starts, and adopts or reclaims them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def find_streams(
 
 
 def empty_programs(paths: RuntimePaths) -> frozenset[str]:
-    """Programs that nothing was written to yet. One that still is empty and unlocked some seconds later is a dead
-    trainer's."""
+    """Returns the programs that nothing was written to yet. One that still is empty and unlocked some seconds later is
+    a dead trainer's."""
     return frozenset(name for name in _segments(paths, "program") if not _size(name))
 
 
@@ -93,7 +93,8 @@ def _size(name: str) -> int:
 
 
 def _lock(name: str, directory: str = SHARED_MEMORY) -> int:
-    """A descriptor of our own segment `name`, with the daemon's lock on it; -1 when somebody else has that."""
+    """Returns a descriptor of our own segment `name`, with the daemon's lock on it; -1 when another process has
+    that."""
     try:
         fd = os.open(directory + name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

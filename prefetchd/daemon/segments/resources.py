@@ -1,4 +1,4 @@
-"""What a stream owns in the world: its program segment and its ring. Made, shared and given up here."""
+"""Manages what a stream owns in the world: its program segment and its ring. Made, shared and given up here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, en
 
 
 class StreamResources:
-    """The segments of one stream. `close` leaves nothing behind."""
+    """Owns the segments of one stream. `close` leaves nothing behind."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
@@ -51,11 +51,11 @@ class StreamResources:
         self._program_lock = -1
         self.ring: RingSegment | None = None
         self.bounds = Bounds(0, 0)
-        """The ring's."""
+        """The bounds within which the ring may grow."""
 
     def take_program(self, name: str, fd: int, paths: RuntimePaths) -> None:
-        """Takes over the program segment whose descriptor `fd` is, and which `name` is the name of: the client's, or
-        ours to give where it has none yet. Raises ProtocolError when it is not what it says."""
+        """Takes over the program segment behind the descriptor `fd`. `name` is the client's for it, or ours to give
+        where it has none yet. `fd` is closed whatever happens. Raises ProtocolError when it is not what it says."""
         prefix = paths.segment_name("program", "")
         try:
             if not name.startswith(prefix) or "/" in name[1:]:
@@ -64,7 +64,7 @@ class StreamResources:
             if found.st_uid != os.geteuid():
                 raise ProtocolError(f"the program segment {name!r} belongs to uid {found.st_uid}")
             if not found.st_nlink:
-                # Its writer's lock is on it until `fd` is closed: nobody takes it for a leftover meanwhile.
+                # The writer's lock is on it until `fd` is closed: nobody takes it for a leftover meanwhile.
                 give_name(fd, name)
             named = os.lstat(SHARED_MEMORY + name)
             if (found.st_dev, found.st_ino) != (named.st_dev, named.st_ino):
@@ -80,7 +80,7 @@ class StreamResources:
 
     def _own_program(self, name: str, fd: int) -> bool:
         """Locks the program through a description of our own: what zygotes get must not keep the lock after us. False
-        when somebody reclaims it."""
+        when another process reclaims it."""
         lock = reopen(fd)
         try:
             locked = try_lock(lock, DAEMON_LOCK_OFFSET, shared=True)
@@ -97,7 +97,7 @@ class StreamResources:
         return True
 
     def identify(self, fingerprint: str) -> None:
-        """What its batches are of has become known."""
+        """Notes the fingerprint of the stream, which has become known, in its ring as well."""
         self.spec = dataclasses.replace(self.spec, fingerprint=fingerprint)
         if self.ring is not None:
             self.ring.identify(fingerprint, encode_spec(self.spec))
@@ -117,7 +117,7 @@ class StreamResources:
             ring.close(unlink_name=False)
             raise
         if resources.spec.fingerprint != ring.header.fingerprint:
-            # It died while it wrote one of them.
+            # The daemon died while it wrote one of them.
             resources.spec = dataclasses.replace(resources.spec, fingerprint=UNIDENTIFIED)
         header = ring.header
         resources.ring = ring
@@ -134,18 +134,19 @@ class StreamResources:
         return resources
 
     def _bounds_of_adopted(self, ring: RingSegment, memory_bytes: int | None) -> Bounds:
-        """It usually grows no further than the dead daemon wanted; for a single batch as far as its segment is long."""
+        """Returns the bounds of an adopted ring: it usually grows no further than the dead daemon wanted; for a single
+        batch as far as its segment is long."""
         slots, whole = ring.wanted_slots, self._whole_room(memory_bytes)
         bounds = bounds_for(self.spec, slots, ring.header.slot_bytes, whole, whole)
         return Bounds(slots, min(bounds.most, ring.header.slots), bounds.why)
 
     def _whole_room(self, memory_bytes: int | None) -> Room:
-        """What there is in all, whoever has it now."""
+        """Returns the room that there is in all, whoever has it now."""
         directory = self.spec.directory or SHARED_MEMORY
         return Room(total_bytes(directory), directory, cgroup_limit_bytes(), memory_bytes, mapped_limit_bytes())
 
     def found(self) -> FoundRing:
-        """What the ring tells of the time before this daemon."""
+        """Returns what the ring tells of the time before this daemon."""
         ring = self.ring
         assert ring is not None
         return FoundRing(
@@ -166,7 +167,7 @@ class StreamResources:
         for number in range(ring.header.consumers):
             record, alive = ring.consumer_record(number), ring.has_living_consumer(number)
             marks = ring.marks(number)
-            # Marks outlive the record's fields: whoever came next under this number may have yielded nothing.
+            # Marks outlive the record's fields: the next consumer under this number may have yielded nothing.
             if alive or record.yielded or any(marks):
                 position = (record.epoch, record.step) if record.yielded else None
                 departed = record.cursor == DEPARTED
@@ -217,7 +218,7 @@ class StreamResources:
         return self.ring
 
     def _aligned(self, slot_bytes: int) -> int:
-        """Whole pages, also where these are large."""
+        """Returns the size rounded up to whole pages, also where these are large."""
         slot_bytes = aligned_slot_bytes(slot_bytes)
         if self.spec.store == "ram_disk":
             with contextlib.suppress(OSError):
@@ -226,7 +227,7 @@ class StreamResources:
         return slot_bytes
 
     def grow_ring(self, slots: int, budget_bytes: int | None) -> None:
-        """The ring's reserve_step() goes on up to `slots`. Raises NoSpaceError."""
+        """Lets the ring's reserve_step() go on up to `slots`. Raises NoSpaceError."""
         ring = self.ring
         assert ring is not None
         directory = self.spec.directory or SHARED_MEMORY
@@ -235,7 +236,7 @@ class StreamResources:
         ring.grow(slots)
 
     def reserve_step(self) -> int:
-        """The ring's reserve_step(), but not beyond what the memory cgroup has left. Raises NoSpaceError."""
+        """Does the ring's reserve_step(), but not beyond what the memory cgroup has left. Raises NoSpaceError."""
         assert self.ring is not None
         check_step(self.ring.next_step_bytes, cgroup_headroom_bytes())
         return self.ring.reserve_step()
@@ -260,8 +261,8 @@ def _epoch_steps(spec: StreamSpec) -> int | None:
 
 
 def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
-    """The spec whose buffer is a ring of as many slots as there may be files: the ring itself takes nothing of what
-    files may have."""
+    """Returns the spec whose buffer is a ring of as many slots as there may be files: the ring itself takes nothing of
+    what files may have."""
     if not spec.buffer_bytes:
         return spec
     slots = max(0, spec.buffer_bytes - RESERVE_BYTES) // slot_bytes
@@ -269,7 +270,7 @@ def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
 
 
 class SegmentNames:
-    """Names for new rings, which nobody can know beforehand."""
+    """Makes names for new rings that nobody can know beforehand."""
 
     def __init__(self, paths: RuntimePaths) -> None:
         self._paths = paths

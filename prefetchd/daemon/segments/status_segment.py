@@ -1,6 +1,7 @@
-"""The status segment as the daemon writes it: snapshots, in memory that anybody of its user can read at any time.
+"""Writes the status segment: snapshots, in memory that any process of the daemon's user can read at any time.
 
-It is written by pwrite(2), and not mapped: whoever makes the file shorter does not end the daemon by SIGBUS.
+It is written by pwrite(2), and not mapped: when its file is made shorter, the daemon does not end by SIGBUS (decision
+0102).
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from prefetchd.wire.status_layout import (
 log = logging.getLogger("prefetchd")
 
 FIRST_COPY_BYTES = 64 << 10
-"""Most snapshots are shorter, and where shared memory is small it is needed for batches."""
+"""The size of each copy at first: most snapshots are shorter, and where shared memory is small it is needed for
+batches."""
 
 
 class StatusSegment:
-    """Written by the daemon alone. Memory is put behind what is written before it is: a full /dev/shm is an error, or
-    a snapshot with fewer streams, and never SIGBUS."""
+    """Writes the status segment, which only the daemon does. Memory is put behind a part before it is written: a full
+    /dev/shm is an error, or a snapshot with fewer streams, and never SIGBUS."""
 
     def __init__(self, paths: RuntimePaths, generation: int) -> None:
-        """Replaces what a former daemon of the same socket left. Raises NoSpaceError."""
+        """Replaces the segment that a former daemon of the same socket left. Raises NoSpaceError."""
         self._paths = paths
         self._generation = generation
         self.name = ""
@@ -52,7 +54,7 @@ class StatusSegment:
         self._current = 0
 
     def beat(self) -> None:
-        """The loop has come round."""
+        """Writes that the loop has come round."""
         self._put(HEARTBEAT.pack(time.monotonic_ns()), HEARTBEAT_OFFSET)
 
     def write(self, found: dict[str, Any]) -> None:
@@ -66,14 +68,14 @@ class StatusSegment:
         self.beat()
 
     def restore_name(self) -> bool:
-        """Makes the segment anew when somebody has removed its name: a daemon that runs must not seem to be absent.
-        False when there is nothing to do. Raises NoSpaceError, and FileExistsError when another daemon has one now."""
+        """Makes the segment anew when its name was removed: a daemon that runs must not seem to be absent. False when
+        there is nothing to do. Raises NoSpaceError, and FileExistsError when another daemon has a segment now."""
         if is_named(self.name, self._fd):
             return False
         if find_status(self._paths):
             raise FileExistsError(17, "another daemon has made a status segment for this socket")
         fd = self._make()
-        # What is read until the next write.
+        # This snapshot is read until the next write.
         os.pwrite(fd, os.pread(self._fd, FIRST_COPY_BYTES, copy_offset(self._current)), copy_offset(0))
         self._current = 0
         os.close(self._fd)
@@ -82,7 +84,7 @@ class StatusSegment:
         return True
 
     def close(self) -> None:
-        """Leaves nothing of it. Idempotent."""
+        """Removes the segment. Idempotent."""
         if self._fd < 0:
             return
         if is_named(self.name, self._fd):
@@ -91,12 +93,12 @@ class StatusSegment:
         self._fd = -1
 
     def _put(self, data: bytes, offset: int) -> None:
-        """Where there is no memory for what somebody has cut off, nothing is written."""
+        """Writes `data`; where there is no memory for what somebody has cut off, nothing."""
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, data, offset)
 
     def _mend(self) -> None:
-        """Somebody has made the file shorter."""
+        """Makes the file as long as it should be again, after somebody has made it shorter."""
         log.warning("status segment made shorter by somebody, mended", extra={"fields": {"segment": self.name}})
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, STATUS_BYTES)
@@ -107,7 +109,8 @@ class StatusSegment:
         return encode_head(StatusHead(os.getpid(), self._generation, time.monotonic_ns()))
 
     def _make(self) -> int:
-        """Under a name that is free: somebody else may have taken the usual one."""
+        """Makes a segment under a name that is free: somebody else may have taken the usual one. Raises
+        NoSpaceError."""
         self.name, fd = make_named(status_names(self._paths), _create)
         try:
             os.ftruncate(fd, STATUS_BYTES)
@@ -139,7 +142,7 @@ class StatusSegment:
             found = {**found, "streams": streams[:shown], "streams_left_out": len(streams) - shown}
 
     def _reserve(self, length: int) -> bool:
-        """True when each copy has memory behind so many bytes."""
+        """Puts memory behind so many bytes of each copy; False when there is none."""
         if length <= self._reserved_bytes:
             return True
         wanted = min(COPY_BYTES, max(length, 2 * self._reserved_bytes))
@@ -153,7 +156,7 @@ class StatusSegment:
 
 
 def _create(name: str) -> int:
-    """A descriptor of a new segment. Raises FileExistsError."""
+    """Returns a descriptor of a new segment. Raises FileExistsError."""
     try:
         fd: int = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0).fd
     except posix_ipc.ExistentialError:

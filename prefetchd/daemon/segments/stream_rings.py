@@ -1,4 +1,4 @@
-"""The segments of all streams: made, grown and reserved as the engine asks, and adopted from a dead daemon."""
+"""Keeps the segments of all streams: made, grown and reserved as the engine asks, and adopted from a dead daemon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("prefetchd")
 
 
 class StreamRings:
-    """What each stream owns in the world, by the stream's number. `memory_bytes` is what all rings may have."""
+    """Keeps what each stream owns in the world, by the stream's number. `memory_bytes` is what all rings may have."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class StreamRings:
         memory_bytes: int | None,
         is_burying: Callable[[], bool],
     ) -> None:
-        """`is_burying` tells whether somebody of a dropped stream still lives."""
+        """`is_burying` tells whether a process of a dropped stream still lives."""
         self.resources: dict[int, StreamResources] = {}
         # The directories of batch files, by name; of FileStreams.
         self.files: dict[str, BatchFiles] = {}
@@ -57,13 +57,15 @@ class StreamRings:
         self._is_burying = is_burying
 
     def ring(self, stream: int) -> RingSegment | None:
-        """The stream's ring, to be read and written now; None when there is none, or somebody has cut it short."""
+        """Returns the stream's ring, to be read and written now; None when there is none, or somebody has cut it
+        short."""
         resources = self.resources.get(stream)
         ring = resources.ring if resources is not None else None
         return ring if ring is not None and ring.is_whole else None
 
     def drop_cut(self) -> None:
-        """Streams end whose rings somebody has made shorter: what they had is gone, and to touch it would end us."""
+        """Fails and drops streams whose rings somebody has made shorter: their batches are gone, and to touch them
+        would end us (decision 0102)."""
         for number, resources in list(self.resources.items()):
             ring = resources.ring
             if ring is not None and not ring.is_whole:
@@ -76,7 +78,7 @@ class StreamRings:
                 self._engine.drop(number, "")
 
     def marks_of(self, created_ns: int, consumer: int) -> tuple[int, ...]:
-        """What the consumer record `consumer` of that ring says is held; empty when there is no such record."""
+        """Returns what the consumer record `consumer` of that ring says is held; empty when there is no such record."""
         for each in self.resources.values():
             ring = each.ring
             is_it = ring is not None and ring.header.created_ns == created_ns and ring.is_whole
@@ -85,14 +87,15 @@ class StreamRings:
         return ()
 
     def offers(self, session: int, message: Published) -> None:
-        """To be called before the session is sent the message."""
+        """Notes in the ring what the session is about to be offered. To be called before it is sent the message: after
+        a kill in between, the ring may say too much, and never too little (decision 0017)."""
         stream = self._engine.stream_of(session)
         ring = self.ring(stream.number) if stream is not None else None
         if stream is not None and ring is not None:
             ring.offers.told(stream.consumers[session].record, message)
 
     def settle_offers(self, session: int, slots: Iterable[int] | None = None) -> None:
-        """Leases of the session's consumer may have ended, on `slots` or on any."""
+        """Clears offers in the ring whose leases have ended: those of the session's consumer, on `slots` or on any."""
         stream = self._engine.stream_of(session)
         ring = self.ring(stream.number) if stream is not None else None
         if stream is not None and ring is not None:
@@ -100,21 +103,21 @@ class StreamRings:
             ring.offers.clear_released(stream.consumers[session].record, is_leased, slots)
 
     def resources_of(self, stream: int) -> StreamResources:
-        """What the stream has, from now on also if it has no program."""
+        """Returns the stream's resources; makes them if it had none yet."""
         found = self._engine.streams.get(stream)
         if stream not in self.resources and found is not None:
             self.resources[stream] = StreamResources(found.spec)
         return self.resources[stream]
 
     def identify(self, stream: int) -> None:
-        """The stream's fingerprint has become known."""
+        """Writes the stream's fingerprint, which has become known, into its ring."""
         found, resources = self._engine.streams.get(stream), self.resources.get(stream)
         if found is not None and resources is not None:
             resources.identify(found.spec.fingerprint)
 
     def take_program(self, stream: StreamState, program: Program, fd: int) -> None:
-        """The stream's program is here; takes `fd` over. The first one stays: a fork and another trainer may both have
-        been asked, and have the same. Raises ProtocolError."""
+        """Takes over `fd`, the stream's program. The first one stays: a fork and another trainer may both have been
+        asked, and have the same. Raises ProtocolError."""
         resources = self.resources.get(stream.number)
         if resources is not None and resources.program_fd >= 0:
             second = StreamResources(stream.spec)
@@ -128,13 +131,13 @@ class StreamRings:
         self.resources[stream.number] = resources
 
     def free_slot(self, stream: int, slot: int, generation: int) -> None:
-        """The batch's file goes, if batches are files."""
+        """Removes the batch's file, if batches are files."""
         ring = self.ring(stream)
         if isinstance(ring, FileRing):
             ring.free_slot(slot, generation)
 
     def create_file_ring(self, resources: StreamResources, batch_bytes: int, slot_bytes: int) -> FileRing:
-        """A ring for batches that are files already. Raises PrefetchdError."""
+        """Returns a ring for batches that are files already. Raises PrefetchdError."""
         files = self.files[resources.spec.directory]
         ring = self._named(
             lambda name: resources.create_ring(
@@ -171,7 +174,7 @@ class StreamRings:
             self._loop.in_between(partial(self._prepare, stream.number, resources, ring))
 
     def look_for_the_dead(self) -> None:
-        """Consumers without a connection, and writers of a dead daemon, that live no longer."""
+        """Tells the engine of consumers without a connection, and of a dead daemon's writers, that live no longer."""
         for stream in list(self._engine.streams.values()):
             ring = self.ring(stream.number)
             if ring is None:
@@ -187,7 +190,7 @@ class StreamRings:
     # --- as the engine asks ---
 
     def create(self, command: CreateRing) -> None:
-        """Makes the stream's ring; the engine is told what became of it."""
+        """Makes the stream's ring; the engine is told the result."""
         self._once_buried(partial(self._create, command), time.monotonic() + BURIED_WITHIN_S)
 
     def grow(self, stream: int, slots: int) -> None:
@@ -195,8 +198,8 @@ class StreamRings:
         self._once_buried(partial(self._grow, stream, slots), time.monotonic() + BURIED_WITHIN_S)
 
     def _once_buried(self, then: Callable[[], None], until_s: float) -> None:
-        """then() once nobody of a dropped stream lives, or at `until_s`: the ring that has yielded its memory is mapped
-        until its workers are dead."""
+        """Calls then() once no process of a dropped stream lives, or at `until_s`: a ring that has yielded its memory
+        is mapped until its workers are dead."""
         if self._is_burying() and time.monotonic() < until_s:
             self._loop.call_later(BURIED_LOOK_AGAIN_S, partial(self._once_buried, then, until_s))
         else:
@@ -229,10 +232,11 @@ class StreamRings:
         self._engine.ring_created(
             stream, header.slots, ring.wanted_slots, header.slot_bytes, header.created_ns, resources.bounds
         )
+        # In steps between events: for a large ring the kernel takes seconds to find and clear the memory.
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _named(self, make: Callable[[str], RingSegment]) -> RingSegment:
-        """The ring that make() makes with a name that nobody has. Raises PrefetchdError."""
+        """Returns the ring that make() makes with a name that nobody has. Raises PrefetchdError."""
         try:
             return make_named((self._names.next_ring() for _ in range(ATTEMPTS)), make)[1]
         except FileExistsError as error:
@@ -254,7 +258,7 @@ class StreamRings:
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
-        """One step of reserving, then of prefaulting; True when nothing is left to do."""
+        """Does one step of reserving, then of prefaulting; True when nothing is left to do."""
         if resources.ring is not ring or not ring.is_whole:
             return True
         if ring.is_reserved:

@@ -1,1 +1,1 @@
-"""Between the pure engine and the world: events in, commands out."""
+"""The shell between the pure engine and the world: events in, commands out."""

@@ -1,4 +1,4 @@
-"""What workers and zygotes tell: the engine hears it, the log and the trainers what of it is for people."""
+"""Tells the engine what workers and zygotes say, and the log and the trainers what of it is for people."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class WorkerEvents:
         self.printed = WorkerOutput(engine, publishing)
 
     def fork_taken(self, pid: int) -> None:
-        """Workers are forked from a process of a trainer, in that one's memory group."""
+        """Watches the memory group of the trainer's process `pid`: workers are forked from it, and are in that
+        group."""
         self._oom_kills.watch(f"/proc/{pid}/cgroup")
 
     def host_ready(self, host: int, note: str) -> None:
@@ -155,15 +156,16 @@ class WorkerEvents:
         self.printed.printed(stream, worker, lines, left_out)
 
     def tick(self, now_s: float) -> None:
-        """What is to be looked after now and then."""
+        """Looks after processes, output and kills for memory. To be called several times a second."""
         self.backend.retire_idle(now_s)
         self.printed.tick(now_s)
         if self._oom_kills.look(now_s):
-            # Perhaps a trainer: then its fork has its memory.
+            # It may have been a trainer: then its fork still has its memory.
             self._engine.memory_is_short()
 
     def _claim_oom_kill(self, how: str) -> int:
-        """The kills for memory by now if a process that ended like this may be one of them, else 0."""
+        """Returns the number of kills for memory by now if a process that ended like this may be one of them, else
+        0."""
         return 0 if how.startswith("exited") else self._oom_kills.claim(time.monotonic())
 
     def _name(self, stream: int) -> str:

@@ -1,4 +1,4 @@
-"""The engine's commands, carried out: each is told to the session, the backend or the ring that it concerns."""
+"""Executes the engine's commands: each is passed to the session, the backend or the ring that it concerns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("prefetchd")
 
 
 class CommandExecutor:
-    """Does what the engine decides. Nothing here blocks."""
+    """Executes what the engine decides. Nothing here blocks."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CommandExecutor:
         self._wait_names = stall_reports
 
     def run_commands(self) -> None:
-        """Carries out all commands, and those that follow from them."""
+        """Executes all commands, and those that follow from them."""
         pending = deque(self._engine.take_commands())
         while pending:
             self.execute(pending.popleft())
@@ -59,7 +59,7 @@ class CommandExecutor:
                 pending.extend(self._engine.take_commands())
 
     def execute(self, command: c.Command) -> None:
-        """Carries one command out."""
+        """Executes one command."""
         match command:
             case c.Assign(worker, message):
                 kill_point("daemon.assign.claimed")
@@ -67,7 +67,7 @@ class CommandExecutor:
                 kill_point("daemon.assign.told")
             case c.WriteSlot(stream, slot, record):
                 ring = self._rings.ring(stream)
-                # Else somebody has cut it short, and the stream is about to fail.
+                # Without a ring: somebody has cut it short, and the stream is about to fail.
                 if ring is not None:
                     kill_point(BEFORE_RECORD[record.state])
                     ring.write_slot(slot, record)
@@ -127,7 +127,7 @@ class CommandExecutor:
     def _share_ring(self, number: int, stream: int) -> None:
         session, ring = self._publishing.sessions.get(number), self._rings.ring(stream)
         if ring is None:
-            # Before anything is offered of what nobody can read.
+            # The stream fails now, before anything is offered that nobody can read.
             self._rings.drop_cut()
         elif session is not None:
             session.send(RingOpened(ring.header.segment_bytes), [ring.shared_fd])
@@ -142,6 +142,7 @@ class CommandExecutor:
 
     def _lend_ring(self, worker: int, stream: int) -> None:
         ring, found = self._rings.ring(stream), self._engine.streams.get(stream)
-        # Dropped since that was decided, the stream ends later in this round; so does one whose ring was cut short.
+        # A stream that was dropped since this was decided ends later in this round; so does one whose ring was cut
+        # short.
         if ring is not None and found is not None:
             self._backend.lend_ring(worker, ring.writers_fd, found.layout)

@@ -1,4 +1,4 @@
-"""What commands ask of the daemon: one request, one answer."""
+"""Answers what commands ask of the daemon: one request, one answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Control:
         self._prepare = prepare
 
     def message(self, session: Session, message: Message) -> None:
-        """Raises ProtocolError for what a control connection does not send, and CallerError for what cannot be done."""
+        """Answers a request. Raises ProtocolError for what a control connection does not send, and CallerError for what
+        cannot be done."""
         engine = self._engine
         match message:
             case Hello():

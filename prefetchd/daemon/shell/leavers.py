@@ -1,4 +1,5 @@
-"""Processes that have closed the last loader of a stream and live on: the engine is told when they end."""
+"""Watches processes that have closed the last loader of a stream and live on: the engine is told when they end.
+Decision 0094 has the reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from prefetchd.daemon.process.loop import Loop
 
 
 class Leavers:
-    """One descriptor for each stream that such a process has left, as long as nobody else comes."""
+    """Keeps one descriptor for each stream that such a process has left, as long as no other trainer comes."""
 
     def __init__(self, loop: Loop, engine: Engine) -> None:
         self._loop = loop
@@ -18,12 +19,12 @@ class Leavers:
         self._pidfds: dict[int, int] = {}
 
     def watch(self, stream: int, pidfd: int) -> None:
-        """The process of `pidfd`, which stays the caller's, has left the stream. A copy is kept."""
+        """Watches the process of `pidfd`, which has left the stream. A copy is kept; `pidfd` stays the caller's."""
         self._forget(stream)
         try:
             kept = os.dup(pidfd)
         except OSError:
-            # Out of descriptors: it is taken to have ended.
+            # Out of descriptors: the process is taken to have ended.
             self._engine.leaver_ended(stream)
             return
         self._pidfds[stream] = kept
@@ -40,13 +41,13 @@ class Leavers:
             os.close(pidfd)
 
     def look(self) -> None:
-        """Forgets those whose stream is gone, or consumed again. To be called now and then."""
+        """Forgets processes whose stream is gone, or consumed again. To be called now and then."""
         for number in list(self._pidfds):
             stream = self._engine.streams.get(number)
             if stream is None or not (stream.lingers and stream.leaver_lives):
                 self._forget(number)
 
     def close(self) -> None:
-        """Forgets all."""
+        """Forgets all processes."""
         for stream in list(self._pidfds):
             self._forget(stream)

@@ -1,4 +1,4 @@
-"""What goes out to trainers: publications as fast as each reads them, and nothing that would make one wait."""
+"""Sends what goes out to trainers: publications as fast as each reads them, and nothing that would make one wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prefetchd.wire.messages import Message, Published
 
 
 class Publishing:
-    """The way from the engine to the sessions. `listener`, whose sessions they are, is set by whoever opened it."""
+    """Sends the engine's news to the sessions. `listener`, whose sessions they are, is set by whoever opened it."""
 
     def __init__(self, engine: Engine, rings: StreamRings) -> None:
         self.listener: Listener | None = None
@@ -20,7 +20,7 @@ class Publishing:
 
     @property
     def sessions(self) -> dict[int, Session]:
-        """All that are open, by number."""
+        """The open sessions, by number."""
         return self.listener.sessions if self.listener is not None else {}
 
     def publish(self, session: Session) -> None:
@@ -38,17 +38,18 @@ class Publishing:
             self._wanting.add(session.number)
 
     def ready(self, session: Session) -> None:
-        """All that was to be sent to it has left."""
+        """Goes on with a session that has taken all that was to be sent to it."""
         if session.number in self._wanting:
             self.publish(session)
 
     def send_if_clear(self, number: int, message: Message) -> None:
-        """Sends what is for people: a trainer that does not read must not be closed for it."""
+        """Sends a message for people, if nothing waits to be sent: a trainer that does not read must not be closed for
+        it."""
         session = self.sessions.get(number)
         if session is not None and session.is_clear:
             session.send(message)
 
     def forget(self, number: int) -> None:
-        """The session has ended."""
+        """Forgets a session that has ended."""
         self.sessions.pop(number, None)
         self._wanting.discard(number)

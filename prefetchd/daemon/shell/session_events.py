@@ -1,4 +1,4 @@
-"""What trainers tell: the engine hears it, together with what their records in the ring say."""
+"""Tells the engine what trainers say, together with what their records in the ring say."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger("prefetchd")
 
 
 class TrainerEvents:
-    """Implements SessionEvents; what commands ask goes on to `control`."""
+    """Implements SessionEvents; requests of commands go on to `control`."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class TrainerEvents:
                 f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
             )
         kill_point("daemon.hello.heard")
-        # Whoever is started again at once must not meet its own dead predecessor.
+        # A trainer that is started again at once must not meet its own dead predecessor.
         if self._publishing.listener is not None:
             self._publishing.listener.end_dead()
         self._rings.look_for_the_dead()
         # Nor may it join a stream that is about to fail.
         self._rings.drop_cut()
         if not session.is_open:
-            # It was one of the dead itself: its end has been told, and nobody would tell it again.
+            # This session's peer was dead itself: its end has been told, and would not be told again.
             return
         if hello.spec:
             self._hello(session, hello)
@@ -96,14 +96,14 @@ class TrainerEvents:
         if until_s is not None:
             delay_s = max(0.0, until_s - time.monotonic())
             self._loop.call_later(delay_s, lambda: self._engine.decide_overdue(time.monotonic()))
-        # It has dropped what it was offered, or its record was another's.
+        # The trainer has dropped what it was offered, or its record was another's.
         self._rings.settle_offers(session.number)
         kill_point("daemon.hello.decided")
 
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
         stream = self._engine.stream_of(session.number)
         if stream is None:
-            # Dropped meanwhile: the trainer is about to hear of that.
+            # The stream was dropped meanwhile: the trainer is about to hear of that.
             os.close(fd)
             return
         if not stream.has_asked_for_program(session.number):
@@ -119,7 +119,7 @@ class TrainerEvents:
         try:
             self._backend.take_fork(host, fork.pid, fds)
         except ProtocolError as error:
-            # It may be dead by now. Its trainer is asked for another one, or for its program.
+            # The fork may be dead by now. Its trainer is asked for another one, or for its program.
             log.warning("fork not taken", extra={"fields": {"session": session.number, "why": str(error)}})
             self._engine.fork_taken(session.number, host)
             self._engine.host_died(host, UNEXPLAINED)
@@ -167,5 +167,5 @@ class TrainerEvents:
             self._leavers.watch(stream.number, session.pidfd)
         kill_point("daemon.session.ended")
         if locked:
-            # Or it is about to die: its connection may just have been the first thing to go.
+            # The peer may be about to die: its connection may just have been the first thing to go.
             self._loop.call_later(LOOK_AGAIN_S, self._rings.look_for_the_dead)

@@ -1,4 +1,4 @@
-"""Waits that last, in words: what the engine knows of the cause, and what a look at a process adds to that."""
+"""Reports waits that last, in words: what the engine knows of the cause, and what a look at a process adds to that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("prefetchd")
 
 
 class StallReports:
-    """Carries ReportStall out. Nothing here blocks: a look at a process is answered later."""
+    """Carries out ReportStall. Nothing here blocks: a look at a process is answered later."""
 
     def __init__(self, backend: Backend, name_of: Callable[[int], str], send: Callable[[int, Message], None]) -> None:
         """`name_of(stream)` is the stream's name; `send(session, message)` drops the message if it cannot be sent."""
@@ -32,7 +32,7 @@ class StallReports:
         self._looking: dict[tuple[int, int], list[ReportStall]] = {}
 
     def name(self, wait: ReportStall) -> None:
-        """Tells trainer and log now, or once the suspect has been looked at."""
+        """Tells trainer and log the cause now, or once the suspect has been looked at."""
         if wait.suspect == NOBODY:
             self._tell(wait, wait.cause, [], "")
             return
@@ -43,7 +43,7 @@ class StallReports:
             self._backend.look_at(*suspect)
 
     def looked(self, stream: int, worker: int, look: Look) -> None:
-        """The answer of the backend."""
+        """Takes the backend's answer to look_at(), and tells the causes that waited for it."""
         waits = self._looking.pop((stream, worker), [])
         note = self._backend.note(worker)
         for wait in waits:

@@ -1,5 +1,5 @@
-"""What workers print: to the log as far as that has room for it, and to the stream's trainers as far as the rate
-allows. What is left out is counted, and told."""
+"""Passes on what workers print: to the log as far as that has room for it, and to the stream's trainers as far as the
+rate allows. What is left out is counted, and told."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("prefetchd")
 
 
 class WorkerOutput:
-    """Text for the people behind trainers."""
+    """Shows the output of workers to the people behind trainers."""
 
     def __init__(self, engine: Engine, publishing: Publishing) -> None:
         self._engine = engine
@@ -33,7 +33,7 @@ class WorkerOutput:
         self._told_left_out_s: dict[int, float] = {}
 
     def printed(self, stream: int, worker: int, lines: Sequence[str], left_out: int) -> None:
-        """A worker has printed `lines`, and so many more that were too many to be read. Never blocks."""
+        """Takes the `lines` that a worker has printed; `left_out` more were too many to be read. Never blocks."""
         found = self._engine.streams.get(stream)
         room = self._rooms.setdefault(stream, LogRoom()).admit(lines)
         name = found.name if found is not None else str(stream)
@@ -57,7 +57,7 @@ class WorkerOutput:
             self._send(stream, Output(worker, kept, dropped, topic))
 
     def tick(self, now_s: float) -> None:
-        """To be called now and then: says how much is in no log."""
+        """Says how many lines are in no log. To be called now and then."""
         for stream, lines in list(self._left_out.items()):
             found = self._engine.streams.get(stream)
             if now_s - self._told_left_out_s.get(stream, -LEFT_OUT_EVERY_S) < LEFT_OUT_EVERY_S:
@@ -73,14 +73,14 @@ class WorkerOutput:
             self._send(stream, Output(0, text))
 
     def forget(self, stream: int) -> None:
-        """The stream is gone."""
+        """Forgets a stream that is gone."""
         self._rate.forget(stream)
         for each in (self._rooms, self._left_out, self._told_left_out_s):
             each.pop(stream, None)
 
     def _send(self, stream: int, message: Output) -> None:
         found = self._engine.streams.get(stream)
-        # A list: a session that cannot be sent to ends, and takes its consumer with it.
+        # A copy: a session that cannot be sent to ends, and takes its consumer with it.
         for number in list(found.consumers) if found is not None else ():
             session = self._publishing.sessions.get(number)
             # A trainer that is about to be welcomed to a stream of others' reads nothing else before.
@@ -95,8 +95,8 @@ class OutputRate:
         self._windows: dict[int, tuple[float, int, int]] = {}
 
     def admit(self, stream: int, text: str) -> tuple[str | None, int]:
-        """What of `text` may go on now, None if nothing may; and how many lines were dropped since the last that
-        did."""
+        """Returns what of `text` may go on now, None if nothing may; and how many lines were dropped since the last
+        that did."""
         now_s = time.monotonic()
         began_s, lines, dropped = self._windows.get(stream, (now_s, 0, 0))
         if now_s - began_s >= 1.0:
@@ -111,5 +111,5 @@ class OutputRate:
         return "\n".join(kept) if kept else None, told
 
     def forget(self, stream: int) -> None:
-        """The stream is gone."""
+        """Forgets a stream that is gone."""
         self._windows.pop(stream, None)

@@ -1,4 +1,4 @@
-"""A listening socket in the daemon's loop."""
+"""Accepts connections of a listening socket in the daemon's loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Acceptor:
         loop.watch(sock.fileno(), self._acceptable)
 
     def close(self) -> None:
-        """Accepts nothing more. Idempotent."""
+        """Stops accepting. Idempotent."""
         if self.sock.fileno() >= 0:
             with contextlib.suppress(KeyError):
                 self._loop.unwatch(self.sock.fileno())
@@ -34,7 +34,7 @@ class Acceptor:
             sock, _ = self.sock.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                # Asked again at once it would say so again, round after round, until somebody closes something.
+                # Watched on, the socket would say so again, round after round, until a descriptor is closed somewhere.
                 self._loop.unwatch(self.sock.fileno())
                 self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
             return

@@ -26,7 +26,7 @@ _HOST = re.compile(rb"^host[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
 def listen_for_scrapes(address: str) -> socket.socket:
-    """A listening socket at "unix:PATH" or at "HOST:PORT" of the loopback. Raises CallerError."""
+    """Returns a listening socket at "unix:PATH" or at "HOST:PORT" of the loopback. Raises CallerError."""
     try:
         if address.startswith(UNIX):
             return _listen_unix(Path(address[len(UNIX) :]))
@@ -69,7 +69,7 @@ def _listen_unix(path: Path) -> socket.socket:
 
 
 class Scrapes:
-    """Answers on `sock`, which it takes over, with what `text` returns."""
+    """Answers scrapes on `sock`, which it takes over, with what `text` returns."""
 
     def __init__(self, loop: Loop, sock: socket.socket, text: Callable[[], bytes], content_type: str) -> None:
         self._loop = loop
@@ -93,7 +93,7 @@ class Scrapes:
 
     def _accepted(self, sock: socket.socket) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:
-            # Whoever has come first has had the most time: those that are slow do not keep others out.
+            # The first to come has had the most time: slow connections do not keep others out.
             next(iter(self._connections)).close()
         connection = _Connection(self._loop, sock, self._answer, self._forget)
         self._connections[connection] = None
@@ -136,7 +136,7 @@ def _is_loopback(host: bytes) -> bool:
 
 
 class _Connection:
-    """One request and its answer."""
+    """Reads one request and sends its answer."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _Connection:
         loop.watch(sock.fileno(), self._readable)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the connection. Idempotent."""
         if self._sock.fileno() >= 0:
             self._loop.unwatch(self._sock.fileno())
             self._sock.close()
@@ -172,7 +172,7 @@ class _Connection:
             self.close()
             return
         if self._left:
-            # Nothing but the end is awaited from it now.
+            # Only the end of the connection is awaited now.
             return
         self._request += data
         if b"\r\n\r\n" in self._request or b"\n\n" in self._request:

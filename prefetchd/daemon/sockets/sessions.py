@@ -1,4 +1,4 @@
-"""Connections: who may talk to the daemon, what each may say when, and what waits to be sent.
+"""Keeps the connections: who may talk to the daemon, what each may say when, and what waits to be sent.
 
 A session sends nothing before Hello. A packet that the protocol does not allow ends the session and nothing else.
 """
@@ -33,15 +33,15 @@ _SO_PEERPIDFD = 77
 
 
 class SessionEvents(Protocol):
-    """What the sessions tell the daemon."""
+    """Receives what the sessions tell."""
 
     def trainer_hello(self, session: Session, hello: Hello) -> None: ...
 
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
-        """The receiver owns `fd`."""
+        """The trainer hands its program over. The receiver owns `fd`."""
 
     def trainer_fork(self, session: Session, fork: Forked, fds: list[int]) -> None:
-        """The receiver owns `fds`."""
+        """The trainer hands over a fork of itself. The receiver owns `fds`."""
 
     def trainer_message(self, session: Session, message: Message) -> None: ...
 
@@ -89,12 +89,12 @@ class Session:
 
     @property
     def pidfd(self) -> int:
-        """The peer's process, until session_ended() has returned; -1 when the kernel cannot tell."""
+        """A pidfd of the peer's process, until session_ended() has returned; -1 when the kernel cannot tell."""
         return self._pidfd
 
     @property
     def is_open(self) -> bool:
-        """False once it has ended."""
+        """False once the session has ended."""
         return self._open
 
     @property
@@ -103,7 +103,7 @@ class Session:
         return self._open and not self._outbox and not self._has_left
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Sends, or keeps for later. Never blocks. `fds` stay the caller's."""
+        """Sends the message, or keeps it for later. Never blocks. `fds` stay the caller's."""
         if not self._open or self._closing or self._has_left:
             return
         self.is_welcomed = self.is_welcomed or isinstance(message, Welcome)
@@ -135,7 +135,7 @@ class Session:
 
     def _peer_died(self) -> None:
         self.peer_is_dead = True
-        # What it said last counts, such as Goodbye.
+        # What the peer said last counts, such as Goodbye.
         self._readable()
         self.close()
 
@@ -188,8 +188,8 @@ class Session:
             self.close()
 
     def _peer_left(self) -> None:
-        """It takes nothing any more. What it said last counts, such as Goodbye; it is read in a turn of its own, as
-        this may be within one of its messages."""
+        """Notes that the peer takes nothing any more. What it said last counts, such as Goodbye; it is read in a turn
+        of its own, as this may be within one of its messages."""
         for _, fds in self._outbox:
             close_all(fds)
         self._outbox.clear()
@@ -221,7 +221,8 @@ class Session:
                 self.refuse(error)
                 continue
             except ConnectionResetError:
-                # The peer left without reading all. That is told once, before what it said last, such as Goodbye.
+                # The peer left without reading all. The kernel tells that once, before what the peer said last, such as
+                # Goodbye.
                 continue
             except OSError:
                 self.close()
@@ -230,7 +231,7 @@ class Session:
                 self.close()
                 return
             if self._closing:
-                # All that is waited for is that it takes what was sent.
+                # Only waits for the peer to take what was sent.
                 close_all(fds)
                 continue
             try:
@@ -248,6 +249,7 @@ class Session:
         self.close_when_sent()
 
     def _handle(self, message: Message, fds: list[int]) -> None:
+        # The messages that bring descriptors come first; those of any other message are closed.
         if isinstance(message, Program) and self.role == "trainer" and len(fds) == 1:
             self._events.trainer_program(self, message, fds[0])
             return
@@ -291,7 +293,7 @@ class Listener:
         self._acceptor = Acceptor(loop, sock, self._accepted)
 
     def listen_on(self, sock: socket.socket) -> None:
-        """Accepts on `sock` from now on, and on the former one no more; sessions go on."""
+        """Accepts on `sock` from now on, and on the former socket no more; sessions go on."""
         self.close()
         self._acceptor = Acceptor(self._loop, sock, self._accepted)
 
@@ -300,7 +302,7 @@ class Listener:
         self._acceptor.close()
 
     def end_dead(self) -> None:
-        """Ends the sessions of all who are dead. One question about all: there may be thousands of them."""
+        """Ends the sessions of all peers that are dead. One poll() asks about all of them: there may be thousands."""
         poll = select.poll()
         by_pidfd = {session.pidfd: session for session in self.sessions.values() if session.pidfd >= 0}
         for pidfd in by_pidfd:
@@ -329,7 +331,7 @@ class Listener:
         self.sessions[session.number] = session
 
     def _introduced(self, fd: int) -> None:
-        """Raises ProtocolError when it is no connection."""
+        """Takes over the descriptor of a connection. Raises ProtocolError when it is none."""
         sock = socket.socket(fileno=fd)
         if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
             sock.close()
@@ -337,12 +339,12 @@ class Listener:
         self._accepted(sock)
 
     def admits(self, uid: int) -> bool:
-        """Only the daemon's own user: anybody else could read its data and run its code."""
+        """True for the daemon's own user: anybody else could read its data and run its code."""
         return uid == os.geteuid()
 
 
 def _peer_pidfd(sock: socket.socket) -> int:
-    """A pidfd of the process that connected, or -1 when it is gone or the kernel cannot tell."""
+    """Returns a pidfd of the process that connected, or -1 when it is gone or the kernel cannot tell."""
     try:
         return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:

@@ -1,1 +1,1 @@
-"""What the daemon tells of itself: snapshots, metrics, traces, logs."""
+"""The daemon's reports on itself: snapshots, metrics, traces, logs."""

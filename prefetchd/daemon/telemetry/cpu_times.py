@@ -1,4 +1,4 @@
-"""What a process has had of the CPUs, and how long it stood in line for one, out of /proc."""
+"""Reads from /proc how long a process has run on the CPUs, and how long it was ready and had none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 
 def cpu_times_s(pid: int) -> tuple[float, float] | None:
-    """(seconds that the main thread of `pid` ran, seconds that it was ready and did not), or None when there is no such
-    process or the kernel does not count that."""
+    """Returns (seconds that the main thread of `pid` ran, seconds that it was ready and did not), or None when there is
+    no such process or the kernel does not count that."""
     try:
         fd = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

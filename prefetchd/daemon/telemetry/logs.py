@@ -1,4 +1,4 @@
-"""The daemon's log: one JSON object a line, in a rotated file or on stderr."""
+"""Writes the daemon's log: one JSON object a line, in a rotated file or on stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROTATED_FILES = 3
 
 
 class JsonLines(logging.Formatter):
-    """time (ISO 8601, UTC), level, event, then the event's own fields."""
+    """Formats an event as one JSON object: time (ISO 8601, UTC), level, event, then the event's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z"
@@ -34,10 +34,12 @@ class JsonLines(logging.Formatter):
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """Nobody else reads it, for errors and paths of the user's are in it; and no link leads it elsewhere.
+    """Writes a log that nobody else can read, for errors and paths of the user's are in it; and follows no link
+    elsewhere.
 
     It also has what the interpreter says when it dies of a signal, as of SIGBUS when somebody cuts off memory that is
-    mapped here: that is a stack, and no JSON."""
+    mapped here: that is a stack, and no JSON.
+    """
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""The snapshot: what the daemon says of itself at one instant, as plain data."""
+"""Takes the snapshot: what the daemon says of itself at one instant, as plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BAD_SHOWN = 8
 
 
 class Birth:
-    """When this daemon began. The wall clock is for people alone: it may be set meanwhile."""
+    """Remembers when this daemon began. The wall clock is for people alone: it may be set meanwhile."""
 
     def __init__(self) -> None:
         self._unix_s = time.time()
@@ -42,7 +42,7 @@ def snapshot(
     about: dict[str, Any],
     cpus: int,
 ) -> dict[str, Any]:
-    """The daemon at this instant. Field names carry their units."""
+    """Returns the daemon's state at this instant. Field names carry their units."""
     return {
         "snapshot_version": SNAPSHOT_VERSION,
         "taken_unix_s": time.time(),
@@ -153,6 +153,7 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
 def _consumers(stream: StreamState, watching: StatsSampler) -> list[dict[str, Any]]:
     found = []
     for consumer in stream.consumers.values():
+        # The keeper is the daemon itself.
         if consumer.session == stream.keeper:
             continue
         about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}

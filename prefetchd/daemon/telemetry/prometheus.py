@@ -1,4 +1,5 @@
-"""The daemon's counts in Prometheus' text format. Needs prometheus_client: imported only where that is wanted."""
+"""Exports the daemon's counts in Prometheus' text format. Needs prometheus_client: imported only where that is
+wanted."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class EngineMetrics(Collector):
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """Everything, as text."""
+        """Returns all metrics, as text."""
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:

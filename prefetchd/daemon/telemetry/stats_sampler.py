@@ -26,7 +26,7 @@ _NO_WAITS = [0] * (len(WAIT_BOUNDS_US) + 1)
 
 
 class StatsSampler:
-    """The last minute of each stream and worker. Everything here only looks."""
+    """Keeps the last minute of each stream and worker. It only reads."""
 
     def __init__(self, engine: Engine, resources: Mapping[int, StreamResources], backend: Backend) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class StatsSampler:
         self._waits_told: dict[tuple[int, int, int], tuple[int, ...]] = {}
 
     def observe(self, now_s: float) -> None:
-        """To be called several times a second, at moments that do not keep step with anything."""
+        """Takes a sample. To be called several times a second, at moments that do not keep step with anything."""
         streams, workers = self._engine.streams, self._engine.pool.workers
         if now_s - self._cpu_at_s >= CPU_EVERY_S:
             self._cpu_at_s = now_s
@@ -59,11 +59,12 @@ class StatsSampler:
         return self._histories.get(stream)
 
     def wait_counts(self, stream: int) -> list[int]:
-        """How many calls of next() have waited how long, by WAIT_BOUNDS_US, of all consumers that there were."""
+        """Returns how many calls of next() have waited how long, by WAIT_BOUNDS_US, of all consumers that there
+        were."""
         return self._waits.get(stream, _NO_WAITS)
 
     def busy_share(self, worker: int) -> float | None:
-        """How much of the last minute the worker had tasks; None until that is known."""
+        """Returns how much of the last minute the worker had tasks; None until that is known."""
         seen = self._busy.get(worker)
         if seen is None or len(seen) < 2:
             return None
@@ -71,7 +72,7 @@ class StatsSampler:
         return min(1.0, max(0.0, (after_s - before_s) / (end_s - begin_s)))
 
     def record(self, stream: StreamState, number: int) -> ConsumerRecord | None:
-        """What the consumer in that record says of itself, or None without a ring."""
+        """Returns what the consumer in that record says of itself, or None without a ring."""
         resources = self._resources.get(stream.number)
         ring = resources.ring if resources is not None else None
         if ring is None:
@@ -79,7 +80,7 @@ class StatsSampler:
         return decode_consumer_record(memoryview(ring.memory.memory), ring.header.consumer_record_offset(number))
 
     def memory(self, stream: StreamState, number: int) -> str:
-        """What memory the batches of the consumer in that record come out of, one of MEMORY_MODES."""
+        """Returns what memory the batches of the consumer in that record come out of, one of MEMORY_MODES."""
         resources = self._resources.get(stream.number)
         ring = resources.ring if resources is not None else None
         if ring is None:
@@ -99,12 +100,13 @@ class StatsSampler:
             total[place] += max(0, now - then)
 
     def waiting_s(self, stream: StreamState, session: int, record: ConsumerRecord, now_s: float) -> float:
-        """For how long next() of that consumer waits by now; 0 when it does not."""
+        """Returns for how long next() of that consumer waits by now; 0 when it does not."""
         for key, cursor in stream.window.cursors.items():
             if cursor.consumer != session or not cursor.blocked:
                 continue
             since_s = self._engine.waits.since_s(stream, key)  # type: ignore[arg-type]
-            # Progress is told now and then: by its record it may have got what the engine takes it to wait for.
+            # Progress is told now and then: by its record the consumer may have got what the engine takes it to wait
+            # for.
             stands_at = stream.window.lengths.skip_voids((record.epoch, record.step))
             went_on = record.cursor == key[1] and stands_at != cursor.next  # type: ignore[index]
             if since_s is not None and not went_on:
@@ -113,6 +115,7 @@ class StatsSampler:
 
     def _counts(self, stream: StreamState, now_s: float) -> Counts:
         counters, ring = stream.counters, stream.window.ring
+        # Tasks under way count as far as they have come: a long one would else show in the second of its end alone.
         under_way_s = [now_s - each.head_since_s for each in stream.workers.values() if each.busy]
         consumers = []
         for consumer in stream.consumers.values():
@@ -147,7 +150,7 @@ class StatsSampler:
 
 
 def ready_slots(stream: StreamState, ring: Ring) -> int:
-    """The slots of batches that are made, and that next() has not given out."""
+    """Counts the slots of batches that are made, and that next() has not given out."""
     made = ring.count(SlotState.READY) + ring.count(SlotState.LEASED)
     return made - stream.leases.slots_given_out() - stream.window.lookback.slots
 

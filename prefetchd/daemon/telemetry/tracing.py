@@ -1,4 +1,4 @@
-"""Traces for those who ask: which worker filled which rows when, and when trainers waited.
+"""Records traces for those who ask: which worker filled which rows when, and when trainers waited.
 
 Nothing is kept while nobody asks. What is observed is what passes by anyway: answers of workers, progress of trainers.
 """
@@ -30,7 +30,7 @@ MOST_KEPT_EVENTS = 100_000
 
 
 class Tracing:
-    """All traces that are under way."""
+    """Keeps all traces that are under way."""
 
     def __init__(self, loop: Loop, engine: Engine) -> None:
         self._loop = loop
@@ -46,11 +46,12 @@ class Tracing:
         self._send_later()
 
     def ended(self, session: Session) -> None:
-        """The session is gone."""
+        """Ends the trace of a session that is gone."""
         self._traces.pop(session.number, None)
 
     def worker_tells(self, number: int, message: Message) -> None:
-        """Before the engine hears of it: afterwards nobody knows what the task was."""
+        """Traces a worker's answer. To be called before the engine hears of it: afterwards nobody knows what the task
+        was."""
         if not self._traces:
             return
         worker = self._engine.pool.workers.get(number)
@@ -69,7 +70,7 @@ class Tracing:
             end_us -= duration_us
 
     def trainer_tells(self, session: int, message: Message) -> None:
-        """Before the engine hears of it."""
+        """Traces a trainer's wait. To be called before the engine hears of it."""
         if not self._traces or not isinstance(message, Consumed) or not message.waited_us or message.cursor < 0:
             return
         stream = self._engine.stream_of(session)
@@ -99,7 +100,7 @@ class Tracing:
 
 
 class _Trace:
-    """One session's."""
+    """Keeps the events of one session's trace until they are sent."""
 
     def __init__(self, session: Session, until_s: float) -> None:
         self._session = session

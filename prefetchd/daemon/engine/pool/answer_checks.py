@@ -1,4 +1,5 @@
-"""Whether a worker's answer can be one to the tasks that it names: asked before anything is changed by it. Pure.
+"""Checks that a worker's answer can be one to the tasks that it names, before anything is changed by it. Pure. Decision
+0100 has the reasons.
 
 Workers run the user's code, which may write to any descriptor of its process, or to its memory. What cannot be true
 ends the worker, and nobody else.
@@ -30,7 +31,7 @@ from prefetchd.wire.remote_exception import ENCODED_LIMIT_BYTES
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 
 COUNT_LIMIT = 1 << 48
-"""Of bytes, of microseconds, and of samples: sums of these fit into 64 bits."""
+"""The limit of bytes, of microseconds, and of samples: sums of these fit into 64 bits."""
 
 BAD_SAMPLES_LIMIT = 64
 TEXT_LIMIT_BYTES = 4096
@@ -46,7 +47,7 @@ _KINDS: dict[type[Message], tuple[int, ...]] = {
     ShardEnded: (MEASURE, FILL_ROWS, FILL_WHOLE),
     BadSamples: (MEASURE, FILL_ROWS, FILL_WHOLE),
 }
-"""What may be said of tasks of which kinds, as messages.Fill numbers them."""
+"""The kinds of tasks, as messages.Fill numbers them, of which each answer may be said."""
 
 
 def check_answer(worker: Worker, message: Message) -> None:
@@ -64,7 +65,7 @@ def check_answer(worker: Worker, message: Message) -> None:
 
 
 def check_times(times: tuple[int, ...]) -> None:
-    """Raises ProtocolError when that is not what Durations.take() gives."""
+    """Raises ProtocolError when `times` are not what Durations.take() gives."""
     if times and (len(times) % 2 == 0 or not all(0 <= each < COUNT_LIMIT for each in times)):
         raise ProtocolError(f"Filled.sample_times: {times[:8]!r}")
 

@@ -64,7 +64,7 @@ _GONE = "what makes the batches of stream {!r} is gone with the trainer that it 
 
 
 class Hosts:
-    """Of all streams, which are the engine's. Numbers of hosts are never used again."""
+    """Keeps the hosts of all streams, which are the engine's. Numbers of hosts are never used again."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Hosts:
         self._hosts: dict[int, Host] = {}
 
     def get(self, number: int) -> Host | None:
-        """The host of this number while it lives and is wanted."""
+        """Returns the host of this number while it lives and is wanted."""
         return self._hosts.get(number)
 
     def _new(self, **fields: Any) -> Host:
@@ -94,11 +94,11 @@ class Hosts:
     # --- coming ---
 
     def new_fork(self, session: int) -> Host:
-        """The fork that the trainer of `session` hands over; give() it to a stream, or drop() it."""
+        """Returns a host for the fork that the trainer of `session` hands over; give() it to a stream, or drop() it."""
         return self._new(session=session)
 
     def give(self, stream: StreamState, host: Host) -> None:
-        """The fork is for this stream (rule 2)."""
+        """Gives the fork to this stream, if that takes it (rules 2 and 7)."""
         stream.fork_from = 0
         if self._is_other(stream, host) or (host.mute and stream.spec.is_identified):
             self._refuse(stream, host)
@@ -119,21 +119,21 @@ class Hosts:
         self._serve_if_it_may(host)
 
     def start(self, stream: StreamState) -> None:
-        """The stream's program, which is there, is loaded by an executed host."""
+        """Has an executed host load the stream's program, which is there."""
         host = stream.coming = self._new(stream=stream)
         if stream.host is None:
             stream.stage = Stage.LOADING
         self._commands.append(StartStream(stream.number, host.number))
 
     def resume(self, stream: StreamState) -> None:
-        """A parked stream has something to fill (rules 3 and 5)."""
+        """Gets a host for a parked stream that has something to fill (rules 3 and 5)."""
         if stream.has_program:
             self.start(stream)
         elif not stream.fork_from:
             self._ask_for_fork(stream)
 
     def ready(self, number: int) -> None:
-        """The host has its program."""
+        """Notes that the host has its program."""
         host = self._hosts.get(number)
         if host is None:
             return
@@ -151,7 +151,8 @@ class Hosts:
         return bool(host.fingerprint) and stream.spec.is_identified and host.fingerprint != stream.spec.fingerprint
 
     def _serve_if_it_may(self, host: Host) -> None:
-        """Rules 1 and 7."""
+        """Lets the coming host serve in the place of the former one, if it is ready and known to be of the stream's
+        program (rules 1 and 7)."""
         stream = host.stream
         if stream is None or stream.coming is not host or not host.ready:
             return
@@ -171,7 +172,7 @@ class Hosts:
     # --- what forks tell ---
 
     def identified(self, number: int, fingerprint: str) -> None:
-        """The fork's program has this fingerprint; empty: nobody will ever know it."""
+        """Notes the fingerprint of the fork's program; empty: nobody will ever know it."""
         host = self._hosts.get(number)
         if host is None:
             return
@@ -198,14 +199,15 @@ class Hosts:
             self._commands.append(AskProgram(host.number, SMALL_PROGRAM_BYTES))
 
     def _refuse(self, stream: StreamState, host: Host) -> None:
-        """Rule 7."""
+        """Refuses a fork of another program (rule 7)."""
         self._log("warning", "fork of another program", stream, fingerprint=host.fingerprint)
         why = (_UNTOLD if host.mute else _CHANGED).format(stream.name)
         consumer = stream.consumers.get(host.session)
         if consumer is not None:
             consumer.refused = why
         if stream.host is host:
-            # The stream has come to be known otherwise meanwhile. What the fork has made may have been handed out.
+            # The stream's fingerprint has become known otherwise meanwhile. What the fork has made may have been handed
+            # out.
             self._fail_stream(stream, "stream_failed", why)
         elif host.stream is None or stream.coming is host:
             if stream.coming is host:
@@ -213,10 +215,10 @@ class Hosts:
             self.drop(host)
             if stream.failure is None:
                 self._go_on(stream)
-        # Else it serves no longer, and ends with its workers.
+        # Else the host serves no longer, and ends with its workers.
 
     def program_kept(self, stream: StreamState) -> None:
-        """The program is in the daemon's hands."""
+        """Notes that the stream's program is in the daemon's hands."""
         stream.has_program = True
         stream.unpicklable = ""
         for host in (stream.host, stream.coming):
@@ -224,9 +226,9 @@ class Hosts:
                 host.asked = False
 
     def program_refused(self, number: int, reason: str) -> StreamState | None:
-        """The fork cannot write its program, for this `reason`; empty: it is too large to be written for nothing, or
-        now. The stream is returned if its trainer is gone, and nobody has the program but this fork, which is not to
-        have that trainer's memory any longer (rule 6)."""
+        """Notes that the fork cannot write its program, for this `reason`; empty: it is too large to be written for
+        nothing, or now. Returns the stream if its trainer is gone, and nobody has the program but this fork, which is
+        not to have that trainer's memory any longer (rule 6)."""
         host = self._hosts.get(number)
         if host is None or host.stream is None:
             return None
@@ -249,12 +251,12 @@ class Hosts:
 
     @staticmethod
     def _may_fork(stream: StreamState) -> Consumer | None:
-        """A consumer that can be asked for a fork."""
+        """Returns a consumer that can be asked for a fork, or None."""
         living = [each for each in stream.consumers.values() if not each.departed]
         return next((each for each in living if each.forks and not each.refused), None)
 
     def spare_ready(self, number: int) -> None:
-        """There is another like it."""
+        """Notes that the host has a spare: another process like it."""
         host = self._hosts.get(number)
         if host is not None:
             host.has_spare = True
@@ -262,7 +264,7 @@ class Hosts:
     # --- going ---
 
     def died(self, number: int, how: str) -> None:
-        """The host is gone, and its workers with it or soon (rule 5)."""
+        """Notes that the host is gone, and its workers with it or soon, and goes on with another (rule 5)."""
         host = self._hosts.pop(number, None)
         if host is None:
             return
@@ -282,6 +284,7 @@ class Hosts:
             self._fail_stream(
                 stream, "stream_failed", f"the zygote of stream {stream.name!r} dies again and again: {how}"
             )
+        # The spare first: it has the program already.
         elif host.has_spare and stream.coming is None:
             spare = stream.coming = self._new(session=host.session, stream=stream, fingerprint=host.fingerprint)
             stream.stage = Stage.LOADING
@@ -291,7 +294,7 @@ class Hosts:
             self._go_on(stream)
 
     def not_started(self, number: int, now_s: float, reason: str) -> bool:
-        """No process can be had for the host; True of the first time in a row."""
+        """Notes that no process can be had for the host. True the first time in a row."""
         host = self._hosts.pop(number, None)
         if host is None or host.stream is None or host.stream.coming is not host:
             return False
@@ -300,20 +303,20 @@ class Hosts:
         self._log("warning", "no zygote can be started", stream, why=reason)
         is_first = stream.start_failed(now_s, reason)
         if stream.host is None and stream.failure is None:
-            # Then it is started when there is something to fill.
+            # A parked stream gets a host when there is something to fill.
             stream.stage = Stage.PARKED
         return is_first
 
     def cannot_fork(self, stream: StreamState) -> None:
-        """No worker can be forked from the stream's host. That may have more memory than is left for another like it:
-        an executed one loads the program instead."""
+        """Notes that no worker can be forked from the stream's host. After EXECUTED_AFTER such failures in a row an
+        executed host loads the program: a trainer's fork may have more memory than is left for another like it."""
         is_forked = stream.host is not None and stream.host.is_fork and stream.coming is None
         if is_forked and stream.has_program and stream.failed_starts == EXECUTED_AFTER:
             self._log("warning", "executed in place of a fork", stream, why=stream.start_failure)
             self.start(stream)
 
     def _go_on(self, stream: StreamState) -> None:
-        """The stream has lost a host, and may have none."""
+        """Gets another host for a stream that has lost one, unless it has one."""
         if stream.host is not None or stream.coming is not None:
             return
         if stream.has_program:
@@ -323,7 +326,8 @@ class Hosts:
         self._ask_for_fork(stream)
 
     def _ask_for_fork(self, stream: StreamState) -> None:
-        """A living trainer forks once more; it does so when it comes to next(). Without any the stream waits."""
+        """Asks a living trainer to fork once more, which it does when it comes to next(). Without any the stream waits,
+        or fails (rule 5)."""
         living = [each for each in stream.consumers.values() if not each.departed]
         asked = self._may_fork(stream)
         if asked is not None:
@@ -335,19 +339,19 @@ class Hosts:
             self._fail_stream(stream, "stream_failed", refused)
 
     def worker_gone(self, stream: StreamState, host: Host | None) -> None:
-        """A worker of that host has ended, or was told to: the host ends with the last one if it does not serve."""
+        """Ends a host that does not serve when its last worker has ended, or was told to."""
         if host is None or host in (stream.host, stream.coming) or host.number not in self._hosts:
             return
         if not any(worker.host is host for worker in stream.workers.values()):
             self.drop(host)
 
     def drop(self, host: Host) -> None:
-        """Nobody needs it."""
+        """Ends a host that nobody needs."""
         if self._hosts.pop(host.number, None) is not None:
             self._commands.append(DropHost(host.number))
 
     def forget(self, stream: StreamState) -> None:
-        """The stream is parked or dropped, and its hosts with it."""
+        """Forgets the hosts of a stream that is parked or dropped: they end with it."""
         for number in [number for number, host in self._hosts.items() if host.stream is stream]:
             del self._hosts[number]
         stream.host = stream.coming = None
@@ -355,7 +359,7 @@ class Hosts:
     # --- time ---
 
     def tick(self, now_s: float) -> None:
-        """Rules 3 and 4. Streams with nothing to fill are the registry's affair."""
+        """Follows rules 3 and 4, for streams whose trainer is gone. Streams with nothing to fill are the registry's."""
         for stream in self._streams.values():
             host = stream.host
             if host is None or not host.is_fork or self._has_owner(stream, host):
@@ -377,7 +381,8 @@ class Hosts:
 
     @staticmethod
     def _has_owner(stream: StreamState, host: Host) -> bool:
-        """True while the trainer that the host was forked from may need it. One without a connection may come back."""
+        """True while the trainer that the host was forked from may need the host. A trainer without a connection may
+        come back."""
         consumer = stream.consumers.get(host.session)
         return (consumer is not None and not consumer.departed) or stream.is_awaited
 

@@ -1,4 +1,5 @@
-"""The planners of streams whose order only a sampler knows: started, asked, and started again. Pure."""
+"""Planners are processes that run the samplers of streams whose order nobody else knows: started, asked, and started
+again. Pure. Decision 0021 has the reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from prefetchd.wire.messages import PLANNER, Message, Planned
 
 
 class Planners:
-    """One process a stream, beside its workers and of their numbers; the limit on busy workers is not for it."""
+    """Runs one planner a stream. Its number is of the workers' numbers; the limit on busy workers is not for it."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class Planners:
         self._fail_stream = fail_stream
 
     def dispatch(self, now_s: float) -> None:
-        """Asks what is to be asked; starts planners that are not there."""
+        """Asks what planners are to be asked; starts those that are not there."""
         for stream in self._streams.values():
             plans, planner = stream.plans, stream.planner
             host = stream.host
@@ -44,7 +45,7 @@ class Planners:
                     self._commands.append(Assign(planner.number, message))
 
     def stream_of(self, number: int) -> StreamState | None:
-        """Whose planner the process `number` is."""
+        """Returns the stream whose planner the process `number` is."""
         for stream in self._streams.values():
             if stream.planner is not None and stream.planner.number == number:
                 return stream
@@ -56,7 +57,7 @@ class Planners:
         stream.has_started()
 
     def says(self, stream: StreamState, message: Message) -> None:
-        """Raises ProtocolError."""
+        """Takes what the stream's planner says. Raises ProtocolError."""
         if stream.plans is None:
             raise ProtocolError(f"a worker does not send {type(message).__name__}")
         stream.plans.planner_says(message)
@@ -64,17 +65,17 @@ class Planners:
             stream.planner_deaths = 0
 
     def not_started(self, stream: StreamState) -> None:
-        """No process can be had for it."""
+        """Notes that no process can be had for the planner."""
         assert stream.plans is not None
         stream.planner = None
         stream.plans.planner_is_new()
 
     def died(self, stream: StreamState, how: str) -> None:
-        """It is gone, by its own will when it was asked for what lies behind it."""
+        """Notes that the planner is gone; by its own will when it was asked for what lies behind it."""
         assert stream.plans is not None
         stream.planner = None
         stream.plans.planner_is_new()
-        # One that died of its zygote's death counts as that one's.
+        # A death that follows from the zygote's counts as the zygote's.
         stream.planner_deaths += how not in (UNEXPLAINED, ORPHANED)
         fields = (("stream", stream.name), ("how", how), ("deaths", stream.planner_deaths))
         self._commands.append(Log("info" if how == "exited with 0" else "warning", "planner ended", fields))
@@ -83,7 +84,8 @@ class Planners:
             self._fail_stream(stream, "stream_failed", text)
 
     def forget(self, stream: StreamState, *, stop: bool = False) -> None:
-        """The stream is dropped or parked, and its zygote takes the planner with it; or it has failed: `stop`."""
+        """Forgets the planner: its stream is dropped or parked, and the zygote takes it with it; or the stream has
+        failed, and it is to `stop`."""
         if stream.planner is not None:
             if stop:
                 self._commands.append(StopWorker(stream.planner.number, kill=True))

@@ -1,4 +1,4 @@
-"""The workers of all streams: who gets which task, who starts, who retires. Pure.
+"""The pool holds the workers of all streams: it decides which gets what task, and which start and retire. Pure.
 
 Rules
  1. Each stream keeps workers of its own, as many as its loader has asked for: those that compute share the CPUs by the
@@ -30,9 +30,9 @@ from prefetchd.wire.messages import Fill, Measured, Message, Spent
 from prefetchd.wire.worker_status import WorkerStatus
 
 RING_COMES_WITHIN_S = 0.25
-"""Seconds (rule 5)."""
+"""The seconds in which a measured stream gets its ring (rule 5)."""
 LOOKED_AT_WITHIN_S = 3.0
-"""Then a worker whose task is overdue is killed whether or not it is known where it is."""
+"""The seconds after which a worker whose task is overdue is killed, whether or not it is known where it is."""
 
 
 class Pool:
@@ -48,7 +48,7 @@ class Pool:
         fail_stream: FailStream,
     ) -> None:
         self.limit = limit
-        """Workers that may be busy at once, over all streams; 0: any number."""
+        """The number of workers that may be busy at once, over all streams; 0: any number."""
         self._stream_workers = limit or stream_workers
         self._shares = FairShares()
         self.workers: dict[int, Worker] = {}
@@ -67,13 +67,13 @@ class Pool:
     # --- giving tasks ---
 
     def dispatch(self) -> None:
-        """Gives every worker what it can take, the neediest stream first; a suspect before all, and alone. Nothing
-        while the daemon is `finishing`."""
+        """Gives every worker what it can take, the neediest stream first; a suspect before all, and alone. Gives
+        nothing while the daemon is `finishing`."""
         if self.finishing:
             return
         if not self._alone.holds_back(self._now_s) and not self._suspect_goes_first():
             self._hand_out()
-            # What was claimed just now may be one.
+            # A piece that was claimed just now may be a suspect.
             self._suspect_goes_first()
         self._start_workers()
 
@@ -94,8 +94,8 @@ class Pool:
 
     @property
     def waits_for_time(self) -> bool:
-        """True while a suspect keeps others from their work, or they it, or a ring is waited for: not for ever, so ask
-        dispatch() again."""
+        """True while a suspect keeps others from their work, or they keep it, or a ring is waited for: none of it lasts
+        for ever, so call dispatch() again."""
         return self._alone.is_under_way or any(
             stream.claims.queue.has_suspect or (stream.measured_s is not None and stream.claims.roomless)
             for stream in self._streams.values()
@@ -105,7 +105,7 @@ class Pool:
         assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
         running = [each for each in self._streams.values() if each.stage is Stage.RUNNING and not each.paused]
         contended = self.limit > 0 and len(running) > 1
-        # What is ready does not change here.
+        # Once for all turns: nothing becomes ready here.
         short = {each: not contended or each.is_short(self._now_s) for each in running}
         while running:
             stream = min(running, key=lambda each: (each.lingers, each.account.tag_s(short=short[each]), each.number))
@@ -127,7 +127,7 @@ class Pool:
                 # Rule 5.
                 break
             elif self._worker_for(stream) in (worker, None):
-                # Else what it has claimed, or found room for, is another's: then that one is next.
+                # Else what the stream has claimed, or found room for, is for another worker: that one is next.
                 running.remove(stream)
         for worker, given in assigned.items():
             self._assign(worker, given)
@@ -138,12 +138,12 @@ class Pool:
 
     @staticmethod
     def _expected_s(piece: Piece, stream: StreamState) -> float:
-        """How long such pieces have taken."""
+        """Returns how long such pieces have taken."""
         return stream.row_s * max(1, piece.rows)
 
     def _worker_for(self, stream: StreamState) -> Worker | None:
-        """One that something waits for which no other can do, else the one with the shortest queue; None when all have
-        as much as they may have. Whether one more may be busy is not looked at."""
+        """Returns a worker that something waits for which no other can do, else the one with the shortest queue; None
+        when all have as much as they may have. Does not ask whether one more may be busy."""
         most = 1 if self.limit and not stream.row_s else stream.tasks_a_worker
         free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
         if not free:
@@ -171,8 +171,8 @@ class Pool:
         return (task, piece.kind, *batch.position, piece.first, end, slot, *deadly)
 
     def busy_beside(self, stream: StreamState) -> list[Worker]:
-        """The busy workers that `stream` must share the limit with. One that has a consumer does not wait for those
-        that have none: what they are at may never end."""
+        """Returns the busy workers that `stream` must share the limit with. A stream that has a consumer does not wait
+        for those that have none: what they are at may never end."""
         lingers = stream.lingers
         return [each for each in self.workers.values() if each.busy and (lingers or not each.stream.lingers)]
 
@@ -181,13 +181,13 @@ class Pool:
         return self.limit > 0 and len(self.busy_beside(stream)) >= self.limit
 
     def busy_limit(self, stream: StreamState) -> int:
-        """Most workers of the stream that may be busy at once."""
+        """Returns how many workers of the stream may be busy at once."""
         asked = stream.workers_asked(self._stream_workers)
         return min(self.limit, asked) if self.limit else asked
 
     def worker_limit(self, stream: StreamState) -> int:
-        """Most workers that the stream may have. One that lost some for memory has no more than may be busy; else a
-        shard's iterator keeps its worker, busy or not."""
+        """Returns how many workers the stream may have. One that lost some for memory has no more than may be busy;
+        else a shard's iterator keeps its worker, busy or not."""
         if stream.shards and self.limit == self._most:
             return stream.shards
         return self.busy_limit(stream)
@@ -211,7 +211,7 @@ class Pool:
             stream.workers_changed()
 
     def new_number(self) -> int:
-        """A number that no process of this daemon has had."""
+        """Returns a number that no process of this daemon has had."""
         number = self._next_worker
         self._next_worker += 1
         return number
@@ -233,7 +233,8 @@ class Pool:
             worker.has_ring = True
 
     def worker_message(self, number: int, message: Message, now_s: float) -> StreamState | None:
-        """The stream that the answer was about, or None when the worker is gone."""
+        """Takes a worker's answer. Returns the stream that it was about, or None when the worker is gone. Raises
+        ProtocolError."""
         self._now_s = now_s
         worker = self.workers.get(number)
         if worker is None:
@@ -258,9 +259,9 @@ class Pool:
         return piece
 
     def worker_died(self, number: int, how: str, now_s: float, note: WorkerStatus, oom_kills: int = 0) -> Worker | None:
-        """The worker's rows go to others; it is returned if it was known. With `oom_kills`, so many of this daemon's
-        processes the kernel has killed for memory by now, and the worker is one of them: then fewer are busy at once,
-        before anything is blamed."""
+        """Gives a dead worker's rows to others; returns the worker if it was known. With `oom_kills`, so many of this
+        daemon's processes the kernel has killed for memory by now, and the worker is one of them: then fewer are busy
+        at once, before anything is blamed."""
         self._now_s = now_s
         worker = self.workers.pop(number, None)
         if worker is None:
@@ -279,7 +280,7 @@ class Pool:
         return worker
 
     def worker_not_started(self, number: int) -> Worker | None:
-        """No process can be had for the worker, which is returned if it was known."""
+        """Forgets a worker for which no process can be had; returns it if it was known."""
         worker = self.workers.pop(number, None)
         if worker is not None:
             worker.stream.workers.pop(number, None)
@@ -287,8 +288,8 @@ class Pool:
         return worker
 
     def short_of_memory(self, oom_kills: int) -> bool:
-        """A process of ours was killed for memory, if `oom_kills` is not 0: fewer workers may be busy at once from now
-        on. False when that is not so, or there is but one."""
+        """Lets fewer workers be busy at once from now on: a process of ours was killed for memory, if `oom_kills` is
+        not 0. False when that is not so, or there is but one."""
         before = self.limit or len(self.workers) + 1
         if not oom_kills or before <= 1:
             return False
@@ -312,7 +313,7 @@ class Pool:
         """Ends the workers of overdue tasks; stops workers beyond the limit that have been idle for long."""
         self._now_s = now_s
         if not self._streams:
-            # Who needed so much memory is gone.
+            # The streams that needed so much memory are gone.
             self.limit = self._most
         for worker in self.workers.values():
             timeout_s = worker.stream.spec.timeout_s
@@ -325,7 +326,7 @@ class Pool:
                 self._stop(worker)
 
     def looked_at(self, number: int, stuck: Stuck) -> None:
-        """It has been found out where the worker is: it is killed if its task is still overdue."""
+        """Kills a worker of which it is known by now where it is `stuck`, if its task is still overdue."""
         worker = self.workers.get(number)
         if worker is None or worker.overdue_task is None or worker.stuck is not None:
             return
@@ -358,7 +359,7 @@ class Pool:
         stream.workers_changed()
 
     def forget_stream(self, stream: StreamState) -> None:
-        """The stream is being dropped or parked; its zygote takes the workers with it."""
+        """Forgets the workers of a stream that is dropped or parked; its zygote takes them with it."""
         for number, worker in stream.workers.items():
             self.workers.pop(number, None)
             worker.tasks.clear()

@@ -1,4 +1,5 @@
-"""When a suspect runs: while no other task is under way in any worker of the daemon. Pure."""
+"""Runs a suspect alone: while no other task is under way in any worker of the daemon. Pure. Decision 0018 has the
+reasons."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Worker, WorkerStage
 
 PATIENCE_S = 30.0
-"""A task that takes longer is not waited for, whether it is a suspect or stands in its way: one that never ends must
-not stop all streams."""
+"""The longest wait for a task, whether it is a suspect or stands in its way: one that never ends must not stop all
+streams."""
 
 
 class SuspectIsolation:
-    """At most one suspect at a time."""
+    """Lets at most one suspect run at a time."""
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
@@ -26,7 +27,8 @@ class SuspectIsolation:
         return self._piece is piece and not self._disturbed
 
     def began(self, worker: Worker) -> None:
-        """The worker has begun the next of the tasks that it had: it was not waited for, but goes on after all."""
+        """Notes that the worker has begun the next of the tasks that it had: it was not waited for, but goes on after
+        all, beside the suspect."""
         if worker is not self._worker:
             self._disturbed = True
 
@@ -45,13 +47,14 @@ class SuspectIsolation:
         return True
 
     def waits(self, streams: Collection[StreamState], workers: Collection[Worker], now_s: float) -> bool:
-        """True while a suspect is ready to begin and tasks that are under way must end before."""
+        """True while a suspect is ready to begin and tasks that are under way must end before it can."""
         return any(map(_could_begin, streams)) and any(
             worker.busy and now_s - worker.head_since_s < PATIENCE_S for worker in workers
         )
 
     def begin(self, streams: Collection[StreamState], now_s: float) -> tuple[Worker, Piece] | None:
-        """The next suspect, which begins now, and the worker for it; when nothing is waited for."""
+        """Begins the next suspect, and returns its worker and piece; None when there is none, or no idle worker for it.
+        Only while waits() is False."""
         for stream in streams:
             if not _could_begin(stream):
                 continue
@@ -64,7 +67,7 @@ class SuspectIsolation:
 
 
 def _could_begin(stream: StreamState) -> bool:
-    # Until it has a worker the others may go on.
+    # Until its stream has a ready worker the others may go on.
     return stream.stage is Stage.RUNNING and stream.claims.queue.has_suspect and bool(_ready(stream))
 
 

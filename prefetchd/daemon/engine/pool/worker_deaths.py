@@ -1,4 +1,5 @@
-"""What follows from a worker's death: its rows go to others, and what killed it may be found out. Pure."""
+"""Handles a worker's death: its rows go to others, and what killed it may be found out. Pure. Decision 0018 has the
+reasons."""
 
 from __future__ import annotations
 
@@ -17,26 +18,27 @@ from prefetchd.wire.worker_status import LOADING, NO_WORKER_STATUS, WorkerStatus
 
 
 class Deaths:
-    """Told of each worker that died without being told to, once nothing of it can write any more."""
+    """Handles each worker that died without being told to, once nothing of it can write any more."""
 
     def __init__(self, commands: list[Command], fail_stream: FailStream) -> None:
         self._commands = commands
         self._fail_stream = fail_stream
 
     def handle(self, worker: Worker, how: str, note: WorkerStatus, *, alone: bool, innocent: bool) -> None:
-        """`alone`: nothing else ran beside the task that it had in hand. `innocent`: something else is known to have
-        killed it."""
+        """Gives the worker's tasks to others; the one that it had in hand is judged, or fails if it was overdue.
+        `alone`: nothing else ran beside that task. `innocent`: something else is known to have killed the worker."""
         stream = worker.stream
         stream.counters.worker_deaths += 1
         tasks = list(worker.tasks.items())
         stream.counters.retries += bool(tasks)
         if not tasks or note.task != tasks[0][0] or how == UNEXPLAINED:
-            # Between two tasks it is about none; and one that died of its zygote's death, about nothing of its own.
+            # Between two tasks a status is about none; of a worker that died of its zygote's death, about nothing of
+            # its own.
             note = NO_WORKER_STATUS
         about = {"at": what_was_made(note, tasks[0][1].batch.position)} if tasks else {}
         self._log("warning", "worker died", stream=stream.name, worker=worker.number, how=how, **about)
         if worker.stage is WorkerStage.STARTING:
-            # One that died of its zygote's death counts as that one's.
+            # A death that follows from the zygote's counts as the zygote's.
             if not innocent and how not in (UNEXPLAINED, ORPHANED):
                 self._died_at_start(stream, how)
             return

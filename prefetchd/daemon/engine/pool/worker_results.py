@@ -1,4 +1,4 @@
-"""What workers answer to their tasks, and what becomes of pieces with it. Pure."""
+"""Handles what workers answer to their tasks, and what becomes of pieces with it. Pure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from prefetchd.wire.messages import (
 
 
 class WorkerResults:
-    """Takes each answer to where it belongs. `take` ends a worker's task and says which piece it was about; it raises
-    ProtocolError for a task that the worker was not given."""
+    """Takes each answer to where it belongs. `take` ends a worker's task and returns its piece; it raises ProtocolError
+    for a task that the worker was not given."""
 
     def __init__(self, commands: list[Command], take: Callable[[Worker, int], Piece]) -> None:
         self._commands = commands
@@ -36,7 +36,7 @@ class WorkerResults:
         self._bad_samples = BadSampleNews(commands)
 
     def handle(self, worker: Worker, message: Message) -> None:
-        """Raises ProtocolError for what a worker does not say; nothing has changed then."""
+        """Takes in a worker's answer. Raises ProtocolError for what a worker does not say; nothing has changed then."""
         check_answer(worker, message)
         if isinstance(message, Filled):
             for task, payload_bytes, duration_us, samples in message.tasks:
@@ -56,6 +56,7 @@ class WorkerResults:
         elif isinstance(message, Spent):
             worker.stream.filling.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
+            # Checked before _take() ends the task: what raises has changed nothing.
             worker.stream.check_shard_end(worker.tasks[message.task], message.batches)
             worker.stream.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):
@@ -84,7 +85,7 @@ class WorkerResults:
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
     def _store_failed(self, worker: Worker, piece: Piece, reason: str) -> None:
-        """The worker keeps the batch, and gets the task again; others have their turn first."""
+        """Has the worker, which keeps the batch, try again; other tasks have their turn first."""
         stream = worker.stream
         if stream.store_fault != reason:
             self._log("error", "batches cannot be stored", stream=stream.name, why=reason)

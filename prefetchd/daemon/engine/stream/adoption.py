@@ -1,4 +1,4 @@
-"""What a dead daemon's ring tells, and what of it can be trusted. Pure.
+"""Adoption reads a dead daemon's ring, and decides what of it can be trusted. Pure.
 
 A slot's record says READY from when all rows are in until the slot is claimed anew: whether the batch was evicted
 meanwhile does not matter, its bytes are still there. It is not trusted when a consumer was handed it without a copy
@@ -68,7 +68,7 @@ class FoundBatch:
     plan: int = 0
 
     def batch(self, rows: int, *, whole: bool, written: bool) -> Batch:
-        """The ready batch as the engine keeps it."""
+        """Returns the ready batch as the engine keeps it."""
         return Batch(
             self.position,
             rows,
@@ -85,11 +85,12 @@ class FoundBatch:
 
 
 def found_batches(found: FoundRing) -> list[FoundBatch]:
-    """All whole batches of the ring, the latest first."""
+    """Returns all whole batches of the ring, the latest first."""
     batches = []
     for slot, record in enumerate(found.records):
         if record.state not in (SLOT_FILLING, SLOT_READY):
             continue
+        # A batch that was evicted leaves its records: those of which a slot was claimed anew are no whole batch.
         slots = _chain(found.records, slot)
         if slots is None:
             continue
@@ -112,7 +113,7 @@ def found_batches(found: FoundRing) -> list[FoundBatch]:
 
 
 def last_generation(found: FoundRing) -> int:
-    """The highest generation that may ever have been given out on the ring."""
+    """Returns the highest generation that may ever have been given out on the ring."""
     # A claim that was cut short has written some of its slots' generations, if not all.
     return max((record.generation for record in found.records), default=0) + 1
 
@@ -122,7 +123,7 @@ def _is_marked(marks: Sequence[int], slot: int, generation: int) -> bool:
 
 
 def _chain(records: Sequence[SlotRecord], slot: int) -> tuple[int, ...] | None:
-    """The slots of the batch that begins in `slot`, or None when some of them have been claimed anew since."""
+    """Returns the slots of the batch that begins in `slot`, or None when some of them have been claimed anew since."""
     first = records[slot]
     slots = [slot]
     following = first.next_slot

@@ -1,4 +1,4 @@
-"""What is told of samples that were left out or replaced: each is counted, each index named once. Pure."""
+"""Reports samples that were left out or replaced: each is counted, and each index named once. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.wire.messages import BadSamples, BadSamplesNamed
 
 MOST_NAMED = 1000
-"""Indices of a stream that are named; the rest only counts."""
+"""The number of a stream's indices that are named; the rest is only counted."""
 
 TOLD_LATER = 100
-"""Of those, the latest that a trainer is told which comes later."""
+"""The number of named samples, the latest, that a trainer is told which comes later."""
 
 MOST_REMEMBERED = 4096
-"""Samples that are told apart from themselves when their batch is made again."""
+"""The number of samples that are remembered, so that one is not counted again when its batch is made again."""
 
 
 class BadSampleNews:
@@ -51,7 +51,7 @@ class BadSampleNews:
 
 
 def named_before(stream: StreamState) -> BadSamplesNamed | None:
-    """What a trainer is to be told that comes now; None where there is nothing."""
+    """Returns what a trainer that comes now is to be told of bad samples; None where there is nothing."""
     if not stream.bad_named:
         return None
     samples, texts = zip(*stream.bad_named)

@@ -1,4 +1,4 @@
-"""Batches on their way into the ring, and the pieces that workers fill."""
+"""Defines batches on their way into the ring, and the pieces that workers fill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prefetchd.wire.stream_spec import Position
 
 @record
 class Contents:
-    """What the plan says of a batch: how many samples, and where a sampler decides the order their `keys` and the
+    """The contents of a batch by its plan: how many samples, and where a sampler decides the order their `keys` and the
     digest of these, `plan`. With an `error` the sampler raised in its place."""
 
     rows: int
@@ -28,23 +28,24 @@ class Contents:
 class Batch:
     """One batch from its claim to its eviction.
 
-    rows        samples in it
-    grant       its slots; None while it is measured, waits for room, or has failed
-    whole       filled by one task, not by rows
-    span        slots that it needs
-    pending     rows that no worker has been given yet
-    under_way   tasks that workers have
-    cancelled   nobody wants it any more: it ends with its last task or lease
-    recalled    whoever was offered it gives it back, and it is evicted then
-    asked_room  the ring was asked to grow so that it fits beside what trainers hold
-    urgent     it was recalled for a call of next() that waits, though another cursor awaits it
-    written     a holder may have written to it: it is not offered again, unless its digest is what it was
-    error       what the trainer gets in its place
+    rows            samples in it
+    grant           its slots; None while it is measured, waits for room, or has failed
+    whole           filled by one task, not by rows
+    span            slots that it needs
+    pending         rows that no worker has been given yet
+    under_way       tasks that workers have
+    cancelled       nobody wants it any more: it ends with its last task or lease
+    filled          all rows are in; with lookback, also its digest
+    recalled        whoever was offered it gives it back, and it is evicted then
+    asked_room      the ring was asked to grow so that it fits beside what trainers hold
+    urgent          it was recalled for a call of next() that waits, though another cursor awaits it
+    written         a holder may have written to it: it is not offered again, unless its digest is what it was
+    error           what the trainer gets in its place
     payload_bytes   its length, once all rows are in
-    digest      of its payload when all rows were in; 0: none was taken
-    keys        what tasks about it need, where a sampler decides the order
-    plan        the digest of its keys, or 0 where the order is arithmetic
-    plan_verified      the plan is known to want these very keys there
+    digest          of its payload when all rows were in; 0: none was taken
+    keys            what tasks about it need, where a sampler decides the order
+    plan            the digest of its keys, or 0 where the order is arithmetic
+    plan_verified   the plan is known to want these very keys there
     """
 
     position: Position
@@ -80,9 +81,9 @@ class Batch:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Piece:
-    """Rows [first, end) of a batch, as one fill task; or, without rows, the digest of all that is in it. Its stream
-    pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first
-    sample, and keeps that in its own memory until there is room."""
+    """A fill task: rows [first, end) of a batch; or, without rows, the digest of all that is in the batch. Its stream
+    pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first sample, and keeps
+    that in its own memory until there is room."""
 
     batch: Batch
     first: int
@@ -116,7 +117,7 @@ class Lease:
 
 
 def cut(batch: Batch, pieces: int) -> list[Piece]:
-    """The batch's rows in `pieces` pieces that differ by at most one row."""
+    """Returns the batch's rows in `pieces` pieces that differ by at most one row."""
     pieces = 1 if batch.whole else max(1, min(pieces, batch.rows))
     bounds = [batch.rows * i // pieces for i in range(pieces + 1)]
     return [Piece(batch, first, end) for first, end in itertools.pairwise(bounds)]

@@ -1,4 +1,5 @@
-"""Who is to blame when workers die: nobody, until a sample has ended its worker twice while nothing else ran. Pure.
+"""Blame finds out who is at fault when workers die: nobody, until a sample has ended its worker twice while nothing
+else ran. Pure. Decision 0018 has the reasons.
 
 Deaths are counted for each place where a worker can die: a row (the sample, or one that was tried in its place),
 __getitems__, collate_fn, the writing of the batch. From SUSPECTED_AFTER deaths on, what a place is part of runs alone:
@@ -22,7 +23,8 @@ from prefetchd.wire.worker_status import COLLATING, DIGESTING, ITERATING, LOADIN
 SUSPECTED_AFTER = 2
 BLAMED_AFTER = 2
 MOST_DEATHS_A_BATCH = 12
-"""Deaths on one batch, wherever in it, beyond those that have made suspects: then the batch is given up."""
+"""The number of deaths on one batch, wherever in it, beyond those that have made suspects: then the batch is given
+up."""
 
 MOST_SUSPICIONS = 256
 MOST_DEADLY = 4096
@@ -32,7 +34,7 @@ MAY_BE_A_LOCK = (
     "workers from an interpreter of its own"
 )
 Place = tuple[int, int, int]
-"""(phase, row, attempt), as a worker's note tells them."""
+"""A place where a worker can die: (phase, row, attempt), as its status tells them."""
 
 
 class Verdict(enum.Enum):
@@ -43,21 +45,22 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class _Deaths:
-    """At one place: all, and those while nothing else ran."""
+    """The deaths at one place: all of them, and those while nothing else ran."""
 
     all: int = 0
     alone: int = 0
 
 
 class Blame:
-    """The deaths on one stream's batches, by position: a batch may be dropped and made anew."""
+    """Keeps the deaths on one stream's batches, by position: a batch may be dropped and made anew."""
 
     def __init__(self) -> None:
         self._suspicions: dict[Position, dict[Place | None, _Deaths]] = {}
         self._deadly: dict[Position, list[tuple[int, int]]] = {}
 
     def died(self, position: Position, note: WorkerStatus, *, alone: bool) -> Verdict:
-        """A worker died on a task of the batch at `position`; `note` is empty when it is not about that task."""
+        """Counts the death of a worker on a task of the batch at `position`, and judges it. `note` is empty when it is
+        not about that task."""
         deaths = self._suspicions.setdefault(position, {})
         while len(self._suspicions) > MOST_SUSPICIONS:
             del self._suspicions[next(iter(self._suspicions))]
@@ -74,18 +77,18 @@ class Blame:
         return Verdict.AGAIN
 
     def call_deadly(self, position: Position, row: int, attempt: int) -> None:
-        """From now on workers are told that this sample ends them."""
+        """Has workers told, from now on, that this sample ends them."""
         self._deadly.setdefault(position, []).append((row, attempt))
         while len(self._deadly) > MOST_DEADLY:
             del self._deadly[next(iter(self._deadly))]
 
     def deadly(self, piece: Piece) -> tuple[int, ...]:
-        """Flat (row, attempt) pairs of the samples among these rows that end their workers."""
+        """Returns flat (row, attempt) pairs of the samples among these rows that end their workers."""
         found = self._deadly.get(piece.batch.position, ()) if self._deadly else ()
         return tuple(word for pair in found if pair[0] < 0 or piece.first <= pair[0] < piece.end for word in pair)
 
     def parts(self, piece: Piece) -> list[Piece]:
-        """The piece, with rows on which a worker has died cut out into pieces of their own."""
+        """Returns the piece, with each row on which a worker has died cut out into a piece of its own."""
         deaths = self._suspicions.get(piece.batch.position) if self._suspicions else None
         if not deaths or piece.batch.is_whole_task:
             return [piece]
@@ -111,7 +114,7 @@ class Blame:
         )
 
     def settled(self, position: Position) -> None:
-        """The batch is made, or has failed."""
+        """Forgets the deaths on a batch that is made, or has failed."""
         if self._suspicions:
             self._suspicions.pop(position, None)
 
@@ -124,7 +127,7 @@ def _place_of(note: WorkerStatus) -> Place | None:
 
 
 def what_was_made(note: WorkerStatus, position: Position) -> str:
-    """What the worker was at, in words."""
+    """Describes in words what the worker was making."""
     where = f"epoch {position[0]}, step {position[1]}"
     if note.phase == LOADING and note.row >= 0:
         return f"dataset[{note.index}], {where}"
@@ -139,7 +142,7 @@ def what_was_made(note: WorkerStatus, position: Position) -> str:
 
 
 def blamed_error(note: WorkerStatus, position: Position, how: str) -> bytes:
-    """A sample, or whatever else is about the batch, has ended its workers."""
+    """Returns the error for a sample, or whatever else of the batch, that has ended its workers."""
     what = what_was_made(note, position)
     text = f"{what}: ends its worker each time, also when nothing else runs; the last one {describe_exit(how)}. "
     if note.phase == LOADING:
@@ -150,7 +153,7 @@ def blamed_error(note: WorkerStatus, position: Position, how: str) -> bytes:
 
 
 def given_up_error(note: WorkerStatus, position: Position, how: str) -> bytes:
-    """Workers die on the batch, now here, now there."""
+    """Returns the error for a batch on which workers die, now here, now there."""
     epoch, step = position
     text = (
         f"worker after worker died on the batch at epoch {epoch}, step {step}, and no single sample is to blame; the "
@@ -162,7 +165,8 @@ def given_up_error(note: WorkerStatus, position: Position, how: str) -> bytes:
 def overdue_error(
     note: WorkerStatus, position: Position, timeout_s: float, frames: Sequence[str] = (), *, may_be_a_lock: bool = False
 ) -> bytes:
-    """A task took longer than the loader's timeout; its worker was at these `frames`, the innermost first."""
+    """Returns the error for a task that took longer than the loader's timeout; its worker was at these `frames`, the
+    innermost first."""
     what = what_was_made(note, position)
     at = "".join(f"\n    {frame}" for frame in frames)
     text = f"DataLoader timed out after {timeout_s:g} seconds: {what}: not done within timeout={timeout_s:g} seconds; "

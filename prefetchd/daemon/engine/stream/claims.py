@@ -1,4 +1,30 @@
-"""What a stream fills next: batches are claimed for its neediest cursor and cut into pieces for workers. Pure."""
+"""Claims decide what one stream fills next: a batch is claimed for the neediest cursor and cut into pieces for workers.
+Pure. The rules, whose reasons are in decisions 0009 (measuring), 0010 (gaps), 0011 (blocked cursors), 0020 (lookback),
+0021 (plans), 0091 (growing rings) and 0094 (rest):
+
+1. The neediest cursor is the living one with the fewest batches ahead, relative to the low watermark; a blocked one
+   comes first. A waiting cursor has its turn when no living one may have more, and none awaits its plan: else the
+   planner would go on to another epoch before the living one's.
+2. Where all epochs are equal, a batch that somebody holds is not made again before a living cursor awaits it.
+3. Workers get, in this order (`next_piece`):
+   a. pieces that are queued and that this worker may do;
+   b. a batch for a starving cursor, if others wait for room already (`_starving`);
+   c. batches that wait for room: what a next() waits for, then what comes soonest. Later ones do not take the slots
+      that these wait for;
+   d. a new batch for the neediest cursor, while the window may fill and not too many pieces wait for their own workers.
+4. A starving cursor is a living one whose very next batch is not claimed; only a blocked one, if a next() waits for one
+   of the batches without room. Where no cursor lives, it is one that comes to an unclaimed batch before any of those
+   without room: that batch may have given way to an earlier one, and the gap must be filled first.
+5. The stream's first batch is measured as one piece. No other batch is claimed before there is a ring.
+6. A batch at a position is, in this order (`_claim`): the one that is there, if it was made after the plan that holds
+   (else it is dropped); one that is kept behind and was made after that plan; the error that the sampler raised; or a
+   new one.
+7. A new batch takes a slot when it is claimed, or is not claimed. The first one, and one that turns out to take more
+   slots, wait for them (`roomless`). The window makes room for each; but for one of several slots only when the ring is
+   not about to grow for it. When there is no room for one that a living cursor awaits, offers are to be recalled
+   (`needs_recall`), urgently when a blocked one awaits it.
+8. While the stream `rests` no batch is claimed; those that are claimed are made.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +40,9 @@ from prefetchd.wire.stream_spec import Position
 class Claims:
     """Hands out pieces of the batches that the window wants, earliest first.
 
-    `contents_at` tells what a position has, or None: its plan is yet to come. `whole_only` is set once the stream is
-    known not to be filled by rows. `needs_recall` is set when a batch that a living cursor awaits found no room, so
-    that offers must be recalled; `urgent` when a blocked one awaits it. Pieces wait in `queue`, batches without room in
-    `roomless`. No batch is claimed while it `rests`: those that are claimed are made.
+    `contents_at` returns what a position has, or None while its plan is yet to come. `whole_only` is set once the
+    stream is known not to be filled by rows. `needs_recall` and `urgent` are those of rule 7. Pieces wait in `queue`,
+    batches without room in `roomless`. `rests` is rule 8.
     """
 
     def __init__(self, window: Window, contents_at: Callable[[Position], Contents | None], queue: PieceQueue) -> None:
@@ -34,8 +59,7 @@ class Claims:
         self._measuring: Batch | None = None
 
     def neediest(self) -> Cursor | None:
-        """The cursor with the fewest batches ahead that may have more, blocked ones first, waiting ones last. While a
-        living one's plan is yet to come, no waiting one: its epoch would be planned before its turn."""
+        """Returns the cursor to fill for (rules 1 and 2); None when none may have more, or the plan is yet to come."""
         window = self.window
         self._awaits_plan = False
         for waiting in (False, True):
@@ -51,6 +75,7 @@ class Claims:
                     continue
                 if window.comes_back(position) and (waiting or position != cursor.next):
                     continue
+                # Being blocked counts as much as having all of the low watermark less.
                 ratio = window.fill_ratio(cursor) - cursor.blocked
                 if best is None or ratio < best[0]:
                     best = (ratio, cursor)
@@ -67,7 +92,8 @@ class Claims:
         return self.neediest() is not None or self._awaits_plan
 
     def next_piece(self, worker: int, pieces: int) -> Piece | None:
-        """The next piece for `worker`; a batch that is claimed for it is cut into `pieces`."""
+        """Returns the next piece for `worker` (rule 3); a batch that is claimed for it is cut into `pieces`. None when
+        there is nothing for this worker."""
         piece = self.queue.take(worker)
         if piece is not None:
             return piece
@@ -77,7 +103,7 @@ class Claims:
         if starving is not None and self._claim(starving.fill, pieces):
             return self.queue.take(worker)
         while self.roomless:
-            # Whoever waits for room goes first: later batches must not take the slots that it waits for.
+            # Rule 3c.
             batch = min(self.roomless, key=self._turn)
             if batch.cancelled:
                 self.roomless.remove(batch)
@@ -93,7 +119,7 @@ class Claims:
             piece = self.queue.take(worker)
             if piece is not None:
                 return piece
-            # It lay behind, and needs nobody's work; or it is another worker's.
+            # The batch was kept behind and needs no worker, or it is another worker's.
         return None
 
     def _claim_next(self, pieces: int) -> bool:
@@ -104,9 +130,7 @@ class Claims:
         return neediest is not None and self._claim(neediest.fill, pieces)
 
     def _starving(self) -> Cursor | None:
-        """A living cursor whose very next batch is not even claimed, though others wait for room already; only a
-        blocked one if one of those is what a call of next() waits for. Where no cursor lives, one that comes to a
-        batch which is not claimed before it comes to any of those: it may have given way to an earlier one."""
+        """Returns the starving cursor (rule 4), if there is one."""
         window = self.window
         if not self.roomless or window.ring is None or self.rests:
             return None
@@ -130,7 +154,7 @@ class Claims:
         return all(window.turn(position) < window.turn(each.position) for each in self.roomless if not each.cancelled)
 
     def _turn(self, batch: Batch) -> tuple[bool, tuple[int, Position]]:
-        """Orders those that wait for room: what a call of next() waits for, then what comes soonest."""
+        """Orders batches that wait for room: what a call of next() waits for, then what comes soonest."""
         return not self.window.is_awaited(batch, urgent=True), self.window.turn(batch.position)
 
     def _claim(self, position: Position, pieces: int) -> bool:
@@ -155,6 +179,7 @@ class Claims:
         if window.ring is None:
             self._measuring = batch
             pieces = 1
+        # Rule 7: without room it is not claimed, and its cursor asks for it again.
         elif not self._claim_room(batch):
             return False
         window.batches[position] = batch
@@ -163,8 +188,8 @@ class Claims:
         return True
 
     def prove(self) -> None:
-        """Batches that were made after another plan, or by a dead daemon, are offered once the plan is known to want
-        just these."""
+        """Verifies batches that were made after another plan, or by a dead daemon: they are offered once the plan is
+        known to want just these."""
         unverified = [each for each in self.window.batches.values() if not each.plan_verified]
         for batch in sorted(unverified, key=lambda each: each.position):
             contents = self._contents_at(batch.position)
@@ -173,7 +198,7 @@ class Claims:
             self._make_way(batch.position, contents)
 
     def _make_way(self, position: Position, contents: Contents) -> None:
-        """Whatever is at `position` is what the plan wants, or it is dropped."""
+        """Drops the batch at `position` unless it is what the plan wants there (rule 6)."""
         batch = self.window.batches.get(position)
         if batch is None or batch.plan_verified:
             return
@@ -186,7 +211,8 @@ class Claims:
         self.window.void(batch)
 
     def _take_back(self, batch: Batch) -> None:
-        """A batch that was yielded before can be offered again, at once or when its digest is found unchanged."""
+        """Puts a batch that was yielded before back into the window: it is offered again at once, or when its digest is
+        found unchanged."""
         self.window.batches[batch.position] = batch
         if batch.written:
             batch.filled = False
@@ -196,7 +222,7 @@ class Claims:
         window = self.window
         assert window.ring is not None
         if batch.span > 1 and window.ring.reserved < min(2 * batch.span, window.wanted_slots):
-            # The ring is about to grow for it: others need not make room.
+            # Rule 7: others need not make room.
             return False
         batch.grant = window.ring.claim(batch.span)
         while batch.grant is None and window.make_room(batch):
@@ -209,17 +235,17 @@ class Claims:
         return True
 
     def take_need(self) -> tuple[bool, bool]:
-        """(needs_recall, urgent) since the last call."""
+        """Returns (needs_recall, urgent) since the last call."""
         need = (self.needs_recall, self.urgent)
         self.needs_recall = self.urgent = False
         return need
 
     def ring_opened(self) -> None:
-        """The window has a ring: batches can be claimed."""
+        """Lets batches be claimed: the window has a ring now."""
         self._measuring = None
 
     def forget_measuring(self, batch: Batch) -> bool:
-        """The batch is not measured any more; True when it was."""
+        """Ends the measuring of the batch; True when it was the one being measured."""
         if self._measuring is not batch:
             return False
         self._measuring = None
@@ -227,9 +253,9 @@ class Claims:
 
     @property
     def widest(self) -> int:
-        """Slots that the largest of those needs that wait for room."""
+        """The slots that the largest of the batches without room needs; 0 when none waits."""
         return max((batch.span for batch in self.roomless), default=0)
 
     def wider_than(self, span: int) -> list[Batch]:
-        """The batches that wait for more than `span` slots."""
+        """Returns the batches that wait for more than `span` slots."""
         return [batch for batch in self.roomless if batch.span > span]

@@ -1,4 +1,4 @@
-"""What has happened on a stream, counted. Pure."""
+"""Counters count what has happened on a stream. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prefetchd.wire.errors import ProtocolError
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """What has happened on the stream since it began."""
+    """The counts of one stream since it began."""
 
     batches: int = 0
     samples: int = 0
@@ -32,12 +32,12 @@ class Counters:
     sample_durations: Durations = dataclasses.field(default_factory=Durations)
 
     def batch_is_ready(self, payload_bytes: int) -> None:
-        """A batch of so many bytes can be offered for the first time."""
+        """Counts a batch of so many bytes that can be offered for the first time."""
         self.batches += 1
         self.payload_bytes += payload_bytes
 
     def task_took(self, duration_us: int, samples: int) -> None:
-        """A fill task of so many samples is done."""
+        """Counts a fill task of so many samples that is done."""
         self.tasks += 1
         self.fill_us += duration_us
         self.samples += samples
@@ -45,7 +45,7 @@ class Counters:
         self.task_durations.add(duration_us)
 
     def samples_took(self, times: Sequence[int]) -> None:
-        """What a worker tells of the samples that it made. Raises ProtocolError."""
+        """Counts how long samples took, as a worker tells. Raises ProtocolError."""
         if times:
             try:
                 self.sample_durations.include(times)
@@ -53,6 +53,6 @@ class Counters:
                 raise ProtocolError(f"Filled.sample_times: {error}") from None
 
     def take_longest_task_us(self) -> int:
-        """The longest task since the last call."""
+        """Returns how long the longest task since the last call took."""
         longest, self.longest_task_us = self.longest_task_us, 0
         return longest

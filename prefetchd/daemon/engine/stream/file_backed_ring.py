@@ -1,4 +1,4 @@
-"""Rings whose slots may stand for files: whoever frees one has the file removed, and files may be removed by others.
+"""Makes rings whose slots may stand for files: a slot that is freed has its file removed, and others may remove files.
 Pure."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ FILES = "files"
 
 
 def ring_of(stream: StreamState, slots: int, commands: list[Command], *, first_generation: int = 1) -> Ring:
-    """The ring of `slots` that the stream gets."""
+    """Returns a ring of `slots` for the stream; where its batches are files, each slot that is freed has its file
+    removed."""
     number = stream.number
 
     def freed(grant: Grant) -> None:
@@ -22,7 +23,8 @@ def ring_of(stream: StreamState, slots: int, commands: list[Command], *, first_g
 
 
 def lose(stream: StreamState, slot: int, generation: int) -> bool:
-    """The ready batch in `slot` has gone. False when it is another's by now, or somebody has been offered it."""
+    """Drops the ready batch in `slot`, whose file has gone. False when the slot is another's by now, or somebody has
+    been offered the batch."""
     ring = stream.window.ring
     grant = ring.grant_of(slot, generation) if ring is not None else None
     for batch in list(stream.window.batches.values()):

@@ -1,4 +1,22 @@
-"""What comes back from workers about one stream's pieces, and what becomes of their batches with it. Pure."""
+"""Filling follows each claimed batch of one stream from task to task, until it is ready, failed, or nobody's. Pure. The
+rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0018 (deaths), 0020 (digests) and 0023
+(shards):
+
+1. A batch is ready when all its pieces are in. While the window looks back, its digest is taken before: a task of its
+   own.
+2. When a batch is ready, its record says so before anything else does: whoever reads READY in it after a kill may trust
+   the payload.
+3. A batch that is cancelled, or has failed, keeps its slots until its last task has ended: a worker may write to them.
+4. What a worker has made of a batch for which there is no room (its first sample, or the whole batch) stays with that
+   worker, the piece's `keeper`: nothing is made twice for it. If the worker dies, others make it again.
+5. A batch of which a row does not fit the layout, or is left out, is filled again as one task, once its other pieces
+   are in.
+6. A piece whose worker has died, or has given it up, goes to workers again, before all new ones. A batch that was being
+   measured is claimed anew.
+7. A batch that was offered before is ready again when its digest is what it was. Else a holder has written to it, and
+   it is dropped.
+8. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +28,7 @@ from prefetchd.ring.cursors import pass_voids
 
 
 class Filling:
-    """Follows each claimed batch until it is ready, failed, or nobody's. While the window looks back, a batch's digest
-    is taken before it is offered."""
+    """Takes in what workers answer about pieces of one stream's batches. Each answer ends one task of its batch."""
 
     def __init__(self, window: Window, claims: Claims, blame: Blame) -> None:
         self.window = window
@@ -20,8 +37,8 @@ class Filling:
         self._blame = blame
 
     def measured(self, piece: Piece, worker: int, *, by_rows: bool, pieces: int) -> None:
-        """The first batch is known; it waits for the ring. What has been made of it, the first sample or the whole,
-        stays with its worker until then: no sample is made twice for it."""
+        """Notes that the first batch is measured; it waits for the ring, and `worker` keeps what it has made of it
+        (rule 4)."""
         batch = piece.batch
         self._claims.whole_only = not by_rows
         batch.whole = self._claims.whole_only
@@ -33,7 +50,7 @@ class Filling:
         self._claims.roomless.append(batch)
 
     def filled(self, piece: Piece, payload_bytes: int) -> bool:
-        """The piece is done; True when its batch is ready with it."""
+        """Notes that the piece is done; True when its batch is ready with it."""
         batch = piece.batch
         batch.under_way -= 1
         if batch.error is not None:
@@ -54,7 +71,8 @@ class Filling:
         return True
 
     def digested(self, piece: Piece, digest: int) -> bool:
-        """The digest of all that is in the batch; True when the batch is ready with it for the first time."""
+        """Notes the digest of all that is in the batch; True when the batch is ready with it for the first time (rules
+        1 and 7)."""
         batch = piece.batch
         batch.under_way -= 1
         if self._ends_cancelled(batch):
@@ -74,13 +92,13 @@ class Filling:
     def _complete(self, batch: Batch) -> None:
         assert self.window.ring is not None
         assert batch.grant is not None
-        # The record first: whoever reads READY in it after a kill may trust the payload.
+        # Rule 2.
         self.window.record_filled(batch)
         self.window.ring.fill(batch.grant)
         batch.filled = True
 
     def deviates(self, piece: Piece) -> None:
-        """A row does not fit the layout, or is left out: the batch is filled whole, once its other pieces are in."""
+        """Notes that a row does not fit the layout, or is left out (rule 5)."""
         batch = piece.batch
         batch.under_way -= 1
         batch.whole = True
@@ -91,7 +109,7 @@ class Filling:
             self._refill_whole(batch)
 
     def too_large(self, piece: Piece, span: int, worker: int) -> None:
-        """The batch needs `span` slots; `worker` keeps it until they are free."""
+        """Notes that the batch needs `span` slots; `worker` keeps it until they are free (rule 4)."""
         batch = piece.batch
         batch.under_way -= 1
         batch.whole = True
@@ -104,7 +122,7 @@ class Filling:
         self._claims.roomless.append(batch)
 
     def failed(self, piece: Piece, error: bytes) -> bool:
-        """The batch cannot be made; the trainer gets `error` in its place. True when that is to be told."""
+        """Puts `error` in the place of a batch that cannot be made. True when that is news (rule 8)."""
         batch = piece.batch
         batch.under_way -= 1
         self._claims.forget_measuring(batch)
@@ -116,7 +134,8 @@ class Filling:
         return first and not batch.cancelled
 
     def shard_ended(self, piece: Piece) -> None:
-        """There is no such batch; the lengths know by now. Neither are those that have become void with it."""
+        """Drops the piece's batch, which does not exist: its shard has ended, as the window's lengths know by now.
+        Drops those that have become void with it."""
         window = self.window
         piece.batch.under_way -= 1
         piece.batch.cancelled = True
@@ -132,14 +151,15 @@ class Filling:
                 window.drop(batch)
 
     def refuse_room(self, batch: Batch, error: bytes) -> None:
-        """The batch waits for room that there will never be; the trainer gets `error` in its place."""
+        """Puts `error` in the place of a batch that waits for room that there will never be."""
         self._claims.roomless.remove(batch)
         batch.pending.clear()
         batch.error = error
         self._settle_failed(batch)
 
     def lost(self, piece: Piece) -> None:
-        """The worker died, for certain: its rows go first."""
+        """Hands out again a piece that its worker has not done and, for certain, does not write to any more (rule
+        6)."""
         batch = piece.batch
         batch.under_way -= 1
         piece.keeper = None
@@ -157,7 +177,7 @@ class Filling:
             self._queue.add([piece], first=True)
 
     def forget_keeper(self, worker: int) -> None:
-        """`worker` is gone, and what it kept with it: others make it again."""
+        """Has others make what `worker`, which is gone, kept."""
         for batch in self.window.batches.values():
             for piece in batch.pending:
                 if piece.keeper == worker:
@@ -168,7 +188,7 @@ class Filling:
         self._queue.add(batch.pending, first=True)
 
     def _settle_failed(self, batch: Batch) -> None:
-        # Its slot is free again only when no other worker writes to it.
+        # Rule 3.
         if not batch.under_way:
             self._give_up_room(batch)
             if batch.cancelled:

@@ -1,4 +1,5 @@
-"""How a ring grows with its batches, and which of them are too large for it. Pure.
+"""Growth decides how a ring grows with its batches, and which of them are too large for it. Pure. Decision 0091 has the
+reasons.
 
 1. A batch fails at once only if it takes more than its ring may ever have (Bounds.most).
 2. The ring grows so that two of it fit, as one may be held while the next is filled; and, within Bounds.usual, so that
@@ -27,7 +28,7 @@ def is_too_large(stream: StreamState, span: int) -> bool:
 
 
 def grow_for(stream: StreamState, span: int, commands: list[Command]) -> None:
-    """A batch of `span` slots waits for room, and is not too large."""
+    """Grows the ring for a batch of `span` slots that waits for room, and is not too large (rule 2)."""
     ring, bounds = stream.window.ring, stream.bounds
     assert ring is not None
     two = 2 * span if 2 * span <= bounds.most else span + stream.wanted_slots // 2
@@ -40,7 +41,7 @@ def grow_for(stream: StreamState, span: int, commands: list[Command]) -> None:
 
 
 def grown(stream: StreamState) -> None:
-    """There is memory behind more slots."""
+    """Notes that there is memory behind more slots."""
     ring = stream.window.ring
     assert ring is not None
     stream.refused_slots = 0
@@ -48,13 +49,14 @@ def grown(stream: StreamState) -> None:
 
 
 def cannot_grow(stream: StreamState, slots: int, why: str, commands: list[Command]) -> None:
-    """There is no memory for the slots that the ring was to have, but for `slots`: those that it has or is about to
-    have. It grows less, if that helps; else what waits for more room than that fails."""
+    """Has the ring grow less, as there is memory for `slots` only, those that it has or is about to have; if that does
+    not help, fails what waits for more room (rules 3 and 4)."""
     asked = stream.wanted_slots
     is_news = not stream.refused_slots
     stream.refused_slots, stream.refused_why = asked, why
     widest = stream.claims.widest
     beside_what_is_held = min(stream.bounds.most, widest + stream.leases.slots_given_out())
+    # Rule 3, the larger of the two first.
     for less in (beside_what_is_held, widest):
         if widest and slots < less < asked:
             _grow(stream, less, commands)
@@ -71,8 +73,8 @@ def cannot_grow(stream: StreamState, slots: int, why: str, commands: list[Comman
 
 
 def refuse_what_is_held(stream: StreamState, commands: list[Command]) -> None:
-    """A call of next() waits for a batch that finds no room. It grows the ring if what is held stands in its way; where
-    that cannot be, it fails."""
+    """Grows the ring for a batch that finds no room beside what trainers hold and for which a next() waits; where it
+    cannot grow, the batch fails (rule 5)."""
     window, ring = stream.window, stream.window.ring
     # An absent consumer may give back what is leased to it.
     if ring is None or stream.is_awaited or ring.reserved < stream.wanted_slots:
@@ -95,7 +97,7 @@ def refuse_what_is_held(stream: StreamState, commands: list[Command]) -> None:
 
 
 def too_large(stream: StreamState, batch: Batch, payload_bytes: int) -> bytes:
-    """The error in the place of a batch that takes more than its ring may have."""
+    """Returns the error in the place of a batch that takes more than its ring may have."""
     most_bytes = stream.bounds.most * stream.slot_bytes
     return _error(batch, payload_bytes, f"{most_bytes} bytes, all that its ring may have: {stream.bounds.why}")
 

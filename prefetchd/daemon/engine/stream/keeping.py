@@ -1,8 +1,15 @@
-"""Streams that the daemon keeps by itself: declared ones, filled whether or not a trainer is there. Pure.
+"""Keeping is what the daemon does for declared streams, which it fills whether or not a trainer is there. Pure. The
+rules, whose reasons are in decisions 0040 and 0041 (declared streams, progress files) and 0094 (two trainers):
 
-The daemon is one more consumer of such a stream, its keeper, that never takes a batch. When progress is told in other
-ways than the socket, the keeper has a cursor that goes where that says. Else a ghost's cursor holds the place where the
-next trainer is expected, until one comes.
+1. The daemon is one more consumer of such a stream, its keeper, that never takes a batch. Anybody may share the stream.
+2. When a progress file tells where its consumer is, the keeper has a cursor (FOLLOWER) that is placed where the file
+   says. It counts as waiting for ever, as it never asks for a batch. What it has behind itself, and what lies too far
+   ahead after a move, is evicted at once.
+3. Else trainers tell their progress through the socket. While there is none, a placeholder's cursor holds the place
+   where the next one is expected (GOES_ON). It goes when a trainer places its own.
+4. A ring that a trainer has left has a second placeholder at the beginning (BEGINS), for a script that is run again.
+   Registry.linger() places both.
+5. A plan may end after a number of epochs: those that follow have no steps.
 """
 
 from __future__ import annotations
@@ -15,14 +22,14 @@ PLACEHOLDER_CONSUMER = -1
 """The consumer of cursors that keep a ring filling while no trainer is there."""
 
 GOES_ON, BEGINS = (PLACEHOLDER_CONSUMER, 0), (PLACEHOLDER_CONSUMER, 1)
-"""Its cursors: where the next trainer goes on, and where one begins that is run again from the beginning."""
+"""The placeholder's cursors: where the next trainer goes on, and where one begins that is run again (rules 3 and 4)."""
 
 FOLLOWER = 0
-"""The keeper's cursor."""
+"""The number of the keeper's cursor (rule 2)."""
 
 
 class FiniteEpochs(EpochLengths):
-    """The lengths of a plan that ends after `epochs`: those that follow have no steps."""
+    """The lengths of a plan that ends after `epochs` (rule 5)."""
 
     def __init__(self, steps: int | None, epochs: int) -> None:
         super().__init__(steps)
@@ -33,10 +40,10 @@ class FiniteEpochs(EpochLengths):
 
 
 def keep(stream: StreamState, session: int, position: Position, *, follows_progress: bool) -> None:
-    """The daemon's own `session`, which is a consumer of the stream by now, keeps it from here on. Nobody is known to
-    stand elsewhere than at `position`."""
+    """Makes the daemon's own `session`, a consumer of the stream by now, its keeper. No consumer is known to be
+    elsewhere than at `position`."""
     stream.keeper = session
-    # Also one that was adopted from a daemon that died.
+    # Also of a stream that was adopted from a dead daemon.
     stream.offering.shareable = True
     stream.follows_progress = follows_progress
     if stream.spec.epochs:
@@ -48,8 +55,7 @@ def keep(stream: StreamState, session: int, position: Position, *, follows_progr
 
 
 def follow(stream: StreamState, position: Position, now_s: float) -> None:
-    """The consumer that the keeper follows stands at `position`. What it has behind itself, and what lies too far ahead
-    now, is evicted at once."""
+    """Moves the keeper's cursor to `position`, where its progress file says that the consumer is (rule 2)."""
     assert stream.keeper is not None
     window = stream.window
     key = (stream.keeper, FOLLOWER)
@@ -65,12 +71,13 @@ def follow(stream: StreamState, position: Position, now_s: float) -> None:
             window.drop(batch)
     cursor = window.cursors[key]
     if advance_fill(cursor, window.lengths, max(1, stream.spec.low_watermark), window.batches.__contains__):
-        # A jump has left a gap: what is ready behind that is of no use yet.
+        # A jump has left a gap: the batches that are ready behind it do not count for the watermarks yet.
         window.resume()
 
 
 def planned(stream: StreamState, position: Position) -> Position | str:
-    """The position that a consumer means, or why the plan has none such: an epoch's end is the next one's begin."""
+    """Returns the position that a consumer means, or why the plan has none such. An epoch's end is the next one's
+    beginning."""
     epoch, step = position
     steps, epochs = stream.schedule.steps, stream.spec.epochs
     if steps is not None and step > steps:
@@ -96,7 +103,7 @@ def is_warm(stream: StreamState) -> bool:
 
 
 def waits_for_trainers(stream: StreamState) -> bool:
-    """True while a kept stream has no other consumer, and is not told of progress."""
+    """True while a kept stream has no progress file, no other consumer, and none that may come back (rule 3)."""
     if stream.keeper is None or stream.follows_progress or stream.is_awaited:
         return False
     others = (each for each in stream.consumers.values() if each.session != stream.keeper)

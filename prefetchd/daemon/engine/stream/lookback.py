@@ -1,10 +1,12 @@
-"""Batches behind the consumer: the latest that were yielded stay in the ring, for one that resumes earlier. Pure.
+"""Lookback keeps batches behind the consumer: the latest that were yielded stay in the ring, for one that resumes
+earlier. Pure. The rules, whose reasons are in decisions 0020 (digests) and 0070 (equal epochs):
 
-Of a stream whose epochs are all equal all that was yielded stays, as the next epoch has the same batches; unless an
-epoch does not fit the ring: each batch would have gone by the time that it is wanted again.
-
-A holder may have written into what it was handed without a copy. Such a batch stays only with the digest that was taken
-before it was offered, and is offered again only when its digest is still that one.
+1. The latest `wanted` batches stay, but no more than half of the ring.
+2. Of a stream whose epochs are all equal a whole epoch stays, as the next one has the same batches; unless an epoch
+   does not fit the ring: then each batch would be gone by the time that it is wanted again, and only rule 1 holds.
+3. A holder may have written into a batch that it was handed without a copy. Such a batch stays only with a digest that
+   was taken before it was offered, and is offered again only when its digest is still the same.
+4. The oldest batch goes first, when another one comes or its room is needed. What is kept is READY and not leased.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from prefetchd.wire.stream_spec import Position
 
 
 class Lookback:
-    """What is kept, the oldest first. All of it is READY, and none of it is leased."""
+    """Holds the batches that are kept, the oldest first."""
 
     def __init__(self, wanted: int, epoch_steps: int = 0) -> None:
-        """`wanted` batches are kept, unless that is more than half of the ring; of equal epochs (of `epoch_steps`, else
-        0) a whole one."""
+        """`wanted` is the number of batches to keep (rule 1); `epoch_steps` the length of an epoch where all are equal,
+        else 0."""
         self.wanted = wanted
         self._epoch_steps = epoch_steps
         self.ring_slots = 0
-        """That the ring is to have."""
+        """The slots that the ring is to have."""
         self._batches: dict[Position, Batch] = {}
 
     def __len__(self) -> int:
@@ -46,15 +48,16 @@ class Lookback:
         return self.wanted > 0 or 0 < self._epoch_steps * ring.mean_span <= self.ring_slots
 
     def limit(self, ring: Ring) -> int:
-        """Batches that are kept at most."""
+        """Returns how many batches are kept at most (rules 1 and 2)."""
         if self.has_epoch(ring):
             return self._epoch_steps
         return min(self.wanted, ring.capacity // 2) if self.wanted else 0
 
     def keep(self, batch: Batch, ring: Ring) -> bool:
-        """False when the batch, which is READY, is not to be kept: the caller evicts it."""
+        """Keeps the batch, which is READY. False when it is not to be kept: then the caller evicts it."""
         if not self.limit(ring) or (batch.written and not batch.digest):
             return False
+        # A batch may have been made twice: the later one is kept, with its own slots.
         older = self.take(batch.position)
         if older is not None and older.grant is not None:
             ring.evict(older.grant)
@@ -65,11 +68,12 @@ class Lookback:
         return True
 
     def take(self, position: Position) -> Batch | None:
-        """The batch at `position`, if it is kept; the caller's from now on."""
+        """Removes the batch at `position` and returns it, or None when it is not kept. It is the caller's from then
+        on."""
         return self._batches.pop(position, None)
 
     def give_way(self, ring: Ring) -> bool:
-        """Evicts the oldest; False when there is none."""
+        """Evicts the oldest batch; False when there is none."""
         if not self._batches:
             return False
         batch = self._batches.pop(next(iter(self._batches)))

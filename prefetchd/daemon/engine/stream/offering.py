@@ -1,4 +1,28 @@
-"""The consuming side of one stream: its cursors, what is offered to them, and what is taken back. Pure."""
+"""Offering serves the consumers of one stream: it places their cursors, offers them batches, and takes offers back.
+Pure. The rules, whose reasons are in decisions 0011 (offers, recalls, copies), 0017 (shared streams), 0021 (plans) and
+0070 (equal epochs):
+
+1. A cursor is offered the batches of its epoch in order, each when all its rows are in or its error is known, and its
+   plan is verified. From then on the batch is leased. While a recall is unanswered, the cursor is offered no batch.
+2. Where a sampler decides the order, no batch of an epoch is offered before the trainer can be told how the epoch
+   begins, and its end is not told before it can be told how it ends (`EpochsKnown`).
+3. A cursor may have its share of the ring ahead (`Window.limit`), offered and not yet yielded; on a stream that can be
+   shared only half of that, for what is offered cannot be had back without its consumer. One batch it may always have.
+4. Where all epochs are equal, a waiting cursor is offered a batch only after the living cursors of its consumer.
+5. An offer is exclusive when nobody else may have the batch. Else it is private: each holder makes a copy, for each may
+   write to its batch. It is private (`_is_shared`)
+   a. while a consumer without a connection may come back, and while anything is leased to another consumer;
+   b. when the batch is leased already, or another consumer has a cursor;
+   c. when another cursor of the same consumer wants the batch; but for the waiting one where all epochs are equal,
+      which gets the batch after it was given back, if its digest is what it was.
+6. When a living cursor (if urgent, a blocked one) awaits a batch that finds no room, and only offers stand in its way,
+   one batch is recalled: of those that nobody has yielded and no such cursor awaits, the last in turn. It is evicted
+   when all have given it back, unless one has come to await it meanwhile. There is no further recall before that.
+7. When the plan of an epoch is void, all that was offered of the epoch is recalled, its end is told anew, and no cursor
+   confirms the plan any more. Until a recall is answered, what its consumer yields confirms nothing either: that may be
+   of the former plan.
+8. An error is offered like a batch, without a slot. It goes when the last cursor that wants it has passed it.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +42,19 @@ FAILURES_A_PUBLICATION = 64
 
 
 class EpochsKnown(Protocol):
-    """What is to be known of an epoch before a trainer is told of it. Whoever asks has it found out."""
+    """Knows what a trainer must be told of an epoch before it is offered a batch of it (rule 2). Asking has what is
+    missing found out."""
 
     def has_begun(self, epoch: int) -> bool:
-        """True when it can be told how the epoch begins: before its first batch."""
+        """True when a trainer can be told how the epoch begins: before its first batch."""
 
     def has_ended(self, epoch: int) -> bool:
-        """True when it can be told how the epoch ends: before its end."""
+        """True when a trainer can be told how the epoch ends: before it is told that it has ended."""
 
 
 class Offering:
-    """What each cursor is offered; from then on it is leased. `is_awaited` tells whether a consumer of the stream has
-    no connection now and may come back."""
+    """Offers batches to the cursors of one stream. `known` is None where the order is arithmetic; `is_awaited` says
+    whether a consumer of the stream has no connection now and may come back."""
 
     def __init__(
         self,
@@ -64,20 +89,22 @@ class Offering:
             if cursor.fill[0] != position[0]:
                 cursor.fill = (position[0], window.lengths.steps(position[0]) or 0)
         if not waiting:
-            # It may be one that goes on under another number.
+            # A client may number its iterator anew: its consumer has confirmed the plan of this epoch already.
             others = (each for each in self.cursors_of(key[0]) if not each.waiting and each.epoch == position[0])
             window.cursors[key].plan_confirmed = any(each.plan_confirmed for each in others)
         window.cursors_moved()
 
     def close_cursor(self, key: Key) -> None:
-        """Ends the cursor; unknown ones are ignored. Leases on yielded batches go on."""
+        """Ends the cursor, and gives back what it was offered and has not yielded. Unknown cursors are ignored. Leases
+        on yielded batches go on."""
         cursor = self.window.cursors.pop(key, None)
         if cursor is not None:
             self._leases.give_back(key, cursor.next)
             self.window.cursors_moved()
 
     def give_back(self, key: Key, step: int) -> None:
-        """The cursor's offers from `step` on are taken back; it gets them again when there is room."""
+        """Takes the cursor's offers from `step` on back; it gets them again when there is room. Raises ProtocolError
+        for a step that it was not offered."""
         cursor = self.window.cursors.get(key)
         if cursor is None:
             return
@@ -91,14 +118,13 @@ class Offering:
         self.window.cursors_moved()
 
     def wait(self, key: Key) -> None:
-        """A call of next() waits for the cursor's next batch; a consumer waits for one at a time."""
+        """Notes that a call of next() waits for the cursor's next batch. A consumer waits for one at a time."""
         for cursor in self.cursors_of(key[0]):
             cursor.blocked = cursor.key == key and not cursor.waiting
 
     def recalls(self, *, urgent: bool) -> list[tuple[Hashable, Recall]]:
-        """(consumer, Recall) for all who were offered the one batch that is to go, when a living cursor (if `urgent`,
-        a blocked one) waits for room and only offers stand in its way. Empty when taking offers back would not help,
-        or one is being taken back."""
+        """Returns (consumer, Recall) for all who were offered the one batch that is to go (rule 6). Empty when taking
+        offers back would not help, or a recall is unanswered."""
         window = self.window
         assert window.ring is not None
         if any(cursor.recalled for cursor in window.cursors.values()):
@@ -114,8 +140,7 @@ class Offering:
         return told
 
     def void(self, epochs: range) -> list[tuple[Hashable, Recall]]:
-        """Another plan has taken the place of what was offered of the epochs: (consumer, Recall) for all of it. Where
-        they end is told anew, and nobody means that plan any more."""
+        """Returns (consumer, Recall) for all offers of these epochs, whose plan is void (rule 7)."""
         told: list[tuple[Hashable, Recall]] = []
         for cursor in self.window.cursors.values():
             if cursor.epoch in epochs:
@@ -130,7 +155,8 @@ class Offering:
         return cursor.consumer, Recall(cursor.key[1], step)  # type: ignore[index]
 
     def yielded_up_to(self, key: Key, step: int) -> int:
-        """The consumer's next() has come to `step` of the cursor's epoch; how many batches further that is."""
+        """Moves the cursor to `step` of its epoch, to which its consumer's next() has come; returns how many batches
+        further that is. Raises ProtocolError for a step that it was not offered."""
         cursor = self.window.cursors.get(key)
         if cursor is None:
             return 0
@@ -142,13 +168,13 @@ class Offering:
         batches = self.window.lengths.distance(cursor.next, position)
         cursor.next = position
         cursor.blocked = False
-        # What is told of while offers are on their way back may be of the plan before this one.
+        # Rule 7.
         cursor.plan_confirmed = cursor.plan_confirmed or (batches > 0 and not cursor.recalled)
         return batches
 
     def close_cursors(self, consumer: Hashable) -> Position | None:
-        """Ends the consumer's cursors. The position of its furthest-behind living one, else of its waiting one:
-        where the ring stays."""
+        """Ends the consumer's cursors. Returns the position of its furthest-behind living one, else of its waiting one:
+        that is where the ring stays."""
         ended = {key: each for key, each in self.window.cursors.items() if each.consumer == consumer}
         for key in ended:
             self.close_cursor(key)  # type: ignore[arg-type]
@@ -156,13 +182,14 @@ class Offering:
         return min(living or [cursor.next for cursor in ended.values()], default=None)
 
     def drop_consumer(self, consumer: Hashable, marks: Sequence[int]) -> Position | None:
-        """The process is gone: its cursors and leases end. Returns what close_cursors does."""
+        """Ends the cursors and leases of a consumer whose process is gone. Returns what close_cursors() does."""
         self._leases.drop(consumer, marks)
         return self.close_cursors(consumer)
 
     def keep_for_absent(self, consumer: Hashable, record: int) -> Position | None:
-        """The consumer's connection has ended, though it lives: it may come back, and until it knows it takes what it
-        was offered. All that stays leased, to its record; its cursors end. Returns what close_cursors does."""
+        """Ends the cursors of a consumer whose connection has ended and whose process lives. Its leases pass to its
+        `record`: it may come back, and until it knows of the end it takes what it was offered. Returns what
+        close_cursors() does."""
         self._leases.keep_for_absent(consumer, record)
         return self.close_cursors(consumer)
 
@@ -173,8 +200,8 @@ class Offering:
         return any(self._can_offer(cursor) for cursor in self.cursors_of(consumer))
 
     def publications(self, consumer: Hashable) -> list[Message]:
-        """All that is ready and was not told, as messages: at most BATCHES_A_PUBLICATION batches and
-        FAILURES_A_PUBLICATION failures, so ask again. From here on these batches are leased."""
+        """Returns all that is ready and was not yet told, as messages: at most BATCHES_A_PUBLICATION batches and
+        FAILURES_A_PUBLICATION failures, so ask again. These batches are leased from here on."""
         rows: list[tuple[int, ...]] = []
         ends: list[tuple[int, ...]] = []
         voids: list[tuple[int, ...]] = []
@@ -214,6 +241,8 @@ class Offering:
             room -= 1
             self._pass(cursor)
             position = cursor.offered
+            # One row of the message is one run: consecutive steps, all exclusive or all private. A gap of void steps,
+            # an error, the epoch's end, or a batch of the other kind ends it.
             if cursor.told < position[1] or not self._can_offer(cursor) or self.window.lengths.is_end(position):
                 break
             batch = self.window.batches[position]
@@ -233,11 +262,11 @@ class Offering:
         if self.window.epoch_steps and cursor.waiting and self._is_awaited_before(cursor, position):
             return False
         if batch.recalled:
-            # It is to go, unless somebody has come to need it meanwhile.
+            # Rule 6: it goes, unless somebody has come to await it.
             if not self.window.is_awaited(batch, urgent=batch.urgent):
                 return False
             batch.recalled = False
-        # What is offered cannot be taken back without its consumer: on a shared stream half stays here.
+        # Rule 3.
         share = self.window.limit(cursor) // (2 if self.shareable else 1)
         if self.window.lengths.distance(cursor.next, position) >= max(1, share):
             return False
@@ -254,25 +283,26 @@ class Offering:
             cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
 
     def _is_shared(self, cursor: Cursor, batch: Batch) -> bool:
-        """True when somebody else was offered the batch or may be: then all get copies, for each may write to its. So
-        does whoever comes while others hold batches: each may hold half of the ring, and two would hold all of it."""
+        """True when the offer must be private (rule 5)."""
         window = self.window
+        # Also while others merely hold batches: two consumers that come and go could each hold half of the ring
+        # exclusively, and together all of it.
         if self._is_awaited() or self._leases.others_hold(cursor.consumer):
             return True
         if batch.grant is not None and window.ring is not None and window.ring.leases(batch.grant.slot):
             return True
         others = [each for each in window.cursors.values() if each is not cursor]
         if window.epoch_steps:
-            # Its own next iterator's gets the batch once it is given back, and its digest is what it was.
+            # Rule 5c.
             others = [each for each in others if not each.waiting or each.consumer != cursor.consumer]
         return any(other.consumer != cursor.consumer or other.wants(batch.position) for other in others)
 
     def _is_awaited_before(self, cursor: Cursor, position: Position) -> bool:
-        """Where all epochs are equal: an iterator that has begun is to have the batch before the next one."""
+        """True when a living cursor of the same consumer is to have the batch first (rule 4)."""
         return any(each.wants(position) for each in self.cursors_of(cursor.consumer) if not each.waiting)
 
     def cursors_of(self, consumer: Hashable) -> list[Cursor]:
-        """The consumer's."""
+        """Returns the consumer's cursors, living and waiting."""
         return [cursor for cursor in self.window.cursors.values() if cursor.consumer == consumer]
 
     def _drop_failed(self, position: Position, passer: Cursor) -> None:

@@ -1,4 +1,5 @@
-"""Pieces of claimed batches that wait for workers, in the order in which they are handed out. Pure."""
+"""The piece queue holds pieces of claimed batches that wait for workers, in the order in which they are handed out.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
 
 
 class PieceQueue:
-    """Those of one stream. What must run alone, as `blame` says, waits apart (next_suspect). Pieces whose batch was
-    dropped meanwhile are passed over."""
+    """Queues the pieces of one stream. What must run alone, as `blame` says, waits apart (next_suspect). Pieces whose
+    batch was dropped meanwhile are passed over."""
 
     def __init__(self, blame: Blame, homes: ShardAffinity | None) -> None:
-        """`homes` tells which worker makes which batch; without it any does."""
+        """`homes` knows which worker makes which batch; without it any worker does."""
         self._blame = blame
         self._homes = homes
         self._pieces: deque[Piece] = deque()
@@ -24,7 +25,7 @@ class PieceQueue:
         return bool(self._pieces)
 
     def add(self, pieces: list[Piece], *, first: bool = False) -> None:
-        """Pending pieces are to be had from now on; `first` ones before all others."""
+        """Queues pending pieces; `first` ones before all others."""
         for piece in list(pieces):
             parts = self._blame.parts(piece)
             if len(parts) > 1:
@@ -39,12 +40,12 @@ class PieceQueue:
                     self._pieces.append(part)
 
     def add_digest(self, batch: Batch) -> None:
-        """The digest of all that is in the batch is to be taken."""
+        """Queues the task that takes the digest of all that is in the batch."""
         batch.pending = [Piece(batch, 0, 0, digests=True)]
         self.add(batch.pending)
 
     def take(self, worker: int) -> Piece | None:
-        """The first one that `worker` can do."""
+        """Returns the first piece that `worker` can do; it is under way from then on. None when there is none."""
         others: list[Piece] = []
         found: Piece | None = None
         while self._pieces and found is None:
@@ -55,17 +56,17 @@ class PieceQueue:
                 found = piece
             else:
                 others.append(piece)
-        # In their order: a shard's batches are made one after another.
+        # They keep their order: a shard's batches are made one after another.
         self._pieces.extendleft(reversed(others))
         return _begun(found) if found is not None else None
 
     def expecting(self) -> set[int]:
-        """The workers for which a piece waits that no other can do."""
+        """Returns the workers for which a piece waits that no other can do."""
         return {owner for piece in self._pieces if (owner := self._owner(piece)) is not None}
 
     @property
     def is_crowded(self) -> bool:
-        """True when so many wait for their own workers that no more are to be claimed for others."""
+        """True when so many pieces wait for their own workers that no more are to be claimed for others."""
         return self._homes is not None and len(self._pieces) >= self._homes.most_waiting
 
     @property
@@ -76,12 +77,13 @@ class PieceQueue:
         return bool(self._suspects)
 
     def next_suspect(self) -> Piece:
-        """The next of those; has_suspect."""
+        """Returns the next piece that must run alone, only when `has_suspect`; it is under way from then on."""
         assert self.has_suspect
         return _begun(self._suspects.popleft())
 
     def _owner(self, piece: Piece) -> int | None:
-        """The only worker for the piece: it keeps what has been made of it, or is the home of its shard."""
+        """Returns the only worker for the piece: it keeps what has been made of it, or is the home of its shard. None
+        when any worker will do."""
         if piece.keeper is not None:
             return piece.keeper
         return None if self._homes is None or piece.digests else self._homes.of(piece.batch.position)

@@ -1,9 +1,21 @@
-"""What the planner has told of a stream whose order only a sampler knows: keys of batches, ends, states. Pure.
+"""Plans keep what a planner has told of one stream, whose order only a sampler knows: keys of batches, ends, states.
+Pure. The rules, whose reasons are in decisions 0021 (the planner, and the trainer that compares) and 0094 (the
+beginning):
 
-Plans run ahead of the filling by AHEAD steps, and are forgotten once nobody can want them: the ring bounds what is
-kept. A trainer that begins an epoch otherwise than was thought (Assume) voids all that was planned from there on, up
-to an epoch of which another trainer has said how it begins, or yielded. All whose epochs are void by that are told anew
-how these begin, before they are offered a batch of them.
+1. Plans run ahead of the filling by AHEAD steps. The planner is asked for STEPS_AN_ASK steps at a time, for the
+   earliest epoch first, as a sampler only goes forward. It has at most one question.
+2. A trainer is told the states of its cursor's epoch, stage by stage, each once, and compares them with its own. No
+   batch of the epoch is offered before it can be told how the epoch begins (`has_begun`), and the epoch's end is not
+   told before it can be told how it leaves sampler and generators (`has_ended`).
+3. A trainer that begins an epoch otherwise than was planned says so (Assume). All that was planned from that epoch on
+   is void, up to the first later epoch that another trainer `meant` as it is planned: of which it has said how it
+   begins, or yielded. All whose epochs are void are told anew how these begin, before they are offered a batch of them.
+4. An answer about an epoch that has become void since it was asked changes nothing; its last message ends the question.
+5. A question is preceded by the latest assumption about its epoch, or an earlier one, that the planner was not told. A
+   new planner was told none.
+6. The ring bounds what is kept: plans are forgotten once no cursor can want them (`trim`), and the states of all epochs
+   but the latest and those that cursors come to. The beginning stays, at most BEGINNING_STEPS of the first
+   BEGINNING_EPOCHS epochs: for a script that is run again the planner, which has gone on, would have to begin anew.
 """
 
 from __future__ import annotations
@@ -36,16 +48,15 @@ KEPT_BEYOND_NEED = 4096
 KEPT_ASSUMPTIONS = 8
 KEPT_STATES = 8
 MOST_STATES = 1024
-"""Epochs ahead of the cursors whose states are kept: of more, those that come first."""
+"""The number of epochs ahead of the cursors whose states are kept; of more, those that come first."""
 
 BEGINNING_STEPS = 1024
 BEGINNING_EPOCHS = 8
-"""What is kept of the beginning, for a script that is run again: its planner has long gone on, and would have to begin
-again with it."""
+"""The most of the beginning that is kept (rule 6)."""
 
 
 class Plans:
-    """Those of one stream. At most one question is with the planner."""
+    """Keeps the plans of one stream, and the one question that its planner may have."""
 
     def __init__(self, lengths: EpochLengths) -> None:
         self._lengths = lengths
@@ -63,11 +74,13 @@ class Plans:
     # --- towards the filling ---
 
     def at(self, position: Position) -> Contents | None:
-        """The batch at `position`, or None: then the planner is to be asked."""
+        """Returns the batch at `position`; None when it is not planned yet, and then the planner is to be asked."""
         found = self._known.get(position)
         epoch, step = position
         if found is None:
             self._want(epoch, step)
+        # Less than AHEAD steps are known from here on: those that follow the last known one are asked for now, so that
+        # the filling does not come to wait for them.
         elif (epoch, step + AHEAD) not in self._known and self._lengths.steps(epoch) is None:
             while (epoch, step) in self._known:
                 step += 1
@@ -75,7 +88,7 @@ class Plans:
         return found
 
     def knows(self, position: Position) -> bool:
-        """True when at() would tell; asks for nothing."""
+        """True when at() would return a batch, or the epoch has ended there; unlike at(), asks for nothing."""
         return position in self._known or self._lengths.is_end(position)
 
     def _want(self, epoch: int, step: int) -> None:
@@ -86,16 +99,16 @@ class Plans:
 
     @property
     def has_question(self) -> bool:
-        """True when the planner is to be asked something, and is not at an answer."""
+        """True when the planner is to be asked something, and no question is with it."""
         return self._asked is None and bool(self._wanted)
 
     @property
     def asked(self) -> AskPlan | None:
-        """What the planner is at."""
+        """The question that is with the planner, or None."""
         return self._asked
 
     def questions(self) -> list[Message]:
-        """What to send to the planner, which is at nothing; has_question."""
+        """Returns what to send to the planner, which has no question; only when `has_question`."""
         # The earliest epoch first: a sampler goes forward.
         epoch = min(self._wanted)
         step = self._wanted.pop(epoch)
@@ -107,14 +120,15 @@ class Plans:
         return [*(Rebase(each.epoch, each.sampler_epoch, each.states) for each in due[-1:]), self._asked]
 
     def planner_is_new(self) -> None:
-        """Another planner begins, or the one that was has gone: it knows of nothing."""
+        """Forgets what the planner was told: another one begins, or the last one has gone. Its question is asked
+        again."""
         if self._asked is not None and not self._asked_in_vain:
             self._wanted[self._asked.epoch] = self._asked.first_step
         self._asked = None
         self._told_planner = 0
 
     def planner_says(self, message: Message) -> None:
-        """Raises ProtocolError."""
+        """Takes the planner's answer in. Raises ProtocolError for what it cannot answer; nothing has changed then."""
         asked = self._asked
         if not isinstance(message, (Begun, Planned, PlanFailed)) or asked is None or message.epoch != asked.epoch:
             raise ProtocolError(f"a planner does not send {type(message).__name__} now")
@@ -141,13 +155,13 @@ class Plans:
     # --- towards the trainers ---
 
     def agrees(self, message: Assume) -> bool | None:
-        """Whether the epoch is planned from that already; None when it is not planned from anything yet."""
+        """Returns whether the epoch is planned from that already; None when it is not planned from anything yet."""
         beginning = self._beginning(message.epoch)
         return None if beginning is None else beginning == message
 
     def assume(self, message: Assume, meant: Collection[int] = ()) -> range:
-        """A trainer begins the epoch like this: what was planned from there on is void, up to the first later epoch of
-        which others have `meant` what it is planned from. The epochs that are void."""
+        """Voids what was planned otherwise than a trainer begins the epoch, and returns the epochs that are void (rule
+        3). Others have `meant` what these epochs are planned from."""
         later = (self._beginning(epoch) for epoch in sorted(meant) if epoch > message.epoch)
         stays = next((each for each in later if each is not None), None)
         epochs = range(message.epoch, POSITION_LIMIT if stays is None else stays.epoch)
@@ -159,7 +173,8 @@ class Plans:
         if self._asked is not None and self._asked.epoch in epochs:
             self._asked_in_vain = True
         before = [each for each in self._assumed if each.epoch < epochs.start]
-        # A planner that comes there from before it would go on with what is said now.
+        # Assumptions about later epochs that stay are kept: a planner that comes there from before them would go on
+        # with this one.
         beyond = [] if stays is None else [stays, *(each for each in self._assumed if each.epoch > stays.epoch)]
         room = KEPT_ASSUMPTIONS - 1
         beyond = beyond[:room]
@@ -169,23 +184,23 @@ class Plans:
         return epochs
 
     def _beginning(self, epoch: int) -> Assume | None:
-        """What the epoch is planned from, as far as anything is known of that."""
+        """Returns what the epoch is planned from, as far as anything is known of that."""
         begun = self._states.get((epoch, BEFORE))
         if begun is not None:
             return Assume(epoch, begun.sampler_epoch, begun.states)
         return next((each for each in self._assumed if each.epoch == epoch), None)
 
     def has_begun(self, epoch: int) -> bool:
-        """True when a trainer can be told how the epoch begins; else the planner is to be asked. No batch of it is
-        offered before: the trainer could not compare."""
+        """True when a trainer can be told how the epoch begins (rule 2); else the planner is to be asked, as without
+        that the trainer could not compare."""
         if (epoch, AFTER_FIRST) in self._states:
             return True
         self._wanted.setdefault(epoch, 0)
         return False
 
     def has_ended(self, epoch: int) -> bool:
-        """True when a trainer can be told how the epoch, whose length is known, leaves sampler and generators; else the
-        planner is to be asked. Its end is not told before."""
+        """True when a trainer can be told how the epoch, whose length is known, leaves sampler and generators (rule 2);
+        else the planner is to be asked."""
         if (epoch, AT_END) in self._states:
             return True
         self._wanted.setdefault(epoch, self._lengths.steps(epoch) or 0)
@@ -195,7 +210,8 @@ class Plans:
         return self._next_news(cursor) is not None
 
     def news(self, cursor: Cursor, number: int) -> list[Message]:
-        """The states of the cursor's epoch that its trainer was not told."""
+        """Returns the states of the cursor's epoch that its trainer was not told; `number` is its cursor. From now on
+        it was."""
         told: list[Message] = []
         while (stage := self._next_news(cursor)) is not None:
             begun = self._states[cursor.epoch, stage]
@@ -212,7 +228,7 @@ class Plans:
     # --- the beginning ---
 
     def beginning(self) -> list[Position]:
-        """The first batches of all as far as they are known without a gap: at most BEGINNING_STEPS."""
+        """Returns the first batches of all epochs, as far as they are known without a gap (rule 6)."""
         found: list[Position] = []
         epoch, step = 0, 0
         while len(found) < BEGINNING_STEPS and epoch < BEGINNING_EPOCHS:
@@ -228,17 +244,17 @@ class Plans:
     # --- bounds ---
 
     def trim(self, cursors: Iterable[Cursor], is_needed: Callable[[Position], bool]) -> None:
-        """Forgets what nobody needs, now and then. The beginning stays."""
+        """Forgets what nobody needs, now and then (rule 6)."""
         trims_plans, trims_states = len(self._known) > self._trim_at, len(self._states) > self._trim_states_at
         first = {*self.beginning()} if trims_plans or trims_states else frozenset()
         if trims_plans:
             self._known = {each: found for each, found in self._known.items() if each in first or is_needed(each)}
-            # So that each plan is looked at a few times at most, however many are needed.
+            # Each plan is checked a few times at most, however many are needed.
             self._trim_at = KEPT_BEYOND_NEED + 2 * len(self._known)
         living = {cursor.key: cursor.epoch for cursor in cursors}
         if trims_states:
             epochs = sorted({epoch for epoch, _ in self._states})
-            # Whoever asks for one again asks for a planner that begins again: it has long gone on.
+            # A state that is forgotten costs a new planner, which begins again: the one that is there has long gone on.
             needed = [epoch for epoch in epochs if is_needed((epoch, 0))][:MOST_STATES]
             kept = {*living.values(), *needed, *epochs[-KEPT_STATES:], *(epoch for epoch, _ in first)}
             self._states = {key: begun for key, begun in self._states.items() if key[0] in kept}
@@ -248,7 +264,7 @@ class Plans:
 
 
 def _check(message: Begun | Planned | PlanFailed, asked: AskPlan) -> None:
-    """Raises ProtocolError when that cannot be an answer to what was asked; nothing has changed then."""
+    """Raises ProtocolError when the message cannot be an answer to what was asked; nothing has changed then."""
     if isinstance(message, Begun):
         if message.stage not in STAGES or not -1 <= message.sampler_epoch < 1 << 63:
             raise ProtocolError(f"a planner tells of stage {message.stage}, sampler epoch {message.sampler_epoch}")

@@ -1,4 +1,4 @@
-"""One stream as the engine knows it: its stage, who consumes it, its workers, and how long its rows take. Pure."""
+"""Holds one stream as the engine knows it: its stage, its consumers, its workers, and how long its rows take. Pure."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ SMOOTHING = 0.1
 FIRST_START_PAUSE_S = 0.25
 LONGEST_START_PAUSE_S = 5.0
 KEPT_AHEAD = 256
-"""Steps beyond the ring whose plan is kept."""
+"""The number of steps beyond the ring whose plan is kept."""
 
 
 class Stage(enum.Enum):
-    """Where a stream is in its life."""
+    """The stages of a stream's life."""
 
     AWAITING_PROGRAM = "awaiting program"
     LOADING = "loading"
@@ -63,8 +63,8 @@ class WorkerStage(enum.Enum):
 class Host:
     """A zygote that workers are forked from: forked itself from the trainer of `session`, or executed (0). `stream` is
     None as long as nobody knows whose it is; `asked` while it is to write its program (`asked_whole`: also a large
-    one). One that is `mute` will never
-    tell its fingerprint. It `holds_too_much` when there is no room for its program beside it."""
+    one). One that is `mute` will never tell its fingerprint. It `holds_too_much` when there is no room for its program
+    beside it."""
 
     number: int
     session: int = 0
@@ -84,7 +84,8 @@ class Host:
 
 @record
 class Stuck:
-    """Where in the user's code a worker is, the innermost frames first; `sleeps` when it waits for something there."""
+    """The place in the user's code where a worker is, the innermost frames first; `sleeps` when it waits for something
+    there."""
 
     frames: tuple[str, ...] = ()
     sleeps: bool = False
@@ -94,10 +95,11 @@ class Stuck:
 class Worker:
     """One worker process, the stream's `worker_index`-th.
 
-    `tasks` are under way in it, oldest first: that one it has in hand, since `head_since_s` (or since then it starts).
-    `overdue_task` has taken too long, since `overdue_since_s`: the worker is killed for that once it is known where it
-    is `stuck`. `stands` tells by (epoch, shard) before which batch its iterator of that shard will be when its tasks
-    are done."""
+    `tasks` are under way in it, oldest first. The oldest is the one that it works on, since `head_since_s`; without
+    tasks, that is since when it starts. `overdue_task` has taken too long, since `overdue_since_s`: the worker is
+    killed for that once it is known where it is `stuck`. `stands` has, by (epoch, shard), the batch before which its
+    iterator of that shard will be when its tasks are done.
+    """
 
     number: int
     stream: StreamState
@@ -121,7 +123,7 @@ class Worker:
 
 @dataclasses.dataclass(slots=True)
 class Planner:
-    """The process that runs the stream's sampler; at its question, or starting, `since_s`."""
+    """The process that runs the stream's sampler. `since_s` is when its question was asked, or when it was started."""
 
     number: int
     since_s: float
@@ -131,8 +133,8 @@ class Planner:
 @dataclasses.dataclass(slots=True, eq=False)
 class Consumer:
     """One trainer process on the stream: its session, and the record of the segment that it writes. One that
-    `has_program` can hand it over; one that `forks` hands over a fork of itself instead. `refused` says why that was
-    none for the stream; empty: it was not."""
+    `has_program` can hand it over; one that `forks` hands over a fork of itself instead. `refused` says why that fork
+    was none for the stream; it is empty when it was not refused."""
 
     session: int
     pid: int
@@ -149,8 +151,8 @@ class Consumer:
 
 @record
 class AbsentConsumer:
-    """A consumer without a connection whose process lives, and where it stood (None: nowhere yet). One that has
-    `departed` only holds batches."""
+    """A consumer without a connection whose process lives. `position` is where it stood, None when it had yielded
+    nothing. One that has `departed` only holds batches."""
 
     record: int
     pid: int
@@ -259,7 +261,7 @@ class StreamState:
         return self.stage is Stage.AWAITING_PROGRAM and self.program_from == session
 
     def has_delivered(self, session: int) -> None:
-        """Nothing more is asked of `session`."""
+        """Notes that nothing more is asked of `session`."""
         if self.program_from == session:
             self.program_from = 0
         if self.fork_from == session:
@@ -285,7 +287,7 @@ class StreamState:
         return any(not absent.departed for absent in self.absents.values())
 
     def awaits(self, hello: Hello) -> bool:
-        """True when this is one of its absent consumers that comes back."""
+        """True when this hello comes from one of the stream's absent consumers."""
         return hello.ring == self.ring_id and hello.consumer in self.absents
 
     @property
@@ -302,7 +304,7 @@ class StreamState:
 
     @property
     def wanted_slots(self) -> int:
-        """Slots that its ring has, or is to have."""
+        """The slots that the ring has, or is to have."""
         return self.window.wanted_slots
 
     @wanted_slots.setter
@@ -311,25 +313,25 @@ class StreamState:
 
     @property
     def ring_bytes(self) -> int:
-        """What its ring takes or is about to take, records left aside; 0 without one."""
+        """The bytes that the ring takes or is about to take, without its records; 0 without a ring."""
         return self.wanted_slots * self.slot_bytes if self.window.ring is not None else 0
 
     def serve_as(self, spec: StreamSpec) -> None:
-        """A new consumer's wishes that change no byte of any batch."""
+        """Takes over a new consumer's wishes that change no byte of any batch."""
         self.spec = dataclasses.replace(spec, name=self.name)
         self.window.set_watermarks(spec.low_watermark, spec.high_watermark)
         self.window.lookback.wanted = spec.lookback
 
     def rows_found(self, found: FoundBatch) -> int:
-        """Samples of a dead daemon's batch; 0 when it cannot be one of this stream's."""
+        """Returns the samples of a dead daemon's batch; 0 when it cannot be one of this stream's."""
         if self.is_planned:
-            # How many, its plan will say: until then nothing is done with it.
+            # Its plan will say how many; until then nothing is done with the batch.
             return 1 if found.plan else 0
         return 0 if self.window.lengths.is_end(found.position) else self._contents_at(found.position).rows
 
     def start_failed(self, now_s: float, reason: str) -> bool:
-        """No process can be had for the stream: none is started for a while, longer each time. True of the first time
-        in a row."""
+        """Notes that no process can be had for the stream: none is started for a while, longer each time. True the
+        first time in a row."""
         self.start_failure = reason
         if self.starts_again_s is None:
             self.failed_starts += 1
@@ -339,7 +341,7 @@ class StreamState:
         return False
 
     def has_started(self) -> None:
-        """A process could be had."""
+        """Notes that a process could be had."""
         self.failed_starts, self.start_failure, self.starts_again_s = 0, "", None
 
     def trim_plans(self) -> None:
@@ -366,14 +368,15 @@ class StreamState:
             raise ProtocolError(f"a shard of {batches} batches has not ended at step {step}")
 
     def shard_ended(self, piece: Piece, batches: int) -> None:
-        """The piece's batch does not exist: its shard has only `batches` of the epoch; after check_shard_end()."""
+        """Notes that the piece's batch does not exist, as its shard has only `batches` of the epoch. Only after
+        check_shard_end()."""
         epoch, step = piece.batch.position
         assert self._shard_lengths is not None
         self._shard_lengths.learn_shard(epoch, step % self.shards, batches)
         self.filling.shard_ended(piece)
 
     def learn_start(self, message: ShardStart | ShardCame) -> None:
-        """An iterator of the shard can begin there. Raises ProtocolError."""
+        """Notes that an iterator of the shard can begin at that batch. Raises ProtocolError."""
         indices = (message.epoch, message.following)
         is_shard = self.starts is not None and 0 <= message.shard < self.shards
         if not is_shard or not all(0 <= each < POSITION_LIMIT for each in indices):
@@ -382,7 +385,7 @@ class StreamState:
         self.starts.learn(message.epoch, message.shard, (message.following, message.state))
 
     def task_keys(self, worker: Worker, piece: Piece) -> bytes:
-        """What Fill.keys is to have for the piece: the keys of the batch, or where its shard's iterator is to begin."""
+        """Returns Fill.keys for the piece: the keys of the batch, or where its shard's iterator is to begin."""
         if self.starts is None or piece.digests:
             return piece.batch.keys
         epoch, step = piece.batch.position
@@ -395,34 +398,35 @@ class StreamState:
         return pack(start) if start is not None else b""
 
     def _contents_at(self, position: Position) -> Contents:
-        # A shard's last batch may have fewer.
+        # A shard's last batch may have fewer rows.
         return Contents(self.schedule.rows_per_batch if self.shards else self.schedule.rows(position[1]))
 
     def free_record(self) -> int | None:
-        """A consumer record of the segment that nobody writes, or None when all are taken."""
+        """Returns a consumer record of the segment that nobody writes, or None when all are taken."""
         taken = {consumer.record for consumer in self.consumers.values()} | self.absents.keys()
         return next((record for record in range(CONSUMERS) if record not in taken), None)
 
     def workers_asked(self, otherwise: int) -> int:
-        """How many workers its loader has asked for; of an iterable dataset one a shard."""
+        """Returns how many workers the loader has asked for; of an iterable dataset one a shard."""
         return self.shards or self.spec.workers or otherwise
 
     def workers_changed(self) -> None:
-        """Some have come or gone."""
+        """Notes that workers of the stream have come or gone."""
         if self.homes is not None:
             self.homes.changed()
         self.cut_anew()
 
     def timed(self, rows: int, duration_s: float) -> None:
-        """A task of `rows` rows took `duration_s`."""
+        """Notes that a task of `rows` rows took `duration_s`."""
         row_s = duration_s / rows
         self.row_s = row_s if not self.row_s else self.row_s + SMOOTHING * (row_s - self.row_s)
         self.cut_anew()
 
     def cut_anew(self) -> None:
-        """Rows have become slower or faster, or workers come and gone: sets `pieces`, in how many a batch is cut (one
-        a worker, but none shorter than SHORTEST_PIECE_S), and `tasks_a_worker`, how many tasks one has at once: the
-        next one waits in its socket, so that it never idles between two, but a long one keeps no other waiting."""
+        """Sets `pieces` and `tasks_a_worker`, after rows have become slower or faster, or workers have come or gone. A
+        batch is cut into one piece a worker, but none shorter than SHORTEST_PIECE_S. A worker has several short tasks
+        at once: the next one waits in its socket, so that it never idles between two. A long one keeps no other
+        waiting."""
         ready = sum(worker.stage is WorkerStage.READY for worker in self.workers.values())
         batch_s = self.row_s * self.schedule.rows_per_batch
         if self.homes is not None:
@@ -439,4 +443,4 @@ class StreamState:
 
 
 FailStream = Callable[[StreamState, str, str], None]
-"""Ends the stream for good: (stream, an error's code, what its trainers are told)."""
+"""A function that ends the stream for good: (stream, an error's code, what its trainers are told)."""

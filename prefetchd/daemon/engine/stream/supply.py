@@ -1,4 +1,5 @@
-"""Whether a stream's consumers are about to wait: what lies ready before them, against what they take. Pure.
+"""Supply tells whether a stream's consumers are about to wait: what lies ready before them, against what they take.
+Pure.
 
 Inputs: the stream's cursors and batches, and for each consumer what it has taken lately (Pace).
 
@@ -20,14 +21,14 @@ from prefetchd.daemon.engine.stream.window import Window
 from prefetchd.ring.cursors import MOST_EMPTY_EPOCHS, Cursor
 
 FEW_AHEAD = 4
-"""Batches (rule 1)."""
+"""The number of batches that are few in any case (rule 1)."""
 
 REMEMBERED = 0.98
-"""Of the most that was taken in a second, after another second (rule 2)."""
+"""The share of the most taken in a second that counts after another second (rule 2)."""
 
 
 class Pace:
-    """How many batches one consumer takes in a second."""
+    """Measures how many batches one consumer takes in a second."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -36,7 +37,7 @@ class Pace:
         self._most = 0.0
 
     def took(self, batches: int, now_s: float) -> None:
-        """The consumer has taken so many more."""
+        """Notes that the consumer has taken so many more batches."""
         second = int(now_s)
         if second > self._second:
             self._most = self._before(second)
@@ -44,7 +45,8 @@ class Pace:
         self._count += batches
 
     def lately(self, now_s: float) -> float:
-        """The most batches that it has taken in a second, the older the less (rule 2)."""
+        """Returns the most batches that the consumer has taken in a second; the older a second is, the less it counts
+        (rule 2)."""
         second = int(now_s)
         return max(self._most, self._count) if second <= self._second else self._before(second)
 
@@ -62,7 +64,7 @@ def is_short(window: Window, taken: Callable[[Hashable], float]) -> bool:
 
 
 def _is_about_to_wait(window: Window, cursors: list[Cursor], taken: float) -> bool:
-    """True of the consumer of these, all that it has."""
+    """True when the consumer that has these cursors, and no others, is short (rules 1 to 3)."""
     waiting = [each for each in cursors if each.waiting]
     for cursor in [each for each in cursors if not each.waiting] or waiting:
         if cursor.blocked:
@@ -81,8 +83,8 @@ def _is_about_to_wait(window: Window, cursors: list[Cursor], taken: float) -> bo
 
 
 def _ready(window: Window, cursor: Cursor, most: int) -> tuple[int, bool]:
-    """Batches that are ready before the cursor, without a gap, counted up to `most`; and whether its epoch has ended
-    with them. A waiting cursor's walk goes on through the epochs that follow."""
+    """Counts the batches that are ready before the cursor, without a gap, up to `most`; and says whether its epoch has
+    ended with them. A waiting cursor's walk goes on through the epochs that follow."""
     lengths = window.lengths
     count, position, ends = lengths.distance(cursor.next, cursor.offered), cursor.offered, 0
     while count < most:

@@ -56,7 +56,7 @@ class Window:
         self.lent: Counter[Position] = Counter()
         self.ring: Ring | None = None
         self.wanted_slots = 0
-        """Slots that the ring has, or is to have as soon as there is memory behind them."""
+        """The slots that the ring has, or is to have as soon as there is memory behind them."""
         self.batches: dict[Position, Batch] = {}
         self.cursors: dict[Hashable, Cursor] = {}
         self._write = write
@@ -65,7 +65,7 @@ class Window:
         self._filling = True
 
     def set_watermarks(self, low: int, high: int) -> None:
-        """Ready batches at which filling resumes and stops; 0 means the ring's size."""
+        """Sets the numbers of ready batches at which filling resumes and stops; 0 means the ring's size."""
         self._low = low
         self._high = high
 
@@ -73,7 +73,7 @@ class Window:
 
     @property
     def capacity(self) -> int:
-        """Batches that may be ready at once, ahead of all cursors."""
+        """The number of batches that may be ready at once, ahead of all cursors."""
         slots = 1
         if self.ring is not None:
             slots = self.ring.capacity
@@ -82,7 +82,7 @@ class Window:
         return max(1, min(self._high, slots) if self._high else slots)
 
     def limit(self, cursor: Cursor) -> int:
-        """Batches that `cursor` may have ahead: living cursors share the ring, the waiting one gets the rest."""
+        """Returns how many batches `cursor` may have ahead (rule 1)."""
         living = 0
         for each in self.cursors.values():
             living += not each.waiting
@@ -94,19 +94,18 @@ class Window:
         return min(rest, self.epoch_steps - cursor.next[1]) if self.epoch_steps else rest
 
     def ready_ahead(self) -> int:
-        """Batches that are ready and not yet yielded."""
+        """Counts the batches that are ready and not yet yielded."""
         offered = sum(self.lengths.distance(each.next, each.offered) for each in self.cursors.values())
         ready = int(self.ring.count(SlotState.READY) / self.ring.mean_span) if self.ring else 0
         return offered + max(0, ready - len(self.lookback))
 
     def fill_ratio(self, cursor: Cursor) -> float:
-        """Batches ahead of the cursor relative to the low watermark: the neediest cursor has the least."""
+        """Returns the batches ahead of the cursor relative to the low watermark: the neediest cursor has the least."""
         low = min(self._low, self.capacity) if self._low else self.capacity
         return self.lengths.distance(cursor.next, cursor.fill) / max(1, low)
 
     def may_fill(self) -> bool:
-        """The watermarks' switch: off at the high one, on again below the low one, or when next() waits. Where no
-        cursor lives, also when next() may wait unheard: who follows a progress file may use the batch where it stands
+        """True while batches may be claimed (rule 4). Who follows a progress file may use the batch where it stands,
         and want the one after it."""
         if self._low and self._high and self._low < self._high:
             ready = self.ready_ahead()
@@ -120,7 +119,7 @@ class Window:
         return all(each.waiting for each in self.cursors.values()) and any(near)
 
     def resume(self) -> None:
-        """Filling goes on up to the high watermark, however many batches are ready: some before them are not."""
+        """Lets filling go on up to the high watermark, however many batches are ready: some before them are not."""
         self._filling = True
 
     # --- what is wanted ---
@@ -140,12 +139,13 @@ class Window:
         return batch is not None and batch.plan_verified
 
     def comes_back(self, position: Position) -> bool:
-        """True when a batch is not to be made for whoever comes there: all epochs are equal, and a holder has it."""
+        """True when a batch is not to be made for a cursor that comes there: all epochs are equal, and somebody holds
+        it."""
         return self.epoch_steps > 0 and self.lent[position] > 0 and position not in self.lookback
 
     def lend(self, position: Position, key: Hashable) -> None:
-        """The batch is the cursor's alone. Others that counted on it, the next iterator's if all epochs are equal,
-        begin again there."""
+        """Takes the batch out of the window: it is the cursor's alone. Others that counted on it, the next iterator's
+        if all epochs are equal, begin again there."""
         del self.batches[position]
         if self.epoch_steps:
             for cursor in self.cursors.values():
@@ -153,7 +153,7 @@ class Window:
                     forget_from(cursor, position)
 
     def cursors_moved(self) -> None:
-        """Cursors came, went or jumped: some batches may be unwanted now."""
+        """Notes that cursors came, went or jumped: some batches may be unwanted now."""
         self._cursors_moved = True
 
     def make_room(self, batch: Batch) -> bool:
@@ -196,13 +196,12 @@ class Window:
         return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch, urgent=urgent)
 
     def lead(self, position: Position) -> int:
-        """How many batches come before `position` for the cursor that gets there first."""
+        """Returns how many batches come before `position` for the cursor that gets there first."""
         coming = (each for each in self.cursors.values() if each.next <= position and each.walks(position))
         return min((self.lengths.distance(each.next, position) for each in coming), default=0)
 
     def drop(self, batch: Batch) -> bool:
-        """Takes the batch out of the window. A batch that is being filled ends with its last task; one that is
-        leased, with its last lease: then this is False."""
+        """Takes the batch out of the window. False when it is under way or leased: then it ends later (rule 5)."""
         batch.pending.clear()
         batch.cancelled = True
         if batch.under_way:
@@ -217,14 +216,14 @@ class Window:
         return True
 
     def void(self, batch: Batch) -> None:
-        """Another batch is wanted in its place. One that is under way or leased ends with its last task or lease, as
-        nobody's."""
+        """Takes a batch out of the window in whose place another is wanted. One that is under way or leased ends later
+        (rule 5), and is nobody's until then."""
         self.drop(batch)
         batch.cancelled = True
         self.remove(batch)
 
     def free(self, grant: Grant) -> None:
-        """The slots, to which nobody writes and which nobody leases, can be claimed."""
+        """Frees slots to which nobody writes and which nobody leases."""
         assert self.ring is not None
         if self.ring.state(grant.slot) is SlotState.FILLING:
             self.ring.abandon(grant)
@@ -232,7 +231,7 @@ class Window:
             self.ring.evict(grant)
 
     def retire(self, batch: Batch) -> None:
-        """The last lease of the batch has ended, and nobody wants it: it is kept behind, or evicted."""
+        """Keeps a batch behind, or evicts it: its last lease has ended, and nobody wants it."""
         assert self.ring is not None
         assert batch.grant is not None
         self.remove(batch)
@@ -241,15 +240,15 @@ class Window:
             self.ring.evict(batch.grant)
 
     def remove(self, batch: Batch) -> None:
-        """The batch is not to be had any more; cursors that counted on it begin again there."""
+        """Takes the batch out of the window; cursors that counted on it begin again there."""
         if self.batches.get(batch.position) is batch:
             del self.batches[batch.position]
             for cursor in self.cursors.values():
                 forget_from(cursor, batch.position)
 
     def adopt_behind(self, batch: Batch) -> None:
-        """A batch of a dead daemon that was yielded: it is kept behind if there is room and no better one. The oldest
-        one first."""
+        """Keeps a batch of a dead daemon that was yielded, if there is room and no better one at its position. To be
+        called for the oldest first."""
         assert self.ring is not None
         assert batch.grant is not None
         if batch.position not in self.batches:
@@ -258,8 +257,8 @@ class Window:
                 self.ring.evict(batch.grant)
 
     def turn(self, position: Position) -> tuple[int, Position]:
-        """Orders positions by when a cursor comes there. Of two that seem equally far, for the lengths of the epochs
-        between are not known, the later one comes later."""
+        """Returns a key that orders positions by when a cursor comes there. Of two that seem equally far, as the
+        lengths of the epochs between are not known, the later one comes later."""
         return self.lead(position), position
 
     # --- records, for recovery and status ---
