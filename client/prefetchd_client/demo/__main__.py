@@ -1,4 +1,5 @@
-"""python -m prefetchd_client.demo: the demo itself. People call `prefetchd demo`, which has checked the arguments."""
+"""This module is `python -m prefetchd_client.demo`, the demo itself. People call `prefetchd demo`, which has checked
+the arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from prefetchd_client.demo.trainer_messages import DATALOADER, PREFETCHD, Plan
 
 
 def main() -> int:
-    """Exit code: 0 done, 1 failed, 128 + n when signal n ended it. Nothing is left but the cached pictures."""
+    """Runs the demo. Returns the exit code: 0 done, 1 failed, 128 + n when signal n ended it. Nothing is left but the
+    cached pictures."""
     options = _options()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
