@@ -1,1 +1,2 @@
-"""One question a file, one command each: python -m benchmarks.NAME. Every figure is a ratio, taken side by side."""
+"""The package answers one question a file, by one command each: python -m benchmarks.NAME. Every figure is a ratio,
+taken side by side."""

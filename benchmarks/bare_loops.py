@@ -1,4 +1,5 @@
-"""The bounds that no loader passes: the same work in bare loops, one a process, handed to nobody."""
+"""This module measures the bounds that no loader passes: the same work in bare loops, one a process, handed to
+nobody."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from torch.utils.data import Dataset, default_collate
 
 
 def samples_a_second(dataset: Dataset[Any], batch_size: int, processes: int, samples: int) -> float:
-    """Loads and collates `samples` samples in all, in `processes` processes of one thread that start together."""
+    """Loads and collates `samples` samples in all, in `processes` processes of one thread that start together. Returns
+    samples a second."""
 
     def loop(process: int, barrier: Barrier) -> None:
         order = torch.randperm(len(dataset)).tolist()  # type: ignore[arg-type]
@@ -28,8 +30,8 @@ def samples_a_second(dataset: Dataset[Any], batch_size: int, processes: int, sam
 
 
 def copies_a_second(samples: torch.Tensor, batch_size: int, processes: int, batches: int) -> float:
-    """Copies random rows of `samples` into resident shared memory: batches a second, `processes` processes each with
-    its part of the rows of every batch."""
+    """Copies random rows of `samples` into resident shared memory, in `processes` processes, each with its part of the
+    rows of every batch. Returns batches a second."""
     target = torch.empty(8, batch_size, *samples.shape[1:], dtype=samples.dtype).share_memory_()
     target.view(torch.uint8).fill_(1)
 
@@ -47,7 +49,7 @@ def copies_a_second(samples: torch.Tensor, batch_size: int, processes: int, batc
 
 
 def _together(loop: Callable[[int, Barrier], None], processes: int) -> float:
-    """Seconds from the barrier that all pass until the last one is done."""
+    """Runs the loop in all processes. Returns seconds from the barrier that all pass until the last one is done."""
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(processes + 1)
 

@@ -37,7 +37,7 @@ SAMPLE = (3, 224, 224)
 
 
 class Pictures(Dataset[torch.Tensor]):
-    """Arrays made from their index, as if decoded."""
+    """Makes arrays from their index, as if decoded."""
 
     def __len__(self) -> int:
         return 50_000
@@ -67,7 +67,7 @@ def wait_for_full_ring() -> None:
 
 
 def longest(batches: Iterator[Any], count: int, step_s: float) -> float:
-    """The longest next() of so many, in seconds."""
+    """Returns the longest next() of so many, in seconds."""
     waits = []
     for _ in range(count):
         began_s = time.perf_counter()
@@ -78,7 +78,7 @@ def longest(batches: Iterator[Any], count: int, step_s: float) -> float:
 
 
 def full() -> tuple[float, float]:
-    """(without a kill, with one)."""
+    """Returns the longest next() over a full ring: (without a kill, with one)."""
     with own_daemon(workers=2), loader(FULL) as found:
         batches = iter(found)
         next(batches)
@@ -93,7 +93,7 @@ def full() -> tuple[float, float]:
 
 
 def empty() -> float:
-    """With a kill."""
+    """Returns the longest next() over an empty ring, with a kill."""
     with own_daemon(workers=2), loader(EMPTY) as found:
         batches = iter(found)
         longest(batches, 3 * EMPTY, 0.0)
@@ -104,7 +104,7 @@ def empty() -> float:
 
 
 def from_nothing() -> float:
-    """The first batch where no daemon runs."""
+    """Returns the time of the first batch where no daemon runs."""
     with own_daemon(workers=2):
         subprocess.run([sys.executable, "-m", "prefetchd", "stop"], check=True, stdout=subprocess.DEVNULL)
         began_s = time.perf_counter()

@@ -1,14 +1,14 @@
-"""What the way to a GPU costs. One command for a machine with a GPU; correctness first, figures after.
+"""What does the way to a GPU cost? One command for a machine with a GPU; correctness first, figures after.
 
     python -m benchmarks.device [--rounds N] [--steps N] [--only correctness|copies|latency|training]
 
 Correctness: batches on the device, by each way, have the digests of those on the CPU, and a seeded transform makes the
 same bits twice. Any difference ends the run with exit code 2, before anything is measured. Without a GPU: exit code 1.
 
-Copies: full rings emptied onto the device, against plain copies of as many bytes from pinned memory.
-Latency: next() on ready batches, a small kernel in between. For both, all slots are registered before.
-Training: steps of ResNet-50 (bf16, channels_last, compiled), fed by the ring, by DataLoader(pin_memory=True), and by
-one batch that lies on the device; with the share of a CPU that the trainer's process uses meanwhile.
+Copies: full rings emptied onto the device, against plain copies of as many bytes from pinned memory. Latency: next() on
+ready batches, a small kernel in between. For both, all slots are registered before. Training: steps of ResNet-50 (bf16,
+channels_last, compiled), fed by the ring, by DataLoader(pin_memory=True), and by one batch that lies on the device;
+with the share of a CPU that the trainer's process uses meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ SAMPLES = 100_000
 STORED = 4096
 RING_BATCHES = 24
 READY_RING = 64
-"""Where batches are taken that are ready: long enough for the first next() after a pause, which has more to do."""
+"""Slots of the ring where batches are taken that are ready: enough for the first next() after a pause, which has more
+to do."""
 WARM_UP_RINGS = 40
 CHECKED_BATCHES = 40
 LATENCY_BATCHES = 500
@@ -51,7 +52,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Pictures(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures that lie ready in memory, as many as are `stored`: production is a copy."""
+    """Holds pictures that lie ready in memory, as many as are `stored`: production is a copy."""
 
     def __init__(self, samples: int, shape: tuple[int, ...], stored: int | None = None) -> None:
         self._samples = samples
@@ -73,7 +74,7 @@ def transform() -> CropFlipNormalize:
 
 
 def digest(batch: Any) -> str:
-    """Of all bytes of all tensors."""
+    """Returns the digest of all bytes of all tensors."""
     found = hashlib.sha1(usedforsecurity=False)
     for tensor in batch:
         found.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
@@ -91,7 +92,7 @@ def digests(dataset: Dataset[Any], take: Callable[[Any], Any], **arguments: Any)
 
 
 def check(device: str) -> list[str]:
-    """What is wrong, one line each."""
+    """Returns what is wrong, one line each."""
     dataset = Pictures(1000, (3, 64, 64))
     wanted = digests(dataset, lambda batch: [each.clone() for each in batch])
     side = torch.cuda.Stream()
@@ -137,7 +138,7 @@ def wait_until_full(slots: int) -> None:
 
 
 def register_all(loader: PrefetchLoader[Any], batches: Iterator[Any], slots: int) -> None:
-    """Every slot once: one is registered in a next() that finds another batch there."""
+    """Has every slot registered: one is registered in a next() that finds another batch there."""
     for _ in range(WARM_UP_RINGS):
         if loader.stats()["registered_slots"] == slots:
             break
@@ -150,7 +151,7 @@ def register_all(loader: PrefetchLoader[Any], batches: Iterator[Any], slots: int
 
 
 def ring_gigabytes_a_second(batches: Iterator[Any]) -> float:
-    """A full ring, as far as it may be taken without waiting for workers, onto the device."""
+    """Takes a full ring, as far as it may be taken without waiting for workers, onto the device."""
     wait_until_full(READY_RING)
     torch.cuda.synchronize()
     taken, elapsed = 0, stopwatch()
@@ -186,7 +187,8 @@ def copies(device: str, rounds: int) -> None:
 
 
 def latency(device: str) -> None:
-    """Of batches that are ready: a full ring is taken by halves, and the device idle at each next()."""
+    """Measures next() of batches that are ready: a full ring is taken by halves, and the device is idle at each
+    next()."""
     arguments: dict[str, Any] = {"batch_size": 32, "shuffle": True, "drop_last": True, "buffer": READY_RING}
     dataset = Pictures(SAMPLES, PICTURE, STORED)
     with own_daemon(), PrefetchLoader(dataset, device=device, **arguments) as ours:
@@ -206,7 +208,7 @@ def latency(device: str) -> None:
 
 
 class Training:
-    """ResNet-50 with SGD, one step a call."""
+    """Trains ResNet-50 with SGD, one step a call."""
 
     def __init__(self, device: str) -> None:
         import torchvision
@@ -223,7 +225,7 @@ class Training:
         self._optimizer.step()
 
     def pictures_a_second(self, batches: Iterator[Any], steps: int, used: dict[str, list[float]], name: str) -> float:
-        """Over `steps`; notes in `used` how much of a CPU this process took."""
+        """Trains for `steps`, and returns the rate; notes in `used` how much of a CPU this process took."""
         for pictures, labels in itertools.islice(batches, 5):
             self.step(pictures, labels)
         torch.cuda.synchronize()

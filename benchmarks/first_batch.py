@@ -59,7 +59,7 @@ MEASURES = {
 
 
 class Rows(Dataset[torch.Tensor]):
-    """Small pictures, and an array and a list of texts that are only held."""
+    """Holds small pictures, and an array and a list of texts that are only held."""
 
     epoch = 0
 
@@ -78,7 +78,7 @@ class Rows(Dataset[torch.Tensor]):
 
 
 def script(arguments: argparse.Namespace) -> None:
-    """What a user would run; prints what was measured."""
+    """Runs what a user would run; prints what was measured."""
     for each in arguments.imports:
         importlib.import_module(each)
     if arguments.run == DATALOADER:
@@ -87,6 +87,7 @@ def script(arguments: argparse.Namespace) -> None:
         from prefetchd_client import PrefetchLoader as kind  # noqa: N813 - in the place of DataLoader
     by_epochs = "epochs" in arguments.cases
     dataset = Rows(arguments.array, arguments.texts, EPOCH_SAMPLES if by_epochs else 10_000)
+    # After the dataset, before the loader: what the loader takes is the difference.
     available = psutil.virtual_memory().available
     cpu_s = -others_cpu_s() - time.process_time()
     began_s = time.perf_counter()
@@ -116,7 +117,7 @@ def script(arguments: argparse.Namespace) -> None:
 
 
 def an_epoch_ms(dataset: Rows, made: Any, batches: Iterator[Any]) -> float:
-    """The median of those after the first, which `batches` are the rest of."""
+    """Returns the median time of the epochs after the first, whose rest `batches` are."""
     for _ in batches:
         pass
     durations = []
@@ -131,8 +132,8 @@ def an_epoch_ms(dataset: Rows, made: Any, batches: Iterator[Any]) -> float:
 
 
 def ours() -> list[str]:
-    """The directories in /proc of all processes of this run: each has its socket's name in its environment. Of others
-    than were there at the first call only those that began later than this process are looked at: that takes so
+    """Returns the directories in /proc of all processes of this run: each has its socket's name in its environment. Of
+    others than were there at the first call only those that began later than this process are looked at: that takes so
     little time that workers have not gone on meanwhile."""
     mark = f"{MARK}={os.environ[MARK]}".encode()
     found = []
@@ -153,7 +154,7 @@ _former: set[str] = set()
 
 
 def others_cpu_s() -> float:
-    """Of the other processes of this run, also of those that have ended in it."""
+    """Returns the CPU time of the other processes of this run, also of those that have ended in it."""
     reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = reaped.ru_utime + reaped.ru_stime
     found = [each for each in ours() if each != f"/proc/{os.getpid()}"]
@@ -180,18 +181,18 @@ def _read(path: str) -> str:
 
 
 def _fields(process: str) -> list[str]:
-    """Of proc_pid_stat(5), counted from 0."""
+    """Returns the fields of proc_pid_stat(5), counted from 0."""
     before, _, after = _read(f"{process}/stat").rpartition(")")
     return [*before.split(" (", 1), *after.split()]
 
 
 def _ticks_s(process: str, at: int) -> float:
-    """User and system time that stand there: 13 the process's own, 15 its reaped children's."""
+    """Returns the user and system time that stand there: 13 the process's own, 15 its reaped children's."""
     return sum(map(int, _fields(process)[at : at + 2])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_bytes() -> tuple[int, int]:
-    """The PSS of all processes of this run without the ring's pages, and what the ring takes."""
+    """Returns the PSS of all processes of this run without the ring's pages, and what the ring takes."""
     pss, rings = 0, set()
     for each in ours():
         try:
@@ -211,7 +212,7 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def run(loader: str, arguments: list[str], *, again: bool = False) -> dict[str, float]:
-    """What the script measured; with `again` its second run beside one daemon."""
+    """Returns what the script measured; with `again` its second run beside one daemon."""
     command = [sys.executable, "-m", "benchmarks.first_batch", "--run", loader, *arguments]
     if loader == RUNS:
         with own_daemon():
@@ -236,7 +237,8 @@ def _told(command: list[str], environment: dict[str, str]) -> dict[str, float]:
 
 
 def compare(title: str, rounds: int, arguments: list[str], *, again: bool = False) -> None:
-    """The contestants in turn, round after round: medians, and how they compare with DataLoader; then the ranges."""
+    """Runs the contestants in turn, round after round, and prints medians, how they compare with DataLoader, and the
+    ranges."""
     names = (RUNS, DATALOADER) if again else (OURS, RUNS, DATALOADER)
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(rounds):
@@ -254,7 +256,7 @@ def compare(title: str, rounds: int, arguments: list[str], *, again: bool = Fals
 
 
 def compile_all() -> None:
-    """As pip does; where nobody may write bytecode, each process would compile all modules anew."""
+    """Compiles all modules, as pip does; where nobody may write bytecode, each process would compile them anew."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for package in ("prefetchd", "prefetchd_client", "benchmarks"):
         for path in importlib.import_module(package).__path__:

@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def run(messages: int, seed: int) -> bool:
-    """True when nothing was wrong."""
+    """Sends the messages. Returns True when nothing was wrong."""
     paths = runtime_paths()
     with FuzzedTrainer() as trainer:
         trainer.until_it_has_taken(50)
@@ -59,6 +59,7 @@ def run(messages: int, seed: int) -> bool:
         try:
             for part in range(BATCHES_OF_MESSAGES):
                 fuzz.send(messages // BATCHES_OF_MESSAGES)
+                # Growth counts from here on: at first the daemon's heap finds its size.
                 if part == 0:
                     first_mb = memory_mb(daemon)
                 print(
@@ -82,7 +83,7 @@ def run(messages: int, seed: int) -> bool:
 
 
 def wild_children(rounds: int, seed: int) -> bool:
-    """True when the daemon and another trainer did not mind what workers and planners said."""
+    """Runs wild workers and planners. Returns True when the daemon and another trainer did not mind what they said."""
     paths = runtime_paths()
     with FuzzedTrainer() as trainer:
         trainer.until_it_has_taken(50)
@@ -107,17 +108,17 @@ def daemon_pid(paths: RuntimePaths) -> int:
 
 
 def last_words(log: Path) -> str:
-    """What the log ends with, tracebacks as they are."""
+    """Returns what the log ends with, tracebacks as they are."""
     return "\n".join(log.read_text().splitlines()[-8:]).replace("\\n", "\n") if log.exists() else "it has no log"
 
 
 def memory_mb(process: psutil.Process) -> float:
-    """What is the process's own (USS)."""
+    """Returns the memory that is the process's own (USS)."""
     return float(process.memory_full_info().uss) / 1e6
 
 
 def fewest_fds(process: psutil.Process, wanted: int) -> int:
-    """The process's descriptors, once there are no more than wanted, or after a while."""
+    """Returns the number of the process's descriptors, once there are no more than wanted, or after a while."""
     deadline_s = time.monotonic() + 20
     while (found := process.num_fds()) > wanted and time.monotonic() < deadline_s:
         time.sleep(0.1)

@@ -28,7 +28,7 @@ COPIED_BATCHES = 500
 
 
 class Source(Dataset[torch.Tensor]):
-    """Samples that lie ready in memory."""
+    """Holds samples that lie ready in memory."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         samples = SOURCE_BYTES // (dtype.itemsize * SAMPLE[0] * SAMPLE[1] * SAMPLE[2])
@@ -43,7 +43,7 @@ class Source(Dataset[torch.Tensor]):
 
 
 def batches_a_second(batches: Iterator[torch.Tensor]) -> float:
-    """Over SECONDS_A_ROUND, each batch read page by page."""
+    """Takes batches for SECONDS_A_ROUND, each read page by page, and returns their rate."""
     for _ in range(RING_BATCHES + 2):
         read(next(batches))
     elapsed = stopwatch()

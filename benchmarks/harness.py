@@ -1,4 +1,4 @@
-"""What all benchmarks share: interleaved rounds, medians, ratios, and what machine they ran on."""
+"""This module has what all benchmarks share: interleaved rounds, medians, ratios, and what machine they ran on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 @contextlib.contextmanager
 def own_daemon(*, workers: int | None = None, config: Path | None = None) -> Iterator[Path]:
-    """A daemon of the benchmark's own, gone afterwards. Yields the directory of its socket and log."""
+    """Runs a daemon of the benchmark's own, gone afterwards. Yields the directory of its socket and log."""
     import subprocess
     import sys
 
@@ -35,13 +35,13 @@ def own_daemon(*, workers: int | None = None, config: Path | None = None) -> Ite
 
 
 def endless(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Epoch after epoch."""
+    """Yields batches, epoch after epoch."""
     while True:
         yield from loader
 
 
 def interleave(rounds: int, contestants: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Each contestant's figure, round after round, in turn: a drift of the machine hits all alike."""
+    """Takes each contestant's figure, round after round, in turn: a drift of the machine hits all alike."""
     figures: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds):
         for name, run in contestants.items():
@@ -51,7 +51,7 @@ def interleave(rounds: int, contestants: dict[str, Callable[[], float]]) -> dict
 
 
 def report(title: str, unit: str, figures: dict[str, list[float]], ours: str, others: dict[str, float | None]) -> None:
-    """Medians, and the median of ours over each other's, round by round; `others` names the ratios to reach."""
+    """Prints medians, and the median of ours over each other's, round by round; `others` names the ratios to reach."""
     print(f"\n{title}\n{describe_machine()}")
     for name, values in figures.items():
         low, high = min(values), max(values)
@@ -63,6 +63,6 @@ def report(title: str, unit: str, figures: dict[str, list[float]], ours: str, ot
 
 
 def stopwatch() -> Callable[[], float]:
-    """Seconds since this call."""
+    """Returns a function that returns the seconds since this call."""
     began_s = time.perf_counter()
     return lambda: time.perf_counter() - began_s

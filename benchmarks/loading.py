@@ -1,4 +1,4 @@
-"""Samples a second over whole epochs: prefetchd, DataLoader, and bare loops, in turn."""
+"""compare measures samples a second over whole epochs: prefetchd, DataLoader, and bare loops, in turn."""
 
 from __future__ import annotations
 

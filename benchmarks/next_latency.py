@@ -29,7 +29,7 @@ WORK_S = 0.05
 
 
 def wait_for_ring() -> None:
-    """Until all slots are ready or in the loop's hands."""
+    """Waits until all slots are ready or in the loop's hands."""
     while True:
         done = subprocess.run([sys.executable, "-m", "prefetchd", "status", "--json"], check=True, capture_output=True)
         ring = json.loads(done.stdout)["streams"][0]["ring"]
@@ -39,7 +39,7 @@ def wait_for_ring() -> None:
 
 
 def latencies_us(batches: Iterator[torch.Tensor], count: int, work: Callable[[], None] | None) -> list[float]:
-    """Each next()'s time; the batch before is dropped within it."""
+    """Returns each next()'s time; the batch before is dropped within it."""
     found = []
     batch = next(batches)
     for _ in range(count):

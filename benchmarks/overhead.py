@@ -34,7 +34,7 @@ REACH_RSS_MB = 100.0
 
 
 class Busy(Dataset[torch.Tensor]):
-    """`length` small samples, each made in SAMPLE_S of CPU time."""
+    """Has `length` small samples, each made in SAMPLE_S of CPU time."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -57,7 +57,7 @@ def status() -> dict[str, Any]:
 
 
 def when_full(depth: int, made: int = 0) -> dict[str, Any]:
-    """The stream, once its ring is full and `made` batches have been made."""
+    """Returns the stream, once its ring is full and `made` batches have been made."""
     while True:
         stream: dict[str, Any] = status()["streams"][0]
         ring = stream["ring"]
@@ -68,7 +68,7 @@ def when_full(depth: int, made: int = 0) -> dict[str, Any]:
 
 
 def run(depth: int, length: int, batches: int) -> tuple[float, float, float, float]:
-    """(CPU a batch in us, tasks a batch, RSS in MB, batches a second)."""
+    """Returns (CPU a batch in us, tasks a batch, RSS in MB, batches a second)."""
     arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "num_workers": 2}
     with own_daemon(workers=2), PrefetchLoader(Busy(length), buffer=depth, **arguments) as loader:
         stream = endless(loader)

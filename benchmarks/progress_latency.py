@@ -26,7 +26,7 @@ SECONDS = 30.0
 
 
 def run(moves: int, *, watched: bool) -> tuple[list[float], list[float]]:
-    """Seconds to (the eviction, the last batch made) of each move."""
+    """Returns seconds to (the eviction, the last batch made) of each move."""
     disk = Path(tempfile.mkdtemp(prefix="prefetchd-bench-", dir="/dev/shm"))
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as elsewhere:
         written, config = Path(directory if watched else elsewhere, "progress.txt"), Path(directory, "streams.toml")

@@ -40,7 +40,7 @@ REACH_S = 0.1
 
 
 class Pictures(Dataset[torch.Tensor]):
-    """Arrays made from their index, as if decoded; `paths` names that nobody opens."""
+    """Makes arrays from their index, as if decoded; `paths` names that nobody opens."""
 
     def __init__(self, length: int, paths: int) -> None:
         self.length = length
@@ -55,7 +55,7 @@ class Pictures(Dataset[torch.Tensor]):
 
 
 class From(Sampler[int]):
-    """Numbers from `first` on."""
+    """Yields numbers from `first` on."""
 
     def __init__(self, first: int, end: int) -> None:
         self.first, self.end = first, end
@@ -68,7 +68,7 @@ class From(Sampler[int]):
 
 
 def train(loader: str, paths: int, resume: bool, state_file: Path) -> None:
-    """One trainer: says how long its first batch took, then goes on to STOP_AT and waits to be killed."""
+    """Runs one trainer: says how long its first batch took, then goes on to STOP_AT and waits to be killed."""
     dataset = Pictures(20_000, paths)
     began_s = time.perf_counter()
     fingerprint_s = 0.0
@@ -98,7 +98,7 @@ def train(loader: str, paths: int, resume: bool, state_file: Path) -> None:
 
 
 def run(loader: str, paths: int, resume: bool, state_file: Path) -> dict[str, float]:
-    """Starts a trainer, lets it come to its end and its ring be full, kills it; what it said."""
+    """Starts a trainer, lets it come to its end and its ring be full, and kills it. Returns what it said."""
     command = [sys.executable, "-m", "benchmarks.resume", "--train", loader, "--paths", str(paths)]
     command += ["--state", str(state_file), *(["--resume"] if resume else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 def compare(ours: str, paths: int, rounds: int) -> None:
-    """`rounds` rounds of ours and DataLoader, one after the other."""
+    """Runs `rounds` rounds of ours and DataLoader, one after the other."""
     figures: dict[str, list[dict[str, float]]] = {ours: [], DATALOADER: []}
     with own_daemon(workers=2), tempfile.TemporaryDirectory() as directory:
         state_file = Path(directory) / "state.json"

@@ -35,7 +35,7 @@ Batches = Iterator[Any]
 
 
 def rate(batches: Batches, use: Callable[[Any], Any]) -> float:
-    """Images a second over SECONDS_A_ROUND; what was ready before does not count."""
+    """Returns images a second over SECONDS_A_ROUND; what was ready before does not count."""
     for batch in itertools.islice(batches, RING_BATCHES + 1):
         use(batch)
     elapsed, images = stopwatch(), 0
@@ -52,7 +52,8 @@ def as_it_is(batch: Any) -> Any:
 
 
 class Recipe:
-    """tensordict's: a memory-mapped TensorDict is indexed in the trainer, and the batch transformed at once."""
+    """Loads by tensordict's recipe: a memory-mapped TensorDict is indexed in the trainer, and the batch transformed at
+    once."""
 
     def __init__(
         self, samples: Path, use: Callable[[torch.Tensor], Any] | None = None, *, shuffle: bool = True

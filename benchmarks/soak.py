@@ -35,12 +35,13 @@ RING_BATCHES = 256
 EPOCHS_A_LOADER = 10
 SAMPLE_EVERY_BATCHES = 2_500
 WARM_UP = 4
-"""Samples at the beginning that do not count: heaps find their size, pages are touched for the first time."""
+"""The number of samples at the beginning that do not count: heaps find their size, pages are touched for the first
+time."""
 GROWTH_MB = 4.0
 
 
 class Small(Dataset[torch.Tensor]):
-    """Samples of 256 bytes."""
+    """Has samples of 256 bytes."""
 
     def __len__(self) -> int:
         return LENGTH
@@ -51,8 +52,8 @@ class Small(Dataset[torch.Tensor]):
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Everything that must not grow, at one moment, after `batches` batches. `shm_mb` is all shared memory of this
-    daemon, `segments` how many pieces of it there are."""
+    """Holds everything that must not grow, at one moment, after `batches` batches. `shm_mb` is all shared memory of
+    this daemon, `segments` how many pieces of it there are."""
 
     batches: int
     daemon_mb: float
@@ -94,7 +95,7 @@ def pss_mb(pid: int) -> float:
 
 
 def samples(batches: int, until_s: float) -> Iterator[Sample]:
-    """Trains; a sample every SAMPLE_EVERY_BATCHES batches."""
+    """Trains, and yields a sample every SAMPLE_EVERY_BATCHES batches."""
     taken = 0
     loaders = 0
     while taken < batches and time.monotonic() < until_s:
@@ -113,7 +114,7 @@ def samples(batches: int, until_s: float) -> Iterator[Sample]:
 
 
 def judge(found: list[Sample]) -> bool:
-    """Prints first, last and slope of everything; True when nothing grew."""
+    """Prints first, last and slope of everything. Returns True when nothing grew."""
     steady = found[WARM_UP:]
     if not steady:
         print(f"too short to judge: more than {WARM_UP * SAMPLE_EVERY_BATCHES:,} batches are needed; raise --minutes")

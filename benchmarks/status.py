@@ -53,7 +53,7 @@ class Small(Dataset[torch.Tensor]):
 
 
 def answer_ms(rounds: int) -> list[float]:
-    """Wall time of the command."""
+    """Returns the wall times of the command."""
     found = []
     for _ in range(rounds):
         began_s = time.perf_counter()
@@ -63,7 +63,8 @@ def answer_ms(rounds: int) -> list[float]:
 
 
 def daemon_share(batches_per_s: float) -> tuple[float, list[float]]:
-    """The daemon's CPU as a share of one core while a trainer takes batches at that pace, and the command's answers."""
+    """Returns the daemon's CPU as a share of one core while a trainer takes batches at that pace, and the command's
+    answers."""
     with PrefetchLoader(Small(), batch_size=16, shuffle=True, num_workers=2, buffer=32, stream="paced") as loader:
         stream = endless(loader)
         next(stream)
@@ -83,7 +84,7 @@ def daemon_share(batches_per_s: float) -> tuple[float, list[float]]:
 
 @contextlib.contextmanager
 def scraped(address: str) -> Iterator[None]:
-    """Within it somebody asks for the metrics each second."""
+    """Asks for the metrics each second while its block runs."""
     ended = threading.Event()
 
     def scrape() -> None:

@@ -20,7 +20,7 @@ BATCHES_A_ROUND = 390
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """As torchvision's CIFAR10 has them: an array of pixels, made an image and transformed at each access."""
+    """Holds images as torchvision's CIFAR10 does: an array of pixels, made an image and transformed at each access."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)

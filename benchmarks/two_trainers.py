@@ -31,7 +31,7 @@ SCRIPT = [sys.executable, "-W", "ignore::UserWarning", "-m", "benchmarks.two_tra
 
 
 class Waited(Dataset[int]):
-    """Samples of 20 ms."""
+    """Has samples of 20 ms."""
 
     def __len__(self) -> int:
         return 100_000
@@ -42,7 +42,7 @@ class Waited(Dataset[int]):
 
 
 class Cheap(Waited):
-    """Samples that cost nothing."""
+    """Has samples that cost nothing."""
 
     def __getitem__(self, index: int) -> int:
         return index
@@ -57,7 +57,7 @@ def loader_of(contestant: str, dataset: Dataset[int]) -> DataLoader[int]:
 
 
 def run_a(contestant: str) -> None:
-    """Until it is killed; says when it has its first batch."""
+    """Takes batches until it is killed; says when it has its first batch."""
     batches = endless(loader_of(contestant, Waited()))
     next(batches)
     print("begun", flush=True)
@@ -98,7 +98,7 @@ def trainer_a(contestant: str) -> Iterator[None]:
 
 
 def both(contestant: str, seconds: float) -> dict[str, Any]:
-    """What B has measured."""
+    """Returns what B has measured."""
     command = [*SCRIPT, "--run-b", contestant, "--seconds", str(seconds)]
     daemon = own_daemon(workers=1 if contestant == BOUND else None) if contestant != DATALOADER else None
     with daemon or contextlib.nullcontext(), trainer_a(contestant):

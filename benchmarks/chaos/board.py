@@ -1,4 +1,4 @@
-"""What the driver and its trainers tell each other at once: numbers in shared memory, each with one writer."""
+"""Board is what the driver and its trainers tell each other at once: numbers in shared memory, each with one writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAKEN, _RENEWALS, _FRESH, _BREAKS = range(_CELLS_A_TRAINER)
 
 
 class Board:
-    """Made by the driver; trainers are forked with it."""
+    """Holds the numbers. It is made by the driver, and trainers are forked with it."""
 
     def __init__(self, trainers: int) -> None:
         self._trainers = range(trainers)
@@ -23,7 +23,7 @@ class Board:
 
     @property
     def allowed(self) -> int:
-        """Batches that all trainers together may have taken: kills must not become rarer than they are to be."""
+        """The batches that all trainers together may have taken: kills must not become rarer than they are to be."""
         return self._cells[_ALLOWED]
 
     def allow(self, batches: int) -> None:
@@ -31,27 +31,28 @@ class Board:
         self._cells[_BEGINS] = 0
 
     def allow_one_each(self) -> None:
-        """Until allow(): who is quick to start must not take what is meant for the slow."""
+        """Allows each trainer one batch, until allow(): who is quick to start must not take what is meant for the
+        slow."""
         self._cells[_ALLOWED] = 2 * len(self._trainers)
         self._cells[_BEGINS] = 1
 
     def renew(self, trainer: int, *, fresh: bool) -> None:
-        """The trainer closes its loader and makes another one, with fresh= as told."""
+        """Has the trainer close its loader and make another one, with fresh= as told."""
         self._cells[self._at(trainer, _FRESH)] = fresh
         self._cells[self._at(trainer, _RENEWALS)] += 1
 
     def break_off(self, trainer: int) -> None:
-        """The trainer goes on with another epoch after its next batch."""
+        """Has the trainer go on with another epoch after its next batch."""
         self._cells[self._at(trainer, _BREAKS)] += 1
 
     def end(self) -> None:
-        """All trainers close their loaders and exit."""
+        """Has all trainers close their loaders and exit."""
         self._cells[_RUNNING] = 0
 
     # --- trainers write ---
 
     def took(self, trainer: int) -> None:
-        """The trainer has taken one more batch."""
+        """Notes that the trainer has taken one more batch."""
         self._cells[self._at(trainer, _TAKEN)] += 1
 
     # --- everybody reads ---
@@ -62,25 +63,25 @@ class Board:
 
     @property
     def taken(self) -> int:
-        """Batches that all trainers together have taken."""
+        """The batches that all trainers together have taken."""
         return sum(self._cells[self._at(trainer, _TAKEN)] for trainer in self._trainers)
 
     def taken_by(self, trainer: int) -> int:
         return self._cells[self._at(trainer, _TAKEN)]
 
     def renewals(self, trainer: int) -> int:
-        """How often the trainer was told to make another loader."""
+        """Returns how often the trainer was told to make another loader."""
         return self._cells[self._at(trainer, _RENEWALS)]
 
     def breaks(self, trainer: int) -> int:
-        """How often the trainer was told to break its epoch off."""
+        """Returns how often the trainer was told to break its epoch off."""
         return self._cells[self._at(trainer, _BREAKS)]
 
     def is_fresh(self, trainer: int) -> bool:
         return bool(self._cells[self._at(trainer, _FRESH)])
 
     def may_take(self, trainer: int, renewals: int) -> bool:
-        """Waits until one more batch is allowed; False when the loader is to be closed instead."""
+        """Waits until one more batch is allowed. Returns False when the loader is to be closed instead."""
         while self.running and self.renewals(trainer) == renewals:
             if self.taken < self.allowed and not (self._cells[_BEGINS] and self.taken_by(trainer)):
                 return True

@@ -1,4 +1,4 @@
-"""Watches the daemon from outside: when it serves, when it has died, and what lay ready in its rings then.
+"""DaemonWatch watches the daemon from outside: when it serves, when it has died, and what lay ready in its rings then.
 
 While a daemon lives, the watch holds the lock under which clients start one. So nobody can start another before the
 watch has looked at what the dead one left; then it lets the lock go, and the trainers start one themselves.
@@ -33,8 +33,8 @@ class Death:
 
 
 class DaemonWatch:
-    """`pid` of the daemon that serves, 0 while there is none; `deaths` so far, with what `ready` told then; `served`,
-    when each daemon was first seen to serve."""
+    """Follows one daemon after the other. `pid` is that of the daemon that serves, 0 while there is none; `deaths` are
+    those so far, with what `ready` told then; `served`, when each daemon was first seen to serve."""
 
     def __init__(self, paths: RuntimePaths, processes: Processes, ready: Callable[[], set[ReadyBatch]]) -> None:
         self.pid = 0
@@ -50,7 +50,7 @@ class DaemonWatch:
         self._seen_s = 0.0
 
     def look(self) -> str:
-        """To be called again and again; what has happened since, in words."""
+        """Returns what has happened since the last call, in words. To be called again and again."""
         happened = ""
         now_s = time.monotonic()
         if self.pid and select.select([self._pidfd], [], [], 0)[0]:
@@ -59,6 +59,7 @@ class DaemonWatch:
             self.deaths.append(Death(self._seen_s, time.monotonic(), self._ready()))
             self._unlock()
             happened = "the daemon is dead"
+        # A daemon that is ending has said its last: the time until it is gone belongs to its death.
         if not (self.pid and is_ending(self.pid)):
             self._seen_s = now_s
         if not self.pid and (pid := self._processes.daemon()) and self._answers():
@@ -72,12 +73,12 @@ class DaemonWatch:
         return happened
 
     def end(self) -> None:
-        """Holds the lock no longer. Idempotent."""
+        """Releases the lock for good. Idempotent."""
         self._ended = True
         self._unlock()
 
     def _answers(self) -> bool:
-        """True when somebody listens on the socket."""
+        """Returns True when somebody listens on the socket."""
         try:
             sock = connect(self._paths, timeout_s=0.0)
         except PrefetchdError:

@@ -1,4 +1,5 @@
-"""The stream of a chaos run that is declared: its batches are files, and its trainer knows nothing of the daemon."""
+"""This module declares one stream of a chaos run: its batches are files, and its trainer knows nothing of the
+daemon."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ progress = {{file = "{progress}"}}
 
 
 def dataset(length: int, width: int, notes: str) -> Dice:
-    """The declaration names it."""
+    """Makes the dataset that the declaration names."""
     return Dice(length, width, 0.0, notes)
 
 
 def declare(directory: Path) -> None:
-    """Daemons that are started from now on, by whomever, have the stream."""
+    """Declares the stream for daemons that are started from now on, by whomever."""
     work = _work()
     files = _files(directory)
     files.mkdir()
@@ -47,27 +48,27 @@ def declare(directory: Path) -> None:
 
 
 def ready_files(directory: Path) -> set[ReadyBatch]:
-    """The batches that lie ahead of the trainer. For when the daemon is dead and no other has begun."""
+    """Returns the batches that lie ahead of the trainer. For when the daemon is dead and no other has begun."""
     at = _at(directory)
     positions = map(position_of, os.listdir(_files(directory)))
     return {ReadyBatch(_work().seed, *each) for each in positions if each is not None and each >= at}
 
 
 def left_over(directory: Path) -> list[str]:
-    """What an orderly end should not have left: all but the description, and the batches that lie ahead."""
+    """Returns what an orderly end should not have left: all but the description, and the batches that lie ahead."""
     at = _at(directory)
     names = set(os.listdir(_files(directory))) - {STREAM_FILE}
     return sorted(name for name in names if (position := position_of(name)) is None or position < at)
 
 
 class FilesLoader(BatchDirectory):
-    """With what a trainer of a chaos run asks of its loader."""
+    """Adds to BatchDirectory what a trainer of a chaos run asks of its loader."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(_files(directory), _progress(directory))
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
 
 def _work() -> Work:
@@ -75,7 +76,7 @@ def _work() -> Work:
 
 
 def _at(directory: Path) -> Position:
-    """Where the trainer says that it is; the beginning when it has said nothing yet."""
+    """Returns where the trainer says that it is; the beginning when it has said nothing yet."""
     path = _progress(directory)
     found = parse(path.read_bytes()) if path.exists() else ((0, 0), True)
     assert not isinstance(found, str), found

@@ -1,4 +1,4 @@
-"""The driver of a chaos run: trainers are started and started again, everything is killed, all batches are judged."""
+"""Driver drives a chaos run: trainers are started and started again, everything is killed, all batches are judged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRANT_EVERY_S = 0.02
 LOOK_EVERY_S = 0.002
 ORDER_WITHIN_S = 12.0
 IDLE_ORDER_S = 1.0
-"""How long an order waits once all batches were taken that the kills so far allow."""
+"""Seconds that an order waits once all batches were taken that the kills so far allow."""
 MOST_IN_VAIN = 3
 STUCK_AFTER_S = 90.0
 PROGRESS_EVERY_S = 5.0
@@ -52,7 +52,7 @@ class Stuck(Exception):  # noqa: N818 - reads as what it is
 
 
 class Driver:
-    """One run. `directory` holds everything that it writes; `paths` are those of its daemons."""
+    """Drives one run. `directory` holds everything that it writes; `paths` are those of its daemons."""
 
     def __init__(self, directory: Path, paths: RuntimePaths, kills: int, seed: int, say: Callable[[str], None]) -> None:
         self.trails = [Trail(work, directory / f"{work.name}.journal", Oracle()) for work in WORKS]
@@ -98,7 +98,7 @@ class Driver:
     # --- the run ---
 
     def run(self, until_s: float) -> None:
-        """All kills, or as many as there is time for. Raises Stuck."""
+        """Makes all kills, or as many as there is time for. Raises Stuck."""
         for number in range(len(WORKS)):
             self._start(number)
         self._board.allow_one_each()
@@ -150,7 +150,7 @@ class Driver:
         self._wait(lambda: not self._processes.all(), 20.0, fails=False)
 
     def leaked(self) -> list[str]:
-        """Whatever is left of daemons that have ended."""
+        """Returns whatever is left of daemons that have ended."""
         left = [f"process {each.pid}, {each.role}" for each in self._processes.all()]
         prefix = f"prefetchd-{self._paths.instance}-"
         left += [f"segment {name}" for name in os.listdir("/dev/shm") if name.startswith(prefix)]
@@ -159,7 +159,7 @@ class Driver:
         return left + [f"file {name} in the directory of batches" for name in left_over(self._directory)]
 
     def say_where_it_is(self) -> None:
-        """Everybody's state, for whoever is to find out why nothing goes on."""
+        """Says everybody's state, for whoever is to find out why nothing goes on."""
         status = subprocess.run([sys.executable, "-m", "prefetchd", "status"], capture_output=True, text=True)
         self._say(status.stdout + status.stderr)
         self._say(f"processes: {self._processes.all()}, trainers: {self._trainers}, daemon: {self.watch.pid}")
@@ -168,7 +168,7 @@ class Driver:
     # --- kills ---
 
     def _carry_out(self, order: Order) -> bool:
-        """False when nobody came to the point in time."""
+        """Carries the order out. Returns False when nobody came to the point in time."""
         self._orders += 1
         fired = Path(f"{self.order_file}.{self._orders}")
         self._note(f"order {order.point}:{order.nth} {order.stimulus}")
@@ -198,7 +198,7 @@ class Driver:
         return hit
 
     def _stimulate(self, stimulus: str) -> bool:
-        """False when there is nobody to do it to."""
+        """Does what brings a process to the point. Returns False when there is nobody to do it to."""
         if stimulus.startswith("kill"):
             return self._kill_one(stimulus.split()[-1])
         if stimulus == "stop the daemon" and self.watch.pid:
@@ -232,7 +232,7 @@ class Driver:
         self._dear_kills += role in ("env", "daemon", "daemon and trainer")
 
     def _kill_one(self, role: str) -> bool:
-        """False when there is none."""
+        """Kills one process of the role. Returns False when there is none."""
         pids = list(self._trainers) if role == "trainer" else self._processes.of(role)
         if not pids or not kill(pid := self._dice.choice(pids)):
             return False
@@ -241,7 +241,7 @@ class Driver:
         return True
 
     def _stop_somebody(self) -> None:
-        """SIGSTOP and, a little later, SIGCONT: no death, but a long pause."""
+        """Sends SIGSTOP and, a little later, SIGCONT: no death, but a long pause."""
         pids = [*self._trainers, *(each.pid for each in self._processes.all())]
         pid = self._dice.choice(pids)
         self._note(f"stopped {pid}")
@@ -252,8 +252,8 @@ class Driver:
             os.kill(pid, signal.SIGCONT)
 
     def _revive(self) -> None:
-        """A daemon that has died is back before the next kill: too many deaths of beginners in a row are an error by
-        design. The others come back while the next kill is under way."""
+        """Waits until a daemon serves again, before the next kill: too many deaths of beginners in a row are an error
+        by design. The others come back while the next kill is under way."""
 
         def serves() -> bool:
             if not self._grant() and not self.watch.pid and self._board.taken >= self._board.allowed:
@@ -308,7 +308,7 @@ class Driver:
         self._trainers[pid] = number
 
     def _grant(self) -> bool:
-        """Allows a batch more, up to what the kills so far are enough for; False when all those were taken."""
+        """Allows a batch more, up to what the kills so far are enough for. Returns False when all those were taken."""
         now_s = time.monotonic()
         most = BATCHES_A_KILL * (self.kills + 1)
         if self._board.taken >= self._board.allowed - 1 and now_s > self._granted_s + GRANT_EVERY_S:
@@ -317,7 +317,7 @@ class Driver:
         return self._board.taken < most
 
     def _note(self, text: str) -> None:
-        """One line of the diary, for whoever is to find out what happened."""
+        """Writes one line of the diary, for whoever is to find out what happened."""
         with (self._directory / "diary").open("a") as diary:
             diary.write(f"{time.monotonic():.3f} {text}\n")
 

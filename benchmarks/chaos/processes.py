@@ -1,5 +1,5 @@
-"""The processes of a chaos run, found by what no other process has: the run's own file name in their environment, or,
-where they were forked from a trainer, the mark of the run's daemons."""
+"""Processes finds the processes of a chaos run by what no other process has: the run's own file name in their
+environment, or, where they were forked from a trainer, the mark of the run's daemons."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.status_layout import HEAD, decode_head
 
 PF_EXITING = 0x4
-"""Of a process' flags, in Linux' include/linux/sched.h."""
+"""One of a process' flags, in Linux' include/linux/sched.h."""
 
 ROLES = {"prefetchd-env": "env", "prefetchd-zyg": "zygote", "prefetchd-plan": "planner", "prefetchd-help": "helper"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A process of the run; `role` is that of its kill points."""
+    """Names a process of the run; `role` is that of its kill points."""
 
     pid: int
     role: str
 
 
 class Processes:
-    """Those that carry `log` as their PREFETCHD_KILL_LOG, but for trainers, which the driver forks itself."""
+    """Finds the processes that carry `log` as their PREFETCHD_KILL_LOG, but for trainers, which the driver forks
+    itself."""
 
     def __init__(self, paths: RuntimePaths, log: str) -> None:
         self._paths = paths
@@ -38,7 +39,7 @@ class Processes:
         self._mark = f"/memfd:{paths.process_mark} "
 
     def all(self) -> list[Found]:
-        """Every living one."""
+        """Returns every living process."""
         found = []
         for name in os.listdir("/proc"):
             if name.isdigit() and self._is_ours(int(name)):
@@ -47,14 +48,14 @@ class Processes:
         return found
 
     def of(self, role: str) -> list[int]:
-        """The pids of a role; of daemons only the one that serves."""
+        """Returns the pids of a role; of daemons only the one that serves."""
         if role == "daemon":
             daemon = self.daemon()
             return [daemon] if daemon else []
         return [each.pid for each in self.all() if each.role == role]
 
     def daemon(self) -> int:
-        """The daemon that wrote the status segment, or 0 when it is dead."""
+        """Returns the pid of the daemon that wrote the status segment, or 0 when it is dead."""
         try:
             with open(open_status(self._paths), "rb") as status:
                 pid = decode_head(status.read(HEAD.size)).pid
@@ -87,17 +88,18 @@ def _role(pid: int) -> str:
 
 
 def is_dead(pid: int) -> bool:
-    """True for a process that is gone, and for its corpse."""
+    """Returns True for a process that is gone, and for its corpse."""
     return not (stat := _stat(pid)) or stat[0] in "ZX"
 
 
 def is_ending(pid: int) -> bool:
-    """True as soon as the process will do nothing more: it is told dead later, once its memory has been given back."""
+    """Returns True as soon as the process will do nothing more: it is told dead later, once its memory has been given
+    back."""
     return not (stat := _stat(pid)) or bool(int(stat[6]) & PF_EXITING)
 
 
 def _stat(pid: int) -> list[str]:
-    """What proc_pid_stat(5) tells from the state on; empty when the process is gone."""
+    """Returns what proc_pid_stat(5) tells from the state on; empty when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()
@@ -106,7 +108,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def kill(pid: int) -> bool:
-    """SIGKILL, and the wait for the death; False when it was dead already."""
+    """Sends SIGKILL, and waits for the death. Returns False when the process was dead already."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

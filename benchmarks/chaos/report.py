@@ -1,4 +1,4 @@
-"""A chaos run from its first kill to its verdict, in words."""
+"""run makes a chaos run from its first kill to its verdict, in words."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from prefetchd.wire.runtime_paths import runtime_paths
 
 MOST_BATCHES_A_KILL = 20
 KILLS_FOR_EVERY_POINT = 1000
-"""A run of so many must have hit every point."""
+"""The kills from which on a run must have hit every point."""
 SHOWN = 20
 
 
 def run(directory: Path, kills: int, seed: int, minutes: float) -> bool:
-    """Runs and tells; True when nothing was wrong."""
+    """Runs and tells. Returns True when nothing was wrong."""
     use_one_thread()
     declare(directory)
     paths = runtime_paths()
@@ -95,8 +95,8 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
 
 
 def shortfalls(wanted: int, hits: Counter[str], kills: int, judged: int, taken: int) -> list[str]:
-    """What the run cannot show, in words: of `wanted` kills there were `kills`, and `judged` of the `taken` batches
-    stand in journals."""
+    """Returns what the run cannot show, in words: of `wanted` kills there were `kills`, and `judged` of the `taken`
+    batches stand in journals."""
     found = []
     if kills < wanted:
         found.append(f"{kills} of {wanted} kills")
@@ -110,12 +110,12 @@ def shortfalls(wanted: int, hits: Counter[str], kills: int, judged: int, taken: 
 
 
 def missed_points(wanted: int, hits: Counter[str]) -> list[str]:
-    """Those at which less than a hundredth of all kills fell."""
+    """Returns the points at which less than a hundredth of all kills fell."""
     return [point for point in POINTS if hits[point] < wanted // 100]
 
 
 def longest_waits(driver: Driver) -> dict[int, float]:
-    """The longest wait in next(), by how many daemons died meanwhile or up to a second before."""
+    """Returns the longest wait in next(), by how many daemons died meanwhile or up to a second before."""
     longest: dict[int, float] = {}
     for trail in driver.trails:
         for began_s, waited_s in trail.waits:
@@ -125,8 +125,8 @@ def longest_waits(driver: Driver) -> dict[int, float]:
 
 
 def crashes_in(log: Path | None) -> list[str]:
-    """What a daemon's log tells that no kill explains: exceptions of its own, failed streams, and children that died
-    of something else."""
+    """Returns what a daemon's log tells that no kill explains: exceptions of its own, failed streams, and children that
+    died of something else."""
     if log is None:
         return []
     found = []

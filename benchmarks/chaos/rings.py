@@ -1,4 +1,5 @@
-"""What lies ready in the rings of a daemon that has just died, read from the segments as any adopter could."""
+"""ready_batches finds what lies ready in the rings of a daemon that has just died, read from the segments as any
+adopter could."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclasses.dataclass(frozen=True)
 class ReadyBatch:
-    """A batch that no adopter needs to make again."""
+    """Names a batch that no adopter needs to make again."""
 
     seed: int
     epoch: int
@@ -41,9 +42,9 @@ class ReadyBatch:
 
 
 def ready_batches(paths: RuntimePaths) -> set[ReadyBatch]:
-    """All batches whose records say READY, whose slots all still belong to them, that were handed to nobody without a
-    copy (and none of several living consumers was offered so: they are its own until it comes back), and that a living
-    consumer comes to before its share of the ring is used up (what lies further ahead may have to give way to
+    """Returns all batches whose records say READY, whose slots all still belong to them, that were handed to nobody
+    without a copy (and none of several living consumers was offered so: they are its own until it comes back), and that
+    a living consumer comes to before its share of the ring is used up (what lies further ahead may have to give way to
     another's). For when the daemon is dead and no other has begun."""
     found: set[ReadyBatch] = set()
     prefix = f"{SEGMENT_PREFIX}{paths.instance}-ring-"
@@ -70,7 +71,7 @@ def _ready(path: str) -> set[ReadyBatch]:
 
 
 def ready_of(data: bytes, header: SegmentHeader, living: set[int]) -> set[ReadyBatch]:
-    """Of the ring that begins with `data`, whose consumers of these records live."""
+    """Returns the ready batches of the ring that begins with `data`, whose consumers of these records live."""
     (reserved,) = RESERVED_SLOTS.unpack_from(data, RESERVED_SLOTS_OFFSET)
     spec = decode_spec(data[SPEC_OFFSET : SPEC_OFFSET + header.spec_bytes])
     steps = -(-spec.length // spec.batch_size)

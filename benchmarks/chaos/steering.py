@@ -1,4 +1,5 @@
-"""What is killed next: points that were hit rarely first, expensive deaths seldom, everything else by chance."""
+"""Steering decides what is killed next: points that were hit rarely first, expensive deaths seldom, everything else by
+chance."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from collections import Counter
 from prefetchd.kill_points.kill_point_table import POINTS
 
 EXPENSIVE = 0.15
-"""Most kills out of which a zygote has to import torch again; unless too few points would be hit."""
+"""The largest share of kills out of which a zygote has to import torch again; unless too few points would be hit."""
 AT_RANDOM = 0.05
-"""Kills at no point, but at a random time."""
+"""The share of kills at no point, but at a random time."""
 SPARE = 0.03
 """The share of all kills that is kept for orders in vain: with no more left than that and what the missing hits take,
 none is made at a random time."""
@@ -89,7 +90,7 @@ MOST_PASSINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Kill whoever passes `point` for the `nth` time, after `stimulus` (empty: batches will do)."""
+    """Orders a kill of whoever passes `point` for the `nth` time, after `stimulus` (empty: batches will do)."""
 
     point: str
     nth: int
@@ -101,7 +102,7 @@ class Order:
 
 
 class Steering:
-    """`wanted` is how often each point is to be hit, in a run of `kills` kills."""
+    """Gives one order after the other. `wanted` is how often each point is to be hit, in a run of `kills` kills."""
 
     def __init__(self, dice: random.Random, kills: int, wanted: int) -> None:
         self._dice = dice
@@ -111,7 +112,7 @@ class Steering:
         self._starts_in_a_row = 0
 
     def next_order(self, hits: Counter[str], kills: int, dear_kills: int) -> Order | None:
-        """The next order; None is a kill at a random time."""
+        """Returns the next order; None is a kill at a random time."""
         missing = {point: self._wanted - hits[point] for point in POINTS if hits[point] < self._wanted}
         # A stimulus may be a kill, too.
         needed = sum(more * (1 + _matching(point, STIMULI, "").startswith("kill")) for point, more in missing.items())
@@ -132,8 +133,8 @@ class Steering:
         return self._dice.choice([each for each in fitting if rarity[each] == rarest])
 
     def following(self, hits: Counter[str], killed: str) -> Order | None:
-        """After a kill at the point `killed`, an order to which that death is the stimulus: a kill saved. None when it
-        is to no point that is still to be hit."""
+        """Returns an order to which the death at the point `killed` is the stimulus: a kill saved. Returns None when
+        such an order would be to no point that is still to be hit."""
         role = killed.split(".")[0]
         slow = fnmatch.filter(POINTS, SLOW_STARTERS.get(role, ""))
         orders = [_order(point, self._dice) for point in slow if hits[point] < self._wanted]
@@ -145,7 +146,7 @@ class Steering:
         return dataclasses.replace(rarest, stimulus="")
 
     def tell(self, point: str, *, hit: bool) -> None:
-        """What became of the order."""
+        """Takes what became of the order."""
         if not hit:
             self._in_vain[point] += 1
         self._starts_in_a_row = self._starts_in_a_row + 1 if hit and _is_start(point) else 0

@@ -1,4 +1,5 @@
-"""A trainer of a chaos run: a process that takes batches, tells of each in its journal, and resumes from that.
+"""start_trainer starts a trainer of a chaos run: a process that takes batches, tells of each in its journal, and
+resumes from that.
 
 A line of the journal is written by one write(2): a killed trainer has told of a batch and saved its position, or
 neither.
@@ -32,14 +33,14 @@ SCRIBBLES = 0.3
 
 
 class Journal:
-    """One JSON object a line. `what`: "life", "back", "fresh", "loader", "batch", "end", "break", "changed", "closed"
-    or "error"."""
+    """Writes one JSON object a line. `what` is "life", "back", "fresh", "loader", "batch", "end", "break", "changed",
+    "closed" or "error"."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def last_state(self) -> dict[str, Any] | None:
-        """Where the last life of this trainer stood."""
+        """Returns where the last life of this trainer stood."""
         lines = os.pread(self._fd, os.fstat(self._fd).st_size, 0).decode().split("\n")
         states = (json.loads(line)["state"] for line in reversed(lines[:-1]) if '"state"' in line)
         return next(states, None)
@@ -50,7 +51,7 @@ class Journal:
 
 
 def start_trainer(work: Work, number: int, life: int, seed: int, board: Board, directory: Path) -> int:
-    """Forks a trainer; its pid."""
+    """Forks a trainer, and returns its pid."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -103,7 +104,7 @@ class _Trainer:
         self._drop(0)
 
     def _go_back(self) -> None:
-        """The checkpoint is a little older than what was taken."""
+        """Goes back a little, sometimes: a checkpoint is older than what was taken."""
         if self._state is not None and self._work.lookback and self._dice.random() < GOES_BACK:
             step = max(0, self._state["step"] - self._dice.randint(1, self._work.lookback))
             self._state = {**self._state, "step": step}
@@ -138,7 +139,7 @@ class _Trainer:
         )
 
     def _take_epoch(self, loader: PrefetchLoader | FilesLoader, renewals: int) -> bool:
-        """One iterator's batches; False when the loader is to be closed."""
+        """Takes one iterator's batches. Returns False when the loader is to be closed."""
         iterator = iter(loader)
         epoch, step = (self._state["epoch"], self._state["step"]) if self._state is not None else (0, 0)
         if self._work.reseeds and step == 0 and isinstance(loader, PrefetchLoader):
@@ -158,6 +159,7 @@ class _Trainer:
             if self._dice.random() < RENEWAL:
                 return False
             if self._is_to_break_off():
+                # The next iterator begins the epoch after this one; the journal says so before it does.
                 self._state = dict(loader.state_dict(), epoch=loader.state_dict()["epoch"] + 1, step=0)
                 self._journal.write("break", state=self._state)
                 if self._work.files:

@@ -1,4 +1,5 @@
-"""Whether all went well: every batch against the oracle, in order, and nothing made twice that was ready."""
+"""Trail and recomputed judge whether all went well: every batch against the oracle, in order, and nothing made twice
+that was ready."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ Position = tuple[int, int]
 LONG_WAIT_S = 0.1
 MOST_SLOTS_A_BATCH = 3
 SEARCHED = 3
-"""Epochs around a position in which a wrong batch is looked for."""
+"""The epochs around a position in which a wrong batch is looked for."""
 
 
 class Oracle:
-    """The digest of every batch, computed in this process from the formulas of docs/formats.md alone."""
+    """Computes the digest of every batch, in this process and from the formulas of docs/formats.md alone."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, Position], str] = {}
@@ -34,7 +35,7 @@ class Oracle:
         self._loaders: dict[int, DataLoader[int]] = {}
 
     def order(self, work: Work, epoch: int) -> list[int] | None:
-        """What DataLoader makes of the work's generator; None where there is none."""
+        """Returns what DataLoader makes of the work's generator; None where there is none."""
         if not work.generator:
             return None
         orders = self._orders.setdefault(work.seed, [])
@@ -77,15 +78,15 @@ class Oracle:
         return self._known[key]
 
     def find(self, work: Work, found: str, near: Position) -> Position | None:
-        """Which batch it is, if it is one."""
+        """Returns which batch it is, if it is one."""
         epochs = range(max(0, near[0] - SEARCHED), near[0] + SEARCHED + 1)
         positions = ((epoch, step) for epoch in epochs for step in range(work.steps))
         return next((each for each in positions if self.digest(work, each) == found), None)
 
 
 class Trail:
-    """One trainer's journal, read on as it grows. `wrong` has what must not be, in words; `wrongs` counts it by kind:
-    lost, repeated, reordered, torn, changed, error."""
+    """Judges one trainer's journal, read on as it grows. `wrong` has what must not be, in words; `wrongs` counts it by
+    kind: lost, repeated, reordered, torn, changed, error."""
 
     def __init__(self, work: Work, path: Path, oracle: Oracle) -> None:
         self.work = work
@@ -96,17 +97,18 @@ class Trail:
         """(when it began, seconds) of every wait in next() of LONG_WAIT_S or more."""
         self.longest_start_s = 0.0
         self.lives: list[float] = []
-        """When a life, or a loader, of it began."""
+        """The times at which a life, or a loader, of this trainer began."""
         self.begins: list[tuple[float, Position]] = []
-        """When a life, or a loader, began, and where."""
+        """The times at which a life, or a loader, began, and where."""
         self.resets: list[float] = []
-        """When it asked for another ring, or went back."""
+        """The times at which this trainer asked for another ring, or went back."""
         self.closes: list[float] = []
-        """When a loader of it was closed in order."""
+        """The times at which a loader of this trainer was closed in order."""
         self.yields: dict[Position, list[float]] = {}
-        """When a position was yielded."""
+        """The times at which a position was yielded."""
         self.stood: list[tuple[float, Position]] = []
-        """When it came to a position, and to which: by a batch, or by the end of an epoch or a break."""
+        """The times at which this trainer came to a position, and to which: by a batch, or by the end of an epoch or a
+        break."""
         self._path = path
         self._oracle = oracle
         self._offset = 0
@@ -182,8 +184,9 @@ class Trail:
         self.yields.setdefault(told, []).append(line["at"])
 
     def made_room(self, position: Position, since_s: float, until_s: float) -> bool:
-        """True when the batch need not have been kept: its ring had no trainer at some time between these, and so half
-        of it was for one that begins again; there is no room then for what lies further ahead than the other half."""
+        """Returns True when the batch need not have been kept: its ring had no trainer at some time between these, and
+        so half of it was for one that begins again; there is no room then for what lies further ahead than the other
+        half."""
         ahead = max(1, (self.work.buffer - self.work.lookback) // 2 // MOST_SLOTS_A_BATCH)
         return any(
             since_s < at_s < until_s and self._batches(position) >= self._batches(stood) + ahead
@@ -191,15 +194,15 @@ class Trail:
         )
 
     def made_for_another(self, position: Position, since_s: float, until_s: float) -> bool:
-        """True when it had left the batch behind, and nobody was there as it was made once more: it is for a run that
-        begins again. An epoch that is broken off leaves batches behind that were never yielded."""
+        """Returns True when this trainer had left the batch behind, and nobody was there as it was made once more: it
+        is for a run that begins again. An epoch that is broken off leaves batches behind that were never yielded."""
         had = any(since_s < at_s < until_s and stood > position for at_s, stood in self.stood)
         follows_s = min((at_s for times in self.yields.values() for at_s in times if at_s >= until_s), default=math.inf)
         begins_s = min((at_s for at_s in self.lives if at_s >= until_s), default=math.inf)
         return had and begins_s <= follows_s
 
     def _batches(self, position: Position) -> int:
-        """How many come before it."""
+        """Returns how many batches come before the position."""
         return position[0] * self.work.steps + position[1]
 
     def _blame(self, kind: str, text: str) -> None:
@@ -212,7 +215,7 @@ def _position(line: dict[str, Any]) -> Position:
 
 
 class Samples:
-    """What workers have made, sample by sample, as the datasets note it."""
+    """Reads what workers have made, sample by sample, as the datasets note it."""
 
     def __init__(self, path: Path) -> None:
         self._made: dict[int, list[tuple[float, int]]] = {}
@@ -226,8 +229,8 @@ class Samples:
         return sum(map(len, self._made.values()))
 
     def made_after(self, batch: ReadyBatch, since_s: float) -> float | None:
-        """When a sample of the batch was made for the first time after `since_s`, by a process that had made none until
-        then: workers of a daemon that died at `since_s` live a moment longer."""
+        """Returns when a sample of the batch was made for the first time after `since_s`, by a process that had made
+        none until then: workers of a daemon that died at `since_s` live a moment longer."""
         work = next(each for each in WORKS if each.seed == batch.seed)
         rows = range(batch.step * work.batch_size, min((batch.step + 1) * work.batch_size, work.length))
         seeds = [derive(work.seed, SAMPLE, batch.epoch, ordinal) >> 1 for ordinal in rows]
@@ -242,15 +245,16 @@ def recomputed(
     samples: Samples,
     trails: list[Trail],
 ) -> tuple[list[str], int, int]:
-    """Batches that were ready when a daemon died and were made again: in words those for which there was no reason;
-    then how many had one; then of how many batches all this was asked. `served` are when daemons began to serve,
-    `stops` when they were told to stop.
+    """Finds batches that were ready when a daemon died and were made again. Returns in words those for which there was
+    no reason; then how many had one; then of how many batches all this was asked. `served` are when daemons began to
+    serve, `stops` when they were told to stop.
 
     Reasons: a daemon was stopped in order meanwhile, and its rings with it. A trainer of the stream began anew, and may
     have been handed them before; where there is a lookback that is none, but that it went back or asked for another
     ring. Nobody was there for a while, and half of the ring was for a run that begins again: they made room for its
     batches, or are these. It closed its loader while there was no daemon, and took the ring with it. One of two had
-    yielded them, and the other was too far behind for them to be kept."""
+    yielded them, and the other was too far behind for them to be kept.
+    """
     unexcused, excused, asked = [], 0, 0
     ends = [death.seen_s for death in deaths]
 
@@ -289,5 +293,5 @@ def recomputed(
 
 
 def use_one_thread() -> None:
-    """The oracle must not start threads: trainers are forked from its process."""
+    """Keeps torch from starting threads, as the oracle must not: trainers are forked from its process."""
     torch.set_num_threads(1)

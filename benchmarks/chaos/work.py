@@ -1,4 +1,4 @@
-"""What the trainers of a chaos run load: small streams of every kind, random all the way down."""
+"""WORKS are the loads of a chaos run's trainers: small streams of every kind, random all the way down."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NOTE = struct.Struct("<QQQ")
 
 
 class Dice(Dataset[Any]):
-    """Item i draws from every generator. `notes` is a file that tells of every sample that was ever made; "" is
-    none. A sample takes at least `sample_s`, without work for the CPU."""
+    """Draws item i from every generator. `notes` is a file that tells of every sample that was ever made; "" is none. A
+    sample takes at least `sample_s`, without work for the CPU."""
 
     def __init__(self, length: int, width: int, sample_s: float, notes: str = "") -> None:
         self.length = length
@@ -47,7 +47,7 @@ class Dice(Dataset[Any]):
 
 
 class Locked(Dice):
-    """Cannot be pickled: only a fork has it."""
+    """Holds a lock, and so cannot be pickled: only a fork has it."""
 
     def __init__(self, length: int, width: int, sample_s: float, notes: str = "") -> None:
         super().__init__(length, width, sample_s, notes)
@@ -59,7 +59,7 @@ class Locked(Dice):
 
 
 class Shards(IterableDataset[Any]):
-    """Item i draws from every generator. The first shards have more of them."""
+    """Draws item i from every generator. The first shards have more items."""
 
     def __init__(self, length: int, width: int) -> None:
         self.length = length
@@ -72,7 +72,8 @@ class Shards(IterableDataset[Any]):
 
 
 def collate_by_hand(samples: list[Any]) -> dict[str, Any]:
-    """A batch of changing length with strings, an array and noise of its own: filled whole, in one slot or several."""
+    """Makes a batch of changing length with strings, an array and noise of its own: filled whole, in one slot or
+    several."""
     rows = [row for _, row, *_ in samples]
     times = 1 + int(torch.randint(0, 3, ()))
     return {
@@ -85,12 +86,12 @@ def collate_by_hand(samples: list[Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one trainer does. `stream` None is a stream that nobody shares; several with the same `stream` share it, and
-    its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off after a batch.
-    With `lookback` it often begins a new life as many batches earlier, at most. With a `generator` the order is what
-    DataLoader makes of one that begins with `seed`; if it `reseeds`, of one that begins anew with each epoch, which
-    nobody can foresee. With `shards` the dataset is an iterable one. With `files` the stream is a declared one, and its
-    batches are files. `executed` trainers are not forked, and what is `locked` cannot be pickled."""
+    """Describes what one trainer does. `stream` None is a stream that nobody shares; several with the same `stream`
+    share it, and its `seed`. `keeps` is the most batches that it holds, `breaks` how likely it breaks an epoch off
+    after a batch. With `lookback` it often begins a new life as many batches earlier, at most. With a `generator` the
+    order is what DataLoader makes of one that begins with `seed`; if it `reseeds`, of one that begins anew with each
+    epoch, which nobody can foresee. With `shards` the dataset is an iterable one. With `files` the stream is a declared
+    one, and its batches are files. `executed` trainers are not forked, and what is `locked` cannot be pickled."""
 
     name: str
     seed: int
@@ -114,7 +115,7 @@ class Work:
 
     @property
     def is_shared(self) -> bool:
-        """True when others are on its stream."""
+        """Whether others are on its stream."""
         return self.stream is not None and sum(each.stream == self.stream for each in WORKS) > 1
 
     @property
@@ -123,7 +124,7 @@ class Work:
 
     @functools.cached_property
     def _real_steps(self) -> list[int]:
-        """Those that have a batch."""
+        """The steps that have a batch."""
         if not self.shards:
             return list(range(-(-self.length // self.batch_size)))
         counts = [len(range(shard, self.length - 8 * shard, self.shards)) for shard in range(self.shards)]
@@ -131,11 +132,11 @@ class Work:
         return sorted(number * self.shards + shard for shard, most in enumerate(batches) for number in range(most))
 
     def settle(self, step: int) -> int:
-        """The next step that has a batch, or the epoch's end."""
+        """Returns the next step that has a batch, or the epoch's end."""
         return next((each for each in self._real_steps if each >= step), self.steps)
 
     def seed_of(self, epoch: int) -> int:
-        """What a generator that reseeds begins `epoch` with."""
+        """Returns what a generator that reseeds begins `epoch` with."""
         return 1000 * self.seed + epoch
 
     def dataset(self, notes: str = "") -> Dice | Shards:
@@ -184,7 +185,7 @@ WORKS = (
 
 
 def digest(batch: Any) -> str:
-    """Equal for batches that are equal in type, dtype, shape and content, all the way down."""
+    """Returns a text that is equal for batches that are equal in type, dtype, shape and content, all the way down."""
     found = hashlib.blake2b(digest_size=12)
     _feed(found, batch)
     return found.hexdigest()

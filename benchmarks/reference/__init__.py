@@ -1,1 +1,1 @@
-"""Systems whose users must be able to move over: their way and ours, side by side."""
+"""The package has systems whose users must be able to move over: their way and ours, side by side."""

@@ -1,4 +1,4 @@
-"""The thin side of prefetchd: a DataLoader whose batches are made by a daemon.
+"""The package is the trainer's side of prefetchd: a DataLoader whose batches are made by a daemon.
 
 from prefetchd_client import PrefetchLoader
 loader = PrefetchLoader(dataset, batch_size=64, shuffle=True)      # or PrefetchLoader.wrap(dataloader)

@@ -1,4 +1,4 @@
-"""BatchDirectory: a stream whose batches are files, consumed without a connection to anybody."""
+"""BatchDirectory reads a stream whose batches are files; it has no connection to a daemon."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ LONGEST_PAUSE_S = 0.02
 
 
 class BatchDirectory:
-    """The batches in a directory that `store = {files = DIR}` declares, in order, epoch by epoch:
+    """Iterates over the batches in a directory that `store = {files = DIR}` declares, in order, epoch by epoch:
 
         for epoch in range(90):
             for images, labels in batches:
                 ...
 
     next() waits for the next file; for a batch that cannot be made it raises RemoteError, and the next iterator goes on
-    after that. `progress` is the file that the stream's declaration names: it is told of each batch
-    when that is handed out, so that what lies before may go. Batches stay valid, and the holder's own, as long as they
-    are held. Nobody is told of two consumers of one progress file: there must be one.
+    after that. `progress` is the file that the stream's declaration names: it is told of each batch when that is handed
+    out, so that what lies before may go. Batches stay valid, and the holder's own, as long as they are held. Nobody is
+    told of two consumers of one progress file: there must be one.
     """
 
     def __init__(
@@ -43,10 +43,11 @@ class BatchDirectory:
         timeout: float = 0,
         classes: Iterable[type] = (),
     ) -> None:
-        """Begins at (epoch, step). A next() that waits for longer than `timeout` seconds raises RemoteError; 0: none
-        does. `classes`: of what else than lists, tuples, dicts, tensors and plain values batches may hold instances;
-        one of another class raises CallerError. Raises CallerError when a position is negative. Opens nothing yet: the
-        stream may be declared later. A directory that others may write to raises UntrustedPathError when it is read."""
+        """Sets the iteration's beginning to (epoch, step). A next() that waits for longer than `timeout` seconds raises
+        RemoteError; with 0 it waits without a limit. `classes` are the classes that batches may hold instances of,
+        beside lists, tuples, dicts, tensors and plain values; an instance of another class raises CallerError. Raises
+        CallerError when a position is negative. Opens nothing yet: the stream may be declared later. A directory that
+        others may write to raises UntrustedPathError when it is read."""
         epoch, step = whole(epoch, "epoch", EPOCH_LIMIT), whole(step, "step", STEP_LIMIT)
         self.directory = os.fspath(directory)
         self._reader = BatchFileReader(self.directory, classes)
@@ -61,7 +62,7 @@ class BatchDirectory:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the daemon says of the stream: see docs/batch-files.md. Waits until it is there."""
+        """The daemon's description of the stream, as docs/batch-files.md defines it. Waits until it is there."""
         wait = self._wait()
         while self._described is None:
             with contextlib.suppress(FileNotFoundError):
@@ -71,11 +72,11 @@ class BatchDirectory:
         return self._described
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Returns the number of batches in an epoch."""
         return int(self.description["batches_an_epoch"])
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the epoch that it stands in."""
+        """Yields the rest of the current epoch."""
         epoch = self._position[0]
         while self._position[0] == epoch:
             if self._position[1] >= len(self):
@@ -88,15 +89,15 @@ class BatchDirectory:
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands, as PrefetchLoader's tells it: the next batch's epoch and step."""
+        """Returns the next batch's epoch and step, in the form of PrefetchLoader's state_dict()."""
         return {"epoch": self._position[0], "step": self._position[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where state_dict() was taken."""
+        """Continues at the position that state_dict() returned."""
         self._go_to(position_in(state))
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator begins `epoch`, unless it stands in that."""
+        """Has the next iterator begin `epoch`, unless that is the current epoch already."""
         epoch = whole(epoch, "epoch", EPOCH_LIMIT)
         if epoch != self._position[0]:
             self._go_to((epoch, 0))
@@ -117,6 +118,8 @@ class BatchDirectory:
                 self._position = (position[0], position[1] + 1)
                 raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
             try:
+                # Checked also when the pause has raised: another stream's directory explains the wait better than a
+                # timeout does.
                 self._pause(wait, file_name(position))
             finally:
                 self._check()
@@ -155,7 +158,8 @@ class BatchDirectory:
                 )
 
     def _tell(self) -> None:
-        """Atomically, though the daemon would bear less."""
+        """Writes the position to the progress file, if there is one. Replaces the file atomically, though the daemon
+        would bear less."""
         if self._progress is None:
             return
         replace_file(self._progress, b"%d\n%d\n" % self._position)

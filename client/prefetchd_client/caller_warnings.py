@@ -1,4 +1,4 @@
-"""Warnings that name the line of the user's code, however many calls of this package lie between."""
+"""warn_caller shows a warning at the line of the user's code, however many calls of this package lie between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 def caller_frame(*directories: str) -> types.FrameType:
-    """The innermost frame of code that is not of this package, nor lies in one of the `directories`."""
+    """Returns the innermost frame whose code is neither in this package nor in one of the `directories`."""
     inner = (_PACKAGE, *(directory + os.sep for directory in directories))
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inner):

@@ -1,4 +1,5 @@
-"""The process in which a declared stream's dataset is looked at, where its workers will run.
+"""The process of this module loads a declared stream's dataset, where its workers will run, and describes it to the
+daemon.
 
 The daemon starts it with the interpreter, directory and variables that its configuration declares, and gives it what
 else it declares as JSON on stdin. It tells the daemon what a trainer would tell: the spec with length and fingerprint,
@@ -45,18 +46,19 @@ class Made:
 
 
 def make(entry_point: str, arguments: str) -> Any:
-    """What "module:name" returns for these keyword arguments, which are JSON."""
+    """Returns what "module:name" returns for these keyword arguments, which are JSON."""
     return named(entry_point)(**json.loads(arguments))
 
 
 def named(entry_point: str) -> Any:
-    """What "module:name" names. Raises what importing it raises, and AttributeError."""
+    """Returns the object that "module:name" names. Raises what importing the module raises, and AttributeError."""
     module, _, name = entry_point.partition(":")
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
 def request_for(declared: dict[str, Any]) -> StreamRequest:
-    """The spec and the program of a declared stream. Raises CallerError and whatever the user's code raises."""
+    """Returns the request, with the spec and the program's parts, for a declared stream. Raises CallerError and
+    whatever the user's code raises."""
     dataset = make(declared["dataset"], json.dumps(declared["dataset_args"]))
     order = _order_of(dataset, declared)
     # Who counts epochs is to find each of them.
@@ -86,7 +88,8 @@ def request_for(declared: dict[str, Any]) -> StreamRequest:
 
 
 def _order_of(dataset: Any, declared: dict[str, Any]) -> str:
-    """Raises CallerError when the dataset is none, or what is declared cannot be for its kind."""
+    """Returns the stream's order. Raises CallerError when the dataset is none, or what is declared cannot be for its
+    kind."""
     if isinstance(dataset, IterableDataset):
         if declared["shuffle"]:
             raise CallerError("shuffle = true; allowed for an IterableDataset: false (it shuffles for itself)")
@@ -109,7 +112,8 @@ def _order_of(dataset: Any, declared: dict[str, Any]) -> str:
 
 
 def main(parent: str, socket_fd: str, daemon_socket: str) -> None:
-    """Tells the daemon, through the inherited socket, and ends."""
+    """Sends the daemon the description, or the error, through the inherited socket."""
+    # The parent may have died before this call: then the signal never comes, and the parent's pid tells.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         return

@@ -1,4 +1,4 @@
-"""The errors that a loader raises on its own account, to be caught by name.
+"""This module exports the errors that a loader raises on its own account, to be caught by name.
 
 Your own exceptions come as they were raised, with the worker's traceback.
 """

@@ -1,4 +1,4 @@
-"""Work that shows no warnings, after which those that were shown once are not shown again."""
+"""quiet() shows no warnings of a block, and after it those that were shown once are not shown again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def quiet(category: type[Warning] = Warning) -> Iterator[None]:
-    """Within it no warning of the category is shown, or raised, in any thread. warnings.catch_warnings() would do that,
-    too, but then Python forgets all that it has shown so far: each warning would come once more, and in each epoch.
-    What it counts are changes that are told by warnings._filters_mutated(); here the list is changed and put back."""
+    """Hides all warnings of the category while its block runs, in any thread: none is shown, or raised.
+    warnings.catch_warnings() would do that, too, but then Python forgets all that it has shown so far: each warning
+    would come once more, and in each epoch. What it counts are changes that are told by warnings._filters_mutated();
+    here the list is changed and put back."""
     entry = ("ignore", None, category, None, 0)
     filters: Any = warnings.filters
     filters.insert(0, entry)

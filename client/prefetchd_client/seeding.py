@@ -1,4 +1,4 @@
-"""Seeds for a piece of work that draws at random, of which the global generators notice nothing."""
+"""seeded() seeds a piece of work that draws at random, of which the global generators notice nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MT19937_BYTES = 624 * 4 + 4
 
 @contextlib.contextmanager
 def seeded(seed: int, generator: torch.Generator | None = None) -> Iterator[None]:
-    """Within, torch's, numpy's and random's global generators, and `generator`, begin with `seed`; afterwards all are
-    as they were. Costs about 30 us."""
+    """Has torch's, numpy's and random's global generators, and `generator`, begin with `seed` while its block runs;
+    afterwards all are as they were. Costs about 30 us."""
     own, random_state = torch.default_generator.get_state(), random.getstate()
     device_state = generator.get_state() if generator is not None else None
     put_numpy_back = _numpy_kept()
@@ -38,8 +38,8 @@ def seeded(seed: int, generator: torch.Generator | None = None) -> Iterator[None
 
 
 def _numpy_kept() -> Callable[[], None]:
-    """Called before numpy.random.seed(): what puts numpy's global generator back. By its memory: get_state() and
-    set_state() go word by word, which takes 70 us."""
+    """Returns what puts numpy's global generator back, and is called before numpy.random.seed(). It works on the
+    generator's memory: get_state() and set_state() go word by word, which takes 70 us."""
     bits = get_bit_generator()
     if not isinstance(bits, np.random.MT19937):
         state = np.random.get_state(legacy=False)

@@ -1,4 +1,5 @@
-"""How a loader's workers come to be: forked from this process, as DataLoader's are, or from another interpreter."""
+"""start_method decides how a loader's workers come to be: forked from this process, as DataLoader's are, or from
+another interpreter."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ FORK, EXEC = "fork", "exec"
 
 
 def is_inline() -> bool:
-    """True when batches are made in this process, for a debugger."""
+    """Returns True when batches are made in this process, for a debugger."""
     return os.environ.get(INLINE_VARIABLE, "") not in ("", "0")
 
 
 def start_method(multiprocessing_context: Any) -> str:
-    """FORK, unless it was asked for otherwise (PREFETCHD_START=exec, a multiprocessing context or start method other
-    than "fork"), or a fork would not be able to import: another thread is at an import just now, and what it has locked
-    stays locked in the child."""
+    """Returns FORK, unless it was asked for otherwise (PREFETCHD_START=exec, a multiprocessing context or start method
+    other than "fork"), or a fork would not be able to import: another thread is at an import just now, and what it has
+    locked stays locked in the child."""
     if os.environ.get(START_VARIABLE, "") == EXEC:
         return EXEC
     if multiprocessing_context is not None:
@@ -29,7 +30,7 @@ def start_method(multiprocessing_context: Any) -> str:
 
 
 def _default_start_method() -> str | None:
-    """What somebody has set for the whole process; None when nobody has."""
+    """Returns the start method that somebody has set for the whole process; None when nobody has."""
     import multiprocessing
 
     return multiprocessing.get_start_method(allow_none=True)

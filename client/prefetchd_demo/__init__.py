@@ -1,5 +1,5 @@
-"""What `prefetchd demo` runs: the same small training through the daemon and through DataLoader, side by side.
+"""`prefetchd demo` runs the same small training through the daemon and through DataLoader, side by side.
 
-The demo itself (`__main__`) trains nothing: it starts trainers as processes of their own, as a person would, listens
-to what they tell (`trainer_messages`), kills them, starts them again, and shows what was measured.
+The demo itself (`__main__`) trains nothing: it starts trainers as processes of their own, as a person would, listens to
+what they tell (`trainer_messages`), kills them, starts them again, and shows what was measured.
 """

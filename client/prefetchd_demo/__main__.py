@@ -1,4 +1,9 @@
+<<<<<<< HEAD:client/prefetchd_demo/__main__.py
 """python -m prefetchd_demo: the demo itself. People call `prefetchd demo`, which has checked the arguments."""
+=======
+"""This module is `python -m prefetchd_demo`, the demo itself. People call `prefetchd demo`, which has checked
+the arguments."""
+>>>>>>> wip-prose-c:client/prefetchd_client/demo/__main__.py
 
 from __future__ import annotations
 
@@ -21,7 +26,8 @@ from prefetchd_demo.trainer_messages import DATALOADER, PREFETCHD, Plan
 
 
 def main() -> int:
-    """Exit code: 0 done, 1 failed, 128 + n when signal n ended it. Nothing is left but the cached pictures."""
+    """Runs the demo. Returns the exit code: 0 done, 1 failed, 128 + n when signal n ended it. Nothing is left but the
+    cached pictures."""
     options = _options()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""The demo from the first trainer to the last: each loader's trainer runs, is killed, and is started again."""
+"""measure runs one loader's part of the demo: its trainer runs, is killed, and is started again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from prefetchd_demo.trainer_process import TrainerProcess
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One loader's figures. `ring`: how full the daemon's was when the second trainer began; DataLoader has none."""
+    """Holds one loader's figures. `ring` says how full the daemon's ring was when the second trainer began; DataLoader
+    has none."""
 
     images: int
     figures: Figures
@@ -22,8 +23,8 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class _Life:
-    """One trainer's: what it opened and the ring at that moment, the last that it told, and how long its process took
-    to the first batch."""
+    """Describes one trainer's life: what it opened and how full the ring was then, its last progress, and how long its
+    process took to the first batch."""
 
     opened: Opened
     ring: RingFill | None
@@ -32,8 +33,8 @@ class _Life:
 
 
 def measure(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, live: Live) -> Measured:
-    """Trains `plan.epochs` epochs, kills the trainer, and lets a second one train one more. `daemon`: whose ring to
-    show, if any.
+    """Trains `plan.epochs` epochs, kills the trainer, and lets a second one train one more epoch. `daemon`: whose ring
+    to show, if any.
 
     Raises PrefetchdError.
     """
@@ -53,7 +54,7 @@ def measure(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, l
 
 
 def _train(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, live: Live) -> _Life:
-    """From a trainer's start until it was killed."""
+    """Runs one trainer until its epochs are done, and kills it."""
     opened, ring, last = None, None, None
     live.show(f"epoch {plan.first_epoch + 1}", 0, 0, "starting")
     with TrainerProcess(plan, environment) as trainer:

@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin: once, and never in the middle of cleaning up."""
+"""raise_interrupts turns Ctrl-C and its kin into one exception, which never comes in the middle of cleaning up."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Interrupted(BaseException):
 
 
 def raise_interrupts() -> None:
-    """From now on the first of SIGNALS raises Interrupted in the main thread, and no later one does. One that came
-    while they were blocked does so at once."""
+    """Has the first of SIGNALS from now on raise Interrupted in the main thread, and no later one. A signal that came
+    while it was blocked raises at once."""
     for number in SIGNALS:
         signal.signal(number, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -27,7 +27,7 @@ def raise_interrupts() -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """For cleaning up, which is bounded: signals wait until it is done."""
+    """Holds signals back while a bounded clean-up runs."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The demo's progress on the screen: a live bar on a terminal, else a line for whatever is done."""
+"""Live shows the demo's progress on the screen: a live bar on a terminal, else a line for whatever is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRAMES_PER_S = 5
 
 
 class Live:
-    """Bars, one under the other; the last one moves. A context manager that gives the terminal back."""
+    """Shows bars, one under the other; the last one moves. A context manager that gives the terminal back."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -34,7 +34,7 @@ class Live:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, title: str, done: int, total: int, text: str) -> None:
-        """The bar `title`, which begins with the first call. `total` 0 means that nobody knows yet."""
+        """Shows the bar `title`, which begins with the first call. `total` 0 means that nobody knows yet."""
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             if total and done >= total:
                 self._console.print(f"  {title}  {text}", highlight=False, markup=False, soft_wrap=True)

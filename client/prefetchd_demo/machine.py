@@ -1,4 +1,4 @@
-"""What figures were measured on: they say nothing without it."""
+"""describe_machine names the machine that figures were measured on: they say nothing without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefetchd import __version__
 
 
 def describe_machine() -> str:
-    """The machine, the versions, and how busy it is, in one line."""
+    """Returns the machine, the versions, and how busy the machine is, in one line."""
     model = platform.processor() or "unknown CPU"
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""A network so small that loading its images is most of the work."""
+"""SmallNetwork is so small that loading its images is most of the work."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 SUBSAMPLING = 7
-"""It looks at every seventh pixel of every seventh line: 32 x 32 of them."""
+"""The network looks at every seventh pixel of every seventh line: 32 x 32 of them."""
 
 
 class SmallNetwork(nn.Module):
-    """3 x 224 x 224 images in, one score a class out."""
+    """Takes 3 x 224 x 224 images, and returns one score for each class."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -24,5 +24,5 @@ class SmallNetwork(nn.Module):
 
 
 def _stage(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """Halves height and width."""
+    """Returns layers that halve height and width."""
     return nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()

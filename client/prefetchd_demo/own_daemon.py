@@ -1,4 +1,4 @@
-"""A daemon of the demo's own, away from the user's, with everything it leaves in one directory."""
+"""own_daemon runs a daemon of the demo's own, away from the user's, with everything it leaves in one directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINGER_S, IDLE_EXIT_S = 60, 30
 
 @dataclasses.dataclass(frozen=True)
 class RingFill:
-    """Batches in the ring that no trainer has yet had, of the slots that it has."""
+    """Counts the batches in the ring that no trainer has had yet, and the ring's slots."""
 
     ready: int
     slots: int
@@ -35,13 +35,14 @@ class RingFill:
 
 @dataclasses.dataclass(frozen=True)
 class OwnDaemon:
-    """A running daemon, seen from outside."""
+    """Observes a running daemon from outside."""
 
     paths: RuntimePaths
     environment: dict[str, str]
 
     def ring_fill(self) -> RingFill | None:
-        """How full the ring of the only stream is, or None while there is none. Asks the daemon nothing."""
+        """Returns how full the ring of the only stream is, or None while there is none. Asks the daemon nothing: it
+        reads the status segment."""
         try:
             fd = open_status(self.paths)
         except FileNotFoundError:
@@ -55,7 +56,7 @@ class OwnDaemon:
         return RingFill(rings[0]["ready"], rings[0]["slots"]) if rings else None
 
     def log_tail(self) -> str:
-        """The last lines of its log, or nothing."""
+        """Returns the last lines of the daemon's log, or an empty string."""
         try:
             return "\n".join(self.paths.log.read_text().splitlines()[-LOG_LINES:])
         except OSError:
@@ -64,21 +65,22 @@ class OwnDaemon:
 
 @contextlib.contextmanager
 def own_directory() -> Iterator[Path]:
-    """A private directory for sockets and temporary files, gone afterwards."""
+    """Makes a private directory for sockets and temporary files, which is removed afterwards."""
     parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST_PARENT else "/tmp"
     with tempfile.TemporaryDirectory(prefix="prefetchd-demo-", dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 def own_environment(directory: Path) -> dict[str, str]:
-    """For processes that shall use no daemon but the one in `directory`, and leave their files there too."""
+    """Returns the environment for processes that shall use no daemon but the one in `directory`, and leave their files
+    there too."""
     own = {SOCKET_VARIABLE: str(directory / "d.sock"), "XDG_STATE_HOME": str(directory), "TMPDIR": str(directory)}
     return {**os.environ, "PREFETCHD_INLINE": "", **own}
 
 
 @contextlib.contextmanager
 def own_daemon(environment: dict[str, str], workers: int) -> Iterator[OwnDaemon]:
-    """Starts it, and ends it with all it had. Raises DaemonUnavailableError with what it said."""
+    """Starts the daemon, and ends it with all it had. Raises DaemonUnavailableError with what it said."""
     daemon = OwnDaemon(runtime_paths(env=environment), environment)
     starter = _command(daemon, "run", "--detach", "--workers", str(workers))
     try:
@@ -94,7 +96,7 @@ def own_daemon(environment: dict[str, str], workers: int) -> Iterator[OwnDaemon]
 
 
 def _command(daemon: OwnDaemon, verb: str, *options: str) -> subprocess.Popen[str]:
-    """`prefetchd VERB` in a session of its own: a terminal's Ctrl-C does not reach it."""
+    """Runs `prefetchd VERB` in a session of its own: a terminal's Ctrl-C does not reach it."""
     if verb == "run":
         options += ("--linger", str(LINGER_S), "--linger-clean", str(LINGER_S), "--idle-exit", str(IDLE_EXIT_S))
     return subprocess.Popen(

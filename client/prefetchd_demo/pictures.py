@@ -1,4 +1,5 @@
-"""Real pictures to train on, without any download: random crops of ten photographs. The class is the photograph."""
+"""cached_pictures makes real pictures to train on, without any download: random crops of ten photographs. The class is
+the photograph."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from prefetchd.wire.trusted_paths import make_directory, own_home
 
 WIDTH, HEIGHT = 500, 375
 SMALLEST_CROP = 0.6
-"""Of the largest crop of that shape, per side."""
+"""The smallest crop's sides, relative to the largest crop of that shape."""
 JPEG_QUALITY = 90
 CACHE_VERSION = 1
 LOCK_TIMEOUT_S = 120.0
@@ -40,7 +41,7 @@ PHOTOGRAPHS = {
 
 
 def cache_directory(env: Mapping[str, str]) -> Path:
-    """Where they are: never in a directory that is everybody's."""
+    """Returns the pictures' directory, which is never one that other users may write to."""
     home = env.get("HOME") or own_home()
     if given := env.get("XDG_CACHE_HOME"):
         return Path(given) / "prefetchd" / "demo"
@@ -52,8 +53,8 @@ def cache_directory(env: Mapping[str, str]) -> Path:
 def cached_pictures(
     count: int, threads: int, written: Callable[[Path, int], None], env: Mapping[str, str] = os.environ
 ) -> Path:
-    """A directory of `count` pictures for ImageFolder, written if no earlier run has left it. The same `count` makes
-    the same bytes.
+    """Returns a directory of `count` pictures for ImageFolder, and writes them if no earlier run has. The same `count`
+    makes the same bytes.
 
     `written(directory, so far)` is called as they are written, also with 0. Raises RemoteError when they cannot be.
     """
@@ -75,7 +76,7 @@ def cached_pictures(
 
 
 def _replace(directory: Path, count: int, threads: int, written: Callable[[int], None]) -> None:
-    """Writes beside the directory's place and moves there once all is done."""
+    """Writes the pictures beside the directory's place, and moves them there once all are written."""
     unfinished = directory.with_name(directory.name + ".unfinished")
     for stale in (unfinished, directory):
         shutil.rmtree(stale, ignore_errors=True)
@@ -106,7 +107,7 @@ def _write(directory: Path, count: int, threads: int, written: Callable[[int], N
 
 
 def write_crop(photograph: Image.Image, seed: int, path: Path) -> None:
-    """A random crop of the photograph, as a JPEG file of WIDTH x HEIGHT."""
+    """Writes a random crop of the photograph, as a JPEG file of WIDTH x HEIGHT."""
     chance = random.Random(seed)
     width, height = photograph.size
     scale = min(width / WIDTH, height / HEIGHT) * chance.uniform(SMALLEST_CROP, 1)

@@ -1,4 +1,4 @@
-"""What was measured, as text. Pure: figures and width in, text out."""
+"""side_by_side renders what was measured as text. Pure: figures and width in, text out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from prefetchd_demo.trainer_messages import Progress
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What one loader was measured at. `restart_from_start_s` counts from the start of the new trainer's process."""
+    """Holds what one loader was measured at. `restart_from_start_s` counts from the start of the new trainer's
+    process."""
 
     images_per_s: float
     first_batch_s: float
@@ -26,7 +27,7 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """What the figures hold for. `ring`: how full it was when the new trainer began."""
+    """Says what the figures hold for. `ring` is how full it was when the new trainer began."""
 
     images: int
     epochs: int
@@ -37,7 +38,7 @@ class Conditions:
 
 
 def progress_text(progress: Progress, ring: RingFill | None) -> str:
-    """One line of the live progress; `ring` None leaves it out."""
+    """Returns one line of the live progress; it leaves out a `ring` that is None."""
     parts = [
         f"loss {progress.loss:.2f}",
         f"accuracy {progress.accuracy * 100:3.0f} %",
@@ -49,7 +50,8 @@ def progress_text(progress: Progress, ring: RingFill | None) -> str:
 
 
 def side_by_side(figures: dict[str, Figures], conditions: Conditions, width: int) -> str:
-    """The table, a column for each of `figures`, and under it what it holds for; no line is longer than `width`."""
+    """Returns the table, with a column for each of `figures`, and under it what it holds for; no line is longer than
+    `width`."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("")
     for name in figures:
@@ -72,7 +74,7 @@ def side_by_side(figures: dict[str, Figures], conditions: Conditions, width: int
 
 
 def _notes(figures: dict[str, Figures], conditions: Conditions) -> list[str]:
-    """What the words of the table mean, and where they were measured."""
+    """Explains the words of the table, and where they were measured."""
     from_start = " and ".join(f"{each.restart_from_start_s:.1f} s" for each in figures.values())
     epochs = "1 epoch" if conditions.epochs == 1 else f"{conditions.epochs} epochs"
     lines = [

@@ -1,4 +1,4 @@
-"""What the demo and its trainers say to each other: a Plan as the only argument, then one JSON object a line."""
+"""The demo and its trainers exchange these messages: a Plan as the only argument, then one JSON object a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFETCHD, DATALOADER = "prefetchd", "DataLoader"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one trainer process does.
+    """Tells one trainer process what to do.
 
     loader        PREFETCHD or DATALOADER
     data          an ImageFolder's root
@@ -41,7 +41,7 @@ class Opened:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far the trainer is. `loss` and `accuracy` are the epoch's so far, the rest is since the trainer began.
+    """Tells how far the trainer is. `loss` and `accuracy` are the epoch's so far, the rest is since the trainer began.
 
     step               steps done of the epoch's `steps`
     first_batch_s      from the loader's construction to its first batch
@@ -79,12 +79,12 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Opened, Progres
 
 
 def encode(message: Message) -> str:
-    """One line, its end included."""
+    """Returns the message as one line, its end included."""
     return json.dumps({"kind": type(message).__name__, **dataclasses.asdict(message)}) + "\n"
 
 
 def decode(line: str) -> Message:
-    """Raises KeyError, TypeError or ValueError for what encode() never makes."""
+    """Returns the message of a line. Raises KeyError, TypeError or ValueError for what encode() never makes."""
     fields = json.loads(line)
     found: Message = _KINDS[fields.pop("kind")](**fields)
     return found
@@ -95,5 +95,5 @@ def encode_plan(plan: Plan) -> str:
 
 
 def decode_plan(text: str) -> Plan:
-    """Raises TypeError or ValueError for what encode_plan() never makes."""
+    """Returns the plan of a text. Raises TypeError or ValueError for what encode_plan() never makes."""
     return Plan(**json.loads(text))

@@ -1,4 +1,4 @@
-"""Starting a trainer, listening to it, killing it."""
+"""TrainerProcess starts a trainer, listens to it, and kills it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prefetchd_demo.trainer_messages import Ended, Failed, Message, Plan, decode
 
 
 class TrainerProcess:
-    """A running trainer in a process group of its own: a terminal's Ctrl-C does not reach it, kill() reaches its
-    workers too. A context manager, after which it is gone."""
+    """Runs a trainer in a process group of its own: a terminal's Ctrl-C does not reach it, kill() reaches its workers
+    too. A context manager, after which the trainer is gone."""
 
     def __init__(self, plan: Plan, environment: Mapping[str, str]) -> None:
         self.started_at_s = time.monotonic()
@@ -36,8 +36,8 @@ class TrainerProcess:
         self.kill()
 
     def messages(self) -> Iterator[Message]:
-        """What it tells, up to and without its Ended. Raises CallerError with its words when it says that it failed,
-        RemoteError when it ends without a word."""
+        """Yields the trainer's messages, up to its Ended, which is left out. Raises CallerError with the trainer's
+        words when it says that it failed, RemoteError when it ends without a message."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             message = decode(line)
@@ -49,7 +49,7 @@ class TrainerProcess:
         raise RemoteError(f"the trainer ended with exit code {self._await_end()}; what it said is above")
 
     def kill(self) -> None:
-        """SIGKILL, as the kernel does when memory is short; its workers too. Idempotent."""
+        """Sends SIGKILL to the trainer and its workers, as the kernel does when memory is short. Idempotent."""
         if self._process.returncode is None:
             # Only a process that was not waited for yet still lends its group the name.
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,8 @@
+<<<<<<< HEAD:client/prefetchd_demo/training.py
 """One trainer, a process of its own: python -m prefetchd_demo.training PLAN.
+=======
+"""This module is one trainer, a process of its own: python -m prefetchd_demo.training PLAN.
+>>>>>>> wip-prose-c:client/prefetchd_client/demo/training.py
 
 It tells how it gets on through stdout. Once its epochs are done it waits to be killed, as a trainer may be at any
 moment; it also ends with whoever listens.
@@ -39,7 +43,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def open_images(plan: Plan) -> ImageFolder:
-    """The images with the usual transforms for training. Raises CallerError when there are none."""
+    """Returns the images with the usual transforms for training. Raises CallerError when there are none."""
     transform = Compose(
         [RandomResizedCrop(224), RandomHorizontalFlip(), ToTensor(), Normalize(IMAGENET_MEAN, IMAGENET_STD)]
     )
@@ -54,7 +58,7 @@ def open_images(plan: Plan) -> ImageFolder:
 
 
 def make_loader(plan: Plan, images: ImageFolder) -> DataLoader[Any]:
-    """The same arguments for both; `buffer` is the daemon's alone."""
+    """Makes the plan's loader, with the same arguments for both kinds; `buffer` is the daemon's alone."""
     if plan.loader != PREFETCHD:
         return DataLoader(
             images, batch_size=plan.batch_size, shuffle=True, num_workers=plan.workers, persistent_workers=True
@@ -67,7 +71,7 @@ def make_loader(plan: Plan, images: ImageFolder) -> DataLoader[Any]:
 
 
 class Trainer:
-    """The training loop, with a stopwatch around next()."""
+    """Runs the training loop, with a stopwatch around next()."""
 
     def __init__(self, plan: Plan, out: TextIO) -> None:
         self._plan = plan
@@ -79,7 +83,7 @@ class Trainer:
         self._told_at_s = 0.0
 
     def run(self) -> None:
-        """Trains and tells. Raises CallerError, and whatever the loader raises."""
+        """Trains, and reports on it. Raises CallerError, and whatever the loader raises."""
         plan = self._plan
         images = open_images(plan)
         self._tell(Opened(len(images), len(images.classes)))
@@ -144,7 +148,7 @@ class Trainer:
 
 
 def main() -> int:
-    """Exit code 1 after a Failed; any other error is a traceback."""
+    """Runs the trainer. Returns exit code 1 after a Failed; any other error is a traceback."""
     # What anybody prints must not come among the messages.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -36,7 +36,7 @@ SPARE = 1.15
 
 @contextlib.contextmanager
 def places() -> Iterator[tuple[str, str]]:
-    """A directory on the RAM disk, and a progress file."""
+    """Makes a directory on the RAM disk, and a progress file."""
     disk = tempfile.mkdtemp(prefix="prefetchd-r1-", dir="/dev/shm")
     with tempfile.TemporaryDirectory() as directory:
         try:
@@ -46,7 +46,7 @@ def places() -> Iterator[tuple[str, str]]:
 
 
 def batch_s() -> float:
-    """Seconds that a pool on all CPUs takes for a batch."""
+    """Returns the seconds that a pool on all CPUs takes for a batch."""
     count = 40
     with places() as (disk, _), multiprocessing.Pool(os.cpu_count()) as pool:
         pool.map(make_batch, [(disk, number, BATCHES, BATCH_SIZE) for number in range(4)], chunksize=1)

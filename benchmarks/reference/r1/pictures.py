@@ -1,4 +1,4 @@
-"""Pictures that cost something: each sample is decoded from JPEG and augmented afresh."""
+"""Pictures cost something: each sample is decoded from JPEG and augmented afresh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 
 class Pictures:
-    """`length` samples (image, label), made from a few pictures of 500 x 375."""
+    """Has `length` samples (image, label), made from a few pictures of 500 x 375."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -38,5 +38,5 @@ class Pictures:
 
 
 def make(length: int) -> Pictures:
-    """The factory that a declared stream names."""
+    """Makes the dataset; it is the factory that a declared stream names."""
     return Pictures(length)

@@ -1,4 +1,4 @@
-"""R1's second script, in the plain way that its author describes.
+"""This is R1's second script, in the plain way that its author describes.
 
     python -m benchmarks.reference.r1.script DIRECTORY PROGRESS BATCHES_AN_EPOCH BATCH_SIZE LOW HIGH POLL_S EPOCHS
 

@@ -1,4 +1,5 @@
-"""A trainer that takes batches from a directory and writes now and then where it is: what its loop waits for files."""
+"""train is a trainer that takes batches from a directory and writes now and then where it is; it measures what its loop
+waits for files."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ LOOK_AGAIN_S = 0.001
 
 
 class Waited(NamedTuple):
-    """Seconds for the first batch, for all others, how many of these were not there at the first look, seconds in
+    """Holds seconds for the first batch, for all others, how many of these were not there at the first look, seconds in
     all."""
 
     first_s: float
@@ -30,7 +31,8 @@ def train(
     step_s: float,
     write_every: int,
 ) -> Waited:
-    """`step_s` is the work of a device on one batch: the CPU has nothing to do meanwhile."""
+    """Trains over the batches, and returns what it waited. `step_s` is the work of a device on one batch: the CPU has
+    nothing to do meanwhile."""
     first_s = others_s = 0.0
     late = 0
     began_s = time.perf_counter()
@@ -41,6 +43,7 @@ def train(
                     file.write(f"{epoch}\n{batch}\n")
             asked_s = time.perf_counter()
             path = path_of(epoch, batch)
+            # Looked for again and again, as the author's trainer does; being late at the first look is what counts.
             is_late = False
             while not os.path.exists(path):
                 is_late = True

@@ -1,1 +1,2 @@
-"""From shared memory, or a file, to the batch: attachments to rings, tensors over slots, leases."""
+"""The package turns a slot of shared memory, or a file, into a batch: attachments to rings, tensors over slots,
+leases."""

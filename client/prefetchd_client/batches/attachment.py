@@ -1,4 +1,5 @@
-"""This process's attachment to a ring: the mapping, its consumer record, its marks, and the leases of its batches."""
+"""An Attachment is this process's hold of a ring: the mapping, its consumer record, its marks, and the leases of its
+batches."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ Release = tuple[int, int, int]
 
 @dataclasses.dataclass(slots=True)
 class _Counts:
-    """Since the loader was made; times in microseconds."""
+    """Counts of one consumer since its loader was made; times are in microseconds."""
 
     yielded: int = 0
     waited_us: int = 0
@@ -59,12 +60,13 @@ class _Counts:
 
 
 class NotOurs(Exception):  # noqa: N818 - no error
-    """Another daemon goes on with the ring: what the one that has opened it offered may be something else now. Or
-    another process has our record's lock: it would be taken to live when we do not, and we to be dead when it is."""
+    """The ring cannot be attached to. Either another daemon goes on with it: what the one that has opened it offered
+    may be something else now. Or another process has our record's lock: it would be taken to live when we do not, and
+    we to be dead when it is."""
 
 
 class Attachment:
-    """A mapped ring and what this process holds of it.
+    """Maps a ring, and keeps what this process holds of it.
 
     Finalizers of tensors may run in any thread and at any moment: they only append to a deque, which take_released()
     empties.
@@ -78,8 +80,9 @@ class Attachment:
         former: Attachment | None = None,
         classes: Iterable[type] = (),
     ) -> None:
-        """Takes `fd` over, which came from the daemon of that `generation`, and the counts of the `former` attachment
-        on. `classes`: of what batches in files may hold instances. Raises ProtocolError when it is no ring, NotOurs."""
+        """Attaches to the ring of `fd`, which came from the daemon of that `generation`. Takes over `fd`, and the
+        counts of the `former` attachment. `classes` are those that batches in files may hold instances of. Raises
+        ProtocolError when `fd` is no ring, and NotOurs."""
         # A description of our own, that nothing maps: the lock on our record must end with this process, and a mapping
         # keeps its description for as long as a fork of ours has tensors that look at it.
         self._lock_fd = reopen(fd)
@@ -115,21 +118,21 @@ class Attachment:
         self._write_waits()
 
     def is_to(self, fd: int, consumer: int) -> bool:
-        """True when this is the attachment that RingOpened with `fd` asks for."""
+        """Returns True when this is the attachment that RingOpened with `fd` asks for."""
         mine, other = os.fstat(self.ring.fd), os.fstat(fd)
         return (mine.st_dev, mine.st_ino, self.consumer) == (other.st_dev, other.st_ino, consumer)
 
     def holds(self) -> tuple[Release, ...]:
-        """The batches whose tensors live."""
+        """Returns the batches whose tensors live."""
         return tuple((cursor, slot, generation) for (slot, generation), (_, _, cursor) in list(self._held.items()))
 
     @property
     def held(self) -> int:
-        """Batches whose tensors live."""
+        """The number of batches whose tensors live."""
         return len(self._held)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the loader was made; times in seconds."""
+        """Returns the counts since the loader was made; times are in seconds."""
         return {
             "yielded": self._counts.yielded,
             "waited_s": self._counts.waited_us / 1e6,
@@ -140,8 +143,9 @@ class Attachment:
         }
 
     def take(self, cursor: int, slot: int, generation: int, *, private: bool) -> tuple[Any, bool]:
-        """The batch in `slot`, and whether it holds a lease. It does not when it must be private, or when it would
-        leave fewer than half of the ring's slots unleased: then it is a copy, and the slot can be released at once."""
+        """Returns the batch in `slot`, and whether it holds a lease. It holds none when it must be private, or when it
+        would leave fewer than half of the ring's slots unleased: then it is a copy, and the slot can be released at
+        once."""
         ring = self.ring
         if self._files is not None:
             return self._take_file(self._files, slot), False
@@ -165,7 +169,7 @@ class Attachment:
         return self._reader.read(payload, ring.memory, offset), True
 
     def _take_file(self, files: BatchFileReader, slot: int) -> Any:
-        """The batch of `slot`, whose file is this process's own once it is mapped."""
+        """Returns the batch of `slot`, whose file is this process's own once it is mapped."""
         ring = self.ring
         record = decode_slot_record(memoryview(ring.memory), ring.header.slot_record_offset(slot))
         try:
@@ -177,7 +181,8 @@ class Attachment:
             ) from None
 
     def take_released(self) -> tuple[int, ...]:
-        """Flat (cursor, slot, generation) triples of the batches that nobody holds any more."""
+        """Returns the batches that nobody holds any more, as flat (cursor, slot, generation) triples. Each is returned
+        once."""
         if not self._dropped:
             return ()
         released: list[int] = []
@@ -190,7 +195,7 @@ class Attachment:
 
     @property
     def slots(self) -> int:
-        """Slots of the ring that have memory by now."""
+        """The number of the ring's slots that have memory by now."""
         return self.ring.reserved_slots
 
     def note_yield(self, cursor: int, epoch: int, step: int, waited_us: int) -> int:
@@ -207,6 +212,7 @@ class Attachment:
         if waited_us > WAIT_BOUNDS_US[0]:
             counts.waits[bisect_left(WAIT_BOUNDS_US, waited_us) - 1] += 1
             self._write_waits()
+        # Without a lock: next() must not wait for a reader of the record.
         CONSUMER_RECORD.pack_into(
             self.ring.memory,
             self._record_offset,
@@ -227,12 +233,13 @@ class Attachment:
         WAIT_COUNTS.pack_into(self.ring.memory, self._record_offset + WAIT_COUNTS_OFFSET, *self._counts.waits)
 
     def note_memory(self, mode: str) -> None:
-        """What this consumer's batches go to a device from, one of MEMORY_MODES, for status."""
+        """Records for status what this consumer's batches go to a device from: one of MEMORY_MODES."""
         if self.ring.is_whole:
             MEMORY_MODE.pack_into(self.ring.memory, self._record_offset + MEMORY_MODE_OFFSET, MEMORY_MODES.index(mode))
 
     def note_departure(self) -> None:
-        """Tells a daemon that adopts the ring that this consumer will not come back; it only holds batches."""
+        """Marks this consumer as departed: a daemon that adopts the ring then knows that it will not come back and only
+        holds batches."""
         if self.ring.is_whole:
             CONSUMER_CURSOR.pack_into(self.ring.memory, self._record_offset + CONSUMER_CURSOR_OFFSET, DEPARTED)
 
@@ -252,7 +259,8 @@ class Attachment:
                 os.unlink(path)
 
     def when_all_are_dropped(self, callback: Callable[[], None]) -> None:
-        """`callback`, from whatever thread that happens in, once the last held batch is gone. It must not block."""
+        """Calls `callback` once the last held batch is gone, from whatever thread that happens in. It must not
+        block."""
         self._when_all_are_dropped = callback
         if len(self._dropped) == len(self._held):
             self._all_are_dropped()
@@ -271,7 +279,7 @@ class Attachment:
             self.pins.when_unread(callback)
 
     def close(self) -> None:
-        """Lets go; memory that tensors look at stays mapped until they are gone."""
+        """Detaches from the ring. Memory that tensors look at stays mapped until they are gone."""
         if self.pins is not None:
             self.pins.close()
             self.pins = None

@@ -1,4 +1,5 @@
-"""A batch out of its file (wire.batch_file): the same structure, with tensors that look at the mapped file.
+"""BatchFileReader reads a batch out of its file (wire.batch_file): the same structure, with tensors that look at the
+mapped file.
 
 The mapping is private: what the holder writes stays with it. The file may be unlinked meanwhile; its memory is given
 back when the last tensor that looks at it is gone.
@@ -35,8 +36,8 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class BatchFileReader:
-    """Reads the batches of one directory, of which nobody else of the machine may have made any. It is looked at anew
-    at each call: another RAM disk may be mounted there meanwhile."""
+    """Reads the batches of one directory. Refuses batches that another user of the machine could have made. The
+    directory is looked at anew at each call: another RAM disk may be mounted there meanwhile."""
 
     def __init__(self, directory: str, classes: Iterable[type] = ()) -> None:
         """Raises CallerError when `classes` holds no class."""
@@ -45,8 +46,8 @@ class BatchFileReader:
         self._trusted: tuple[int, ...] = ()
 
     def batch(self, position: Position) -> Any:
-        """The batch at `position`. Raises FileNotFoundError when it is not there, ProtocolError when it is damaged,
-        UntrustedPathError when it, or the directory, is not ours alone to write."""
+        """Returns the batch at `position`. Raises FileNotFoundError when it is not there, ProtocolError when it is
+        damaged, UntrustedPathError when it, or the directory, is not ours alone to write."""
         directory = self._open()
         try:
             fd = os.open(file_name(position), _FILE_FLAGS, dir_fd=directory)
@@ -67,11 +68,12 @@ class BatchFileReader:
         return decode_batch((ctypes.c_ubyte * size).from_buffer(memory), self._classes)
 
     def error(self, position: Position) -> str:
-        """Why there is no batch at `position`. Raises FileNotFoundError when nobody says that, UntrustedPathError."""
+        """Returns why there is no batch at `position`. Raises FileNotFoundError when no such error is recorded, and
+        UntrustedPathError."""
         return self._text(error_name(position)).decode("utf-8", "replace")
 
     def description(self) -> dict[str, Any]:
-        """What the daemon says that the batches are. Raises as error(), and ProtocolError."""
+        """Returns the daemon's description of the batches. Raises what error() raises, and ProtocolError."""
         return read_description(self._text(STREAM_FILE))
 
     def _text(self, name: str) -> bytes:
@@ -82,7 +84,8 @@ class BatchFileReader:
             os.close(directory)
 
     def _open(self) -> int:
-        """A descriptor of the directory. The way there is looked at when it is another one than before."""
+        """Opens the directory, and returns the descriptor. The path to it is checked when it is another directory than
+        before."""
         fd = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         found = os.fstat(fd)
         seen = (found.st_dev, found.st_ino, found.st_uid, found.st_gid, found.st_mode)
@@ -98,8 +101,8 @@ class BatchFileReader:
 
 
 def decode_batch(payload: Any, classes: ClassAllowList) -> Any:
-    """The batch in `payload`, a ctypes array of a whole file, looking at its memory. Raises ProtocolError, and
-    CallerError when it holds an instance of a class that is not allowed."""
+    """Returns the batch in `payload`, a ctypes array of a whole file; its tensors look at that memory. Raises
+    ProtocolError, and CallerError when it holds an instance of a class that is not allowed."""
     view = memoryview(payload).cast("B")
     table, metadata, begin = decode_header(view)
     check_version(metadata)
@@ -111,7 +114,7 @@ def decode_batch(payload: Any, classes: ClassAllowList) -> Any:
 
 
 class _Leaves:
-    """The tensors and arrays of one file, made when asked for."""
+    """Makes the tensors and arrays of one file, each when it is first asked for."""
 
     def __init__(self, payload: Any, table: dict[str, Any], begin: int) -> None:
         self._payload = payload
@@ -120,7 +123,7 @@ class _Leaves:
         self._made: dict[tuple[str, str], Any] = {}
 
     def find(self, kind: str, name: str) -> Any:
-        """The same object in two places of the batch stays one."""
+        """Returns the tensor or array of that kind and name. The same object in two places of the batch stays one."""
         made = self._made.get((kind, name))
         if made is None:
             made = self._made[kind, name] = self._tensor(name) if kind == "tensor" else self._array(name)

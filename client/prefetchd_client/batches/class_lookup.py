@@ -1,4 +1,5 @@
-"""Classes as workers name them (ClassName in prefetchd.workers.class_names), found again in the trainer."""
+"""find_named finds the trainer's class for the name that a worker gave it (ClassName in
+prefetchd.workers.class_names)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _found: weakref.WeakValueDictionary[tuple[str, str, int], type] = weakref.WeakVa
 
 
 def find_named(name: tuple[Any, ...]) -> Any:
-    """What the worker meant. Raises RemoteError when it is not here, or cannot be told from others."""
+    """Returns the object that the worker named. Raises RemoteError when it is not here, or cannot be told from
+    others."""
     kind, *rest = name
     if kind == "main":
         return _of_main(*rest)
@@ -26,7 +28,7 @@ def find_named(name: tuple[Any, ...]) -> Any:
 
 
 def _of_main(qualified_name: str) -> Any:
-    """What this process's __main__ defines under that name."""
+    """Returns what this process's __main__ defines under that name."""
     try:
         return functools.reduce(getattr, qualified_name.split("."), sys.modules["__main__"])
     except AttributeError:
@@ -37,8 +39,8 @@ def _of_main(qualified_name: str) -> Any:
 
 
 def _living(module: str, qualified_name: str, address: int) -> type:
-    """The class that is at `address`. A batch that an earlier run has left was made by another process: then the only
-    one of that name."""
+    """Returns the class that is at `address`. A batch that an earlier run has left was made by another process, with
+    other addresses: then it is the only class of that name."""
     key = (module, qualified_name, address)
     cls = _found.get(key)
     if cls is not None:

@@ -1,4 +1,5 @@
-"""Skeletons of ordinary batches without an unpickler: lists, tuples and dicts of tensors, strings and numbers.
+"""compile_skeleton builds ordinary batches without an unpickler: lists, tuples and dicts of tensors, strings and
+numbers.
 
 Most batches are of that kind, and unpickling is a good part of what next() costs when the caches are cold.
 """
@@ -17,7 +18,7 @@ _CONSTANTS = (str, int, float, complex, bool, bytes, type(None))
 
 
 def compile_skeleton(skeleton: bytes, tensors: int) -> Build | None:
-    """What the skeleton makes of its `tensors` tensors, or None when only an unpickler can tell."""
+    """Returns a function that builds the batch from its `tensors` tensors, or None when only an unpickler can."""
     try:
         found = _Outline(io.BytesIO(skeleton)).load()
         in_order = [each.index if type(each) is _Place else -1 for each in found] if type(found) is list else None
@@ -30,7 +31,7 @@ def compile_skeleton(skeleton: bytes, tensors: int) -> Build | None:
 
 
 class _Place:
-    """A tensor's place in the list."""
+    """Marks a tensor's place in the list."""
 
     __slots__ = ("index",)
 

@@ -1,5 +1,5 @@
-"""From a batch file's structure (prefetchd.workers.structure_nodes) to the batch. Nothing in it is ever run: it names
-tensors, and classes that the reader was given."""
+"""decode_structure builds the batch from a batch file's structure (prefetchd.workers.structure_nodes). Nothing in a
+structure is ever run: it names tensors, and classes that the reader was given."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Leaf = Callable[[str, str], Any]
 
 
 class ClassAllowList:
-    """The classes that objects in batch files may be of: those that make nothing but values, and what the caller
+    """Lists the classes that objects in batch files may be of: those that make nothing but values, and what the caller
     names."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
@@ -59,7 +59,7 @@ class ClassAllowList:
             self._classes[each.__module__, each.__qualname__] = each
 
     def find(self, module: Any, name: Any) -> type:
-        """Raises CallerError, with the knob, when it is none of them."""
+        """Returns the class of that name. Raises CallerError, with the knob, when it is none of them."""
         found = self._classes.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if found is None:
             raise CallerError(
@@ -71,8 +71,8 @@ class ClassAllowList:
 
 
 def decode_structure(node: Any, leaf: Leaf, classes: ClassAllowList) -> Any:
-    """The batch that `node` describes. Raises ProtocolError when it describes none, and CallerError when it names a
-    class that is not allowed."""
+    """Returns the batch that `node` describes. Raises ProtocolError when it describes none, and CallerError when it
+    names a class that is not allowed."""
     try:
         return _Decoder(leaf, classes).value(node, 0)
     except (ProtocolError, CallerError):
@@ -178,7 +178,7 @@ class _Decoder:
 
 
 def _set_state(made: Any, state: Any) -> None:
-    """As unpickling does it."""
+    """Sets an object's state as unpickling does."""
     if hasattr(made, "__setstate__"):
         made.__setstate__(state)
         return

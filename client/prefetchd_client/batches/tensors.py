@@ -1,8 +1,8 @@
-"""From a slot's payload to the batch: tensors that look straight at shared memory.
+"""BatchReader turns a slot's payload into the batch: tensors that look straight at shared memory.
 
 Every tensor and array of a batch keeps the payload's ctypes array alive; when the last of them is gone the array is,
-and a weakref tells. (An mmap would not do: torch.frombuffer holds no export of it, and numpy drops intermediate
-objects from its chains of bases.)
+and a weakref tells. (An mmap would not do: torch.frombuffer holds no export of it, and numpy drops intermediate objects
+from its chains of bases.)
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class BatchReader:
         self._last: _Recipe | None = None
 
     def read(self, payload: Any, memory: Any = b"", offset: int = 0) -> Any:
-        """The batch in `payload`, a ctypes array, looking at its memory. `memory` from `offset` on has at least its
-        first page: a batch whose meta is that of the batch before is known by a look at that. Raises ProtocolError."""
+        """Returns the batch in `payload`, a ctypes array; its tensors look at that memory. `memory` from `offset` on
+        holds at least the payload's first page: a batch whose meta equals that of the batch before is recognised there.
+        Raises ProtocolError."""
         last = self._last_meta
         if memory[offset : offset + len(last)] == last and self._last is not None:
             return self._last.build(payload)
@@ -54,7 +55,7 @@ class BatchReader:
 
 
 def private_copy(payload: Any) -> Any:
-    """A ctypes array of ordinary memory with the same batch."""
+    """Returns a ctypes array of ordinary memory with the same batch."""
     view = memoryview(payload).cast("B")
     size = decode_meta(view[: meta_length(view)]).payload_bytes
     copy = (ctypes.c_ubyte * size)()
@@ -63,7 +64,7 @@ def private_copy(payload: Any) -> Any:
 
 
 class _Recipe:
-    """What a meta says, ready to be applied to any payload that begins with it."""
+    """Holds what a meta says, ready to be applied to any payload that begins with that meta."""
 
     def __init__(self, meta: PayloadMeta) -> None:
         self._skeleton = meta.skeleton
@@ -123,7 +124,7 @@ class _ViewRecipe:
 
 
 class _Storages:
-    """The payload's storages as torch storages, made when asked for, one object each."""
+    """Makes the payload's storages as torch storages, each once and when it is first asked for."""
 
     def __init__(self, payload: Any, entries: tuple[Any, ...]) -> None:
         self._payload = payload
@@ -146,7 +147,7 @@ class _Storages:
 
 
 class SkeletonUnpickler(pickle.Unpickler):
-    """Of a batch's structure, wherever its bytes are."""
+    """Unpickles a batch's structure, wherever its bytes are."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_sparse_tensor"):
@@ -176,7 +177,8 @@ class _Unpickler(SkeletonUnpickler):
 
 
 def _rebuilt_sparse(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
-    """As torch rebuilds it, which also keeps it for a check at the next torch.load(): no slot would be released."""
+    """Rebuilds a sparse tensor as torch does, and takes it off the list of those that the next torch.load() checks: as
+    long as torch keeps it there, its slot is not released."""
     found: torch.Tensor = torch._utils._rebuild_sparse_tensor(layout, data)  # type: ignore[no-untyped-call]
     kept: list[torch.Tensor] = getattr(torch._utils, "_sparse_tensors_to_validate", [])
     kept[:] = [each for each in kept if each is not found]
@@ -184,7 +186,7 @@ def _rebuilt_sparse(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor
 
 
 def _covers_part(view: ViewEntry, meta: PayloadMeta) -> bool:
-    """True unless the view has the usual strides and is the whole of its storage."""
+    """Returns False when the view has the usual strides and is the whole of its storage."""
     expected = 1
     for size, stride in zip(reversed(view.shape), reversed(view.stride)):
         # Where a size is 1 the stride means nothing, but a batch is to come back as it was.

@@ -1,1 +1,1 @@
-"""What the user has changed between two epochs, found without digesting everything each time."""
+"""The package finds what the user has changed between two epochs, without digesting everything each time."""

@@ -1,4 +1,5 @@
-"""Walks over what a loader's parts hold, for ChangeWatch: one that looks at all, and one that can be made each time."""
+"""ChangeWatch walks over a loader's parts in two ways: WatchingWalk looks at everything, GlancingWalk is quick enough
+for each epoch."""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ SMALL_BYTES = 64 << 10
 
 
 class TooMuch(Exception):  # noqa: N818 - it is none
-    """There is more to look at than can be at once."""
+    """There is more to look at than a quick walk may."""
 
 
 @dataclasses.dataclass
 class Known:
-    """A large container, and the digest of what it holds, empty as long as nobody has told. `elements` are those of a
-    list or dict, and `copy` what it held, where only that can tell. It `is_lasting` when its elements cannot
-    change, so that it is what it was as long as these are the same."""
+    """Remembers a large container, and the digest of what it holds; the digest is empty until it is known. `elements`
+    says where a list or dict keeps its elements, and `copy` is what it held, where only a copy can tell. It
+    `is_lasting` when its elements cannot change, so that it is what it was as long as these are the same."""
 
     value: object
     digest: bytes = b""
@@ -52,8 +53,8 @@ Large: TypeAlias = dict[int, Known]
 
 @dataclasses.dataclass(frozen=True)
 class SeenArray:
-    """An array that was met. `content` is the digest of a small one's, else empty: one that is made anew with each look
-    is no other one for that."""
+    """Remembers an array that a walk met. `content` is the digest of a small array, else empty: a small one that is
+    made anew for each walk is not a changed one for that."""
 
     reference: weakref.ref[Any]
     identity: int
@@ -62,15 +63,15 @@ class SeenArray:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Digests of the parts, the arrays in them, and the digests of the files of the user's modules that they come
-    from."""
+    """Holds what a walk found: the digests of the parts, the arrays in them, and the digests of the files of the user's
+    modules that they come from."""
 
     digests: dict[str, str]
     arrays: list[SeenArray]
     files: list[str]
 
     def as_told(self) -> list[Any]:
-        """As it is compared between a process and its fork, where objects are called alike."""
+        """Returns the form in which a process and its fork are compared: both know objects by the same ids."""
         return [self.digests, [0 if each.content else each.identity for each in self.arrays], self.files]
 
 
@@ -88,7 +89,7 @@ def _is_same_array(before: SeenArray, after: SeenArray) -> bool:
 
 
 class _ArrayWalk(Walk):
-    """Arrays by who they are, the user's modules by their files."""
+    """Walks as the fingerprint does, but takes arrays by identity and the user's modules by their files."""
 
     def __init__(
         self,
@@ -146,9 +147,9 @@ class _ArrayWalk(Walk):
 
 
 class WatchingWalk(_ArrayWalk):
-    """All there is. The digest of a large container whose elements cannot change is taken again only when it is not
-    what it was in the last walk: that its elements are the same, or equal to those of a copy if such a walk `keeps`
-    them, costs a hundredth of that or less."""
+    """Walks over everything. The digest of a large container whose elements cannot change is taken again only when it
+    is not what it was in the last walk: that its elements are the same, or equal to those of a copy if such a walk
+    `keeps` them, costs a hundredth of that or less."""
 
     def __init__(self, *arguments: Any, keeps: bool) -> None:
         super().__init__(*arguments)
@@ -186,8 +187,9 @@ class WatchingWalk(_ArrayWalk):
 
 
 class GlancingWalk(_ArrayWalk):
-    """What can be looked at at once. Large containers are not looked into: of those whose elements seem not to change
-    the memory tells, and it `is_deep` where there are others. Raises TooMuch."""
+    """Walks over what can be looked at quickly. It does not look into large containers: for those whose elements seem
+    not to change the kernel tells whether their memory was written to, and the walk `is_deep` where there are others.
+    Raises TooMuch."""
 
     is_deep = False
     _left = _MOST_AT_ONCE
@@ -216,7 +218,8 @@ class GlancingWalk(_ArrayWalk):
 
 
 def _seems_lasting(value: Sequence[object] | dict[object, object]) -> bool:
-    """True when a few elements are of kinds that cannot change: from all over a list, from a dict's begin and end."""
+    """Returns True when a few elements are of kinds that cannot change: from all over a list, from a dict's begin and
+    end."""
     if not isinstance(value, dict):
         return _cannot_change(value[:: max(1, len(value) // _SAMPLED)])
     few = (itertools.islice(each, _SAMPLED) for each in (value.items(), reversed(value.items())))

@@ -1,9 +1,23 @@
-"""What the user has changed between two epochs: the dataset's attributes, the sampler, the collate function.
+"""ChangeWatch finds what the user has changed between two epochs: the dataset's attributes, the sampler, the collate
+function. The rules, whose reasons are in the decisions 0022 and, where this process is forked, 0090:
 
-Looked at when an iterator begins. An array or tensor counts as changed when another stands in its place, or when its
-content is not what it was. The content of a large one is looked at only if somebody may have written to it since this
-process was forked; where it was not forked, what is written to large arrays is not seen (PrefetchLoader.refresh). What
-a fingerprint cannot see, this cannot either.
+1. The parts are looked at when an iterator begins, and compared with what they were when that was asked last
+   (`has_changed`). What a fingerprint cannot see, this cannot either.
+2. An array or tensor has changed when another stands in its place, or when its content is another. Arrays of
+   SMALL_BYTES or less are digested each time. The content of a larger one is looked at only if somebody may have
+   written to it since this process was forked; where it was not forked, such writes are not seen
+   (PrefetchLoader.refresh).
+3. Of `masked` objects only their presence counts. What set_epoch() does to a sampler never counts: whether an epoch was
+   planned from that is asked apart (session.sampler_state).
+4. Without a fork everything is looked at each time. A large list or dict whose elements cannot change is compared with
+   a copy of itself.
+5. With a fork, which has the parts as they were, a glance decides first. It sees what is set to something else, and the
+   kernel tells whether memory was written to. A difference is a change. No difference is none, if the glance saw all.
+6. A glance does not see all when there is too much to look at, or when a large container's elements may have changed
+   where they are (`_is_deep`). Then everything is looked at, and compared with the last such look or, the first time,
+   with what the fork found. When the fork has found nothing within TOLD_WITHIN_S, that counts as a change: this process
+   is forked again.
+7. By a few of its elements, a large container only seems to be lasting. It is lasting if the fork has a digest of it.
 """
 
 from __future__ import annotations
@@ -34,16 +48,13 @@ from prefetchd_client.quiet import quiet
 from prefetchd_client.session.sampler_state import SamplerState
 
 TOLD_WITHIN_S = 0.1
-"""A fork that has looked at all by then is waited for. Else this process is forked again."""
+"""Seconds for which a fork's findings are waited for (rule 6)."""
 
 
 class ChangeWatch:
-    """Remembers `parts`; of `masked` objects only that they are there, and what set_epoch() does to a sampler not at
-    all: whether an epoch was planned from these is asked apart (assumptions).
-
-    Where this process is forked, what takes long is left to the fork: here a glance sees what is set to something else,
-    and the kernel tells whether memory was written to. All is looked at only when a large container's elements may
-    have changed where they are."""
+    """Remembers `parts`, and tells whether they have changed since, by the rules 1 to 7. Where this process is forked,
+    what takes long is left to the fork. `masked` are the objects of rule 3, and `assumptions` hide what set_epoch()
+    does to a sampler."""
 
     def __init__(
         self,
@@ -53,9 +64,10 @@ class ChangeWatch:
         elsewhere: Callable[[float], bytes | None] | None = None,
         former: ChangeWatch | None = None,
     ) -> None:
-        """To begin(). With `elsewhere`, a fork of this process looks at the same parts as they are now, and that tells
-        what it has found(), within so many seconds, or None when it has yet to tell. What was found of large containers
-        that are as they were when the `former` watch looked last need not be found out again."""
+        """Takes the parts, which begin() looks at. `elsewhere` is given where a fork of this process looks at the same
+        parts as they are now: it returns what the fork's found() returned, or None when that has not come within so
+        many seconds. What is known of large containers is taken over from the `former` watch, if they are as they were
+        when that looked last."""
         self._parts = parts
         self._masked = frozenset(map(id, masked))
         self._assumptions = assumptions
@@ -74,7 +86,8 @@ class ChangeWatch:
             self._take_over(former)
 
     def begin(self) -> None:
-        """The parts are handed over as they are now; may be called a moment later, before anybody can change them."""
+        """Looks at the parts as they are now, in the moment of handing them over; may be called a little later, before
+        anybody can change them."""
         if self._elsewhere is None:
             self._seen = self._look()
         else:
@@ -82,15 +95,15 @@ class ChangeWatch:
 
     @property
     def needs_telling(self) -> bool:
-        """True when a glance cannot tell whether something has changed: what the fork finds is needed soon."""
+        """Whether rule 6 applies: what the fork finds is needed soon."""
         return self._elsewhere is not None and (self._glanced is None or self._is_deep)
 
     def forked(self) -> None:
-        """This process was forked just now, and the fork has the parts as they are."""
+        """Notes that this process was forked just now, and that the fork has the parts as they are."""
         self._pages = WrittenPages(self._blocks)
 
     def found(self) -> bytes:
-        """What a process that is a fork of another finds the parts to be, for that one's `elsewhere`."""
+        """Returns what a fork of another process finds the parts to be, for that process's `elsewhere`."""
         seen = self._look()
         contents = [content_digest(each.reference()) or b"" for each in seen.arrays]
         large = {number: each.digest for number, each in self._large.items() if each.is_lasting}
@@ -98,13 +111,14 @@ class ChangeWatch:
         return bytes(msgpack.packb([seen.as_told(), contents, large, plain]))
 
     def is_seen_to_have_changed(self) -> bool:
-        """Since a look was last asked for, as far as a glance tells; that stays as it was."""
+        """Returns True when a glance shows a change since has_changed() was asked last. Changes nothing: has_changed()
+        will compare with the same state."""
         before, after = self._glanced, self._glance()
         return before is not None and after is not None and not are_same(before, after)
 
     def has_changed(self) -> bool:
-        """Since it was asked last. Takes time in proportion to what the parts hold, large arrays and lists left
-        aside."""
+        """Returns True when the parts have changed since this was asked last. Takes time in proportion to what the
+        parts hold, large arrays and lists left aside."""
         if self._elsewhere is not None:
             if not self._is_told:
                 self._told()
@@ -120,7 +134,7 @@ class ChangeWatch:
     def _has_changed_deeply(self) -> bool:
         told = self._told(TOLD_WITHIN_S) if self._seen is None else None
         if self._seen is None and told is None:
-            # As long as nobody can tell, they may be others.
+            # As long as nobody can tell, they may be others (rule 6).
             return True
         before, after = self._seen, self._look()
         self._seen = after
@@ -143,7 +157,8 @@ class ChangeWatch:
         yield from (each.elements.own for each in self._large.values() if each.elements is not None)
 
     def _told(self, within_s: float = 0.0) -> Any:
-        """What was found elsewhere of all but the contents of arrays, which are remembered; None: nothing yet."""
+        """Returns what the fork found, or None as long as it has found nothing. The digests of arrays' contents are
+        kept here, and not a part of that."""
         told = self._elsewhere(within_s) if self._elsewhere is not None else None
         if told is None:
             return None
@@ -153,7 +168,7 @@ class ChangeWatch:
             self._is_told = True
             for number, known in self._large.items():
                 known.digest = known.digest or large.get(number, b"")
-                # Or it only seemed so.
+                # Rule 7.
                 known.is_lasting = known.is_lasting and bool(known.digest)
                 if number in plain:
                     self.plain.setdefault(number, (known.value, plain[number]))
@@ -165,7 +180,8 @@ class ChangeWatch:
         self.plain = {number: each for number, each in former.plain.items() if number in self._large}
 
     def _is_untouched(self, known: Known) -> bool:
-        """True when the container has the elements that it had when it was remembered. Looks at none of them."""
+        """Returns True when the container has the elements that it had when it was remembered. Looks at none of
+        them."""
         if known.elements is None:
             return known.is_lasting
         # A fork has what this process had.
@@ -189,7 +205,7 @@ class ChangeWatch:
     # --- all else ---
 
     def _glance(self) -> Seen | None:
-        """None when there is more to look at than can be at once."""
+        """Returns what a glance shows, or None when there is too much to look at."""
         large: Large = {}
         walks: list[GlancingWalk] = []
 

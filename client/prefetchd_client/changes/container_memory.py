@@ -1,4 +1,5 @@
-"""Where a list or dict keeps its elements: whether it still has the same ones can be told without a look at them.
+"""Elements tells whether a list or dict still has the same elements, by the memory that it keeps them in and without a
+look at them.
 
 A look at an element writes to it: its references are counted in its own memory. After a fork that copies the page.
 
@@ -26,8 +27,8 @@ _OF_DICT = _HEAD_BYTES + 2 * _WORD_BYTES
 
 
 def elements_block(value: object) -> Block | None:
-    """The memory that has the addresses of all that a list or dict holds; None for another object, for an empty one,
-    and where nobody knows."""
+    """Returns the memory that has the addresses of all that a list or dict holds. Returns None for another object, for
+    an empty one, and where the interpreter's layout is unknown."""
     if type(value) is list and value and _KNOWS_LISTS:
         return _list_block(value)
     if type(value) is dict and value and _KNOWS_DICTS and not _address_at(id(value) + _OF_DICT + _WORD_BYTES):
@@ -45,9 +46,10 @@ def _dict_block(value: dict[Any, Any]) -> Block:
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """Those of a list or dict as they were: where it keeps them, and the pages of that to be watched. For a list these
-    are its own alone, and the elements at its ends, beside others' memory, are remembered; what a dict keeps is not a
-    row of elements, and its pages are watched whole: a neighbour's change may be taken for one of its own."""
+    """Remembers where a list or dict kept its elements, and which pages of that are to be watched. Of a list only the
+    pages that it has to itself are watched, and the elements at its ends, which share pages with others' memory, are
+    remembered. What a dict keeps is not a row of elements, and its pages are watched whole: a neighbour's change may be
+    taken for one of its own."""
 
     block: Block
     own: Block
@@ -55,7 +57,7 @@ class Elements:
     last: tuple[object, ...] = ()
 
     def may_be_others(self, value: Any, is_written: Callable[[Block], bool]) -> bool:
-        """False when they are those of `value` still, by what `is_written` tells of the memory."""
+        """Returns False when `value` still has the same elements, by what `is_written` tells of the memory."""
         if elements_block(value) != self.block:
             return True
         if self.first and any(map(operator.is_not, self.first, value)):
@@ -66,7 +68,7 @@ class Elements:
 
 
 def elements_of(value: Any) -> Elements | None:
-    """None where elements_block() is."""
+    """Returns the Elements of a list or dict, or None where elements_block() returns None."""
     block = elements_block(value)
     if block is None or type(value) is dict:
         return Elements(block, block) if block is not None else None
@@ -84,7 +86,7 @@ def _address_at(place: int) -> int:
 
 
 def _is_known(kind: type, words: int) -> bool:
-    """True when an object of the kind has the parts that it has in the versions above."""
+    """Returns True when an object of the kind has the parts that it has in the versions above."""
     return sys.implementation.name == "cpython" and kind.__basicsize__ == _HEAD_BYTES + words * _WORD_BYTES
 
 

@@ -1,4 +1,5 @@
-"""Whether memory of this process was written to since it was forked, without a look at what it holds.
+"""WrittenPages tells whether memory of this process was written to since it was forked, without a look at what it
+holds.
 
 After a fork both processes share each page until one of them writes to it; then that one has a page of its own, and the
 kernel says so: bit 56 of the page's entry in /proc/self/pagemap, "page exclusively mapped"
@@ -26,8 +27,8 @@ Block: TypeAlias = tuple[int, int]
 
 
 class WrittenPages:
-    """Of blocks that were there when this process was forked last, which is when this is made. `blocks`, a
-    method, tells all that will be asked about, so that it can be looked at before the next fork."""
+    """Watches blocks of memory since this process was forked last, which is when this object is made. `blocks`, a
+    method, returns all blocks that will be asked about, so that they can be looked at before the next fork."""
 
     def __init__(self, blocks: Callable[[], Iterable[Block]]) -> None:
         # Weakly: whoever has this is often what tells them.
@@ -36,12 +37,12 @@ class WrittenPages:
         _stats.add(self)
 
     def may_be_written(self, block: Block) -> bool:
-        """False when nobody has written to the block since then. A write to memory beside it, on its first or last
-        page, may be taken for one to it."""
+        """Returns False when nobody has written to the block since that fork. A write to memory beside it, on its first
+        or last page, may be taken for one to it."""
         return block in self._written or _has_own_page(block)
 
     def note(self) -> None:
-        """This process is about to be forked: its pages will be shared again."""
+        """Notes which blocks were written to, as this process is about to be forked: its pages will be shared again."""
         blocks = self._blocks()
         self._written |= {block for block in (blocks() if blocks is not None else ()) if self.may_be_written(block)}
 
@@ -59,7 +60,7 @@ os.register_at_fork(before=_before_fork)
 
 
 def _has_own_page(block: Block) -> bool:
-    """True when some page of the block is this process's alone; also when the kernel does not tell."""
+    """Returns True when some page of the block is this process's alone, and also when the kernel does not tell."""
     address, nbytes = block
     first, end = address // PAGE_BYTES, -(-(address + nbytes) // PAGE_BYTES)
     try:

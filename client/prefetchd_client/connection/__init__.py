@@ -1,1 +1,1 @@
-"""The way to a daemon: found, started, lost and found again."""
+"""The package reaches a daemon: it connects to one, starts one, and comes back after one has died."""

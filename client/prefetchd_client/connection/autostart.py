@@ -1,4 +1,5 @@
-"""Reaching a daemon, and starting one when none answers. Many processes may try at once; one daemon comes of it."""
+"""connect_or_start reaches a daemon, and starts one when none answers. Many processes may try at once; one daemon comes
+of it."""
 
 from __future__ import annotations
 
@@ -24,17 +25,18 @@ IDLE_EXIT_S = 900.0
 
 
 def what_it_says(paths: RuntimePaths) -> str:
-    """Where the daemon's own words are found: its log, or whatever runs it in the foreground."""
+    """Says where the daemon's own messages are: in its log, or with whatever runs it in the foreground."""
     return f"see {paths.log}" if paths.log.exists() else "see what the daemon wrote to its stderr (or journalctl)"
 
 
 def connect(paths: RuntimePaths, timeout_s: float = START_TIMEOUT_S) -> socket.socket | None:
-    """A connection to the daemon, or None when none answers, or none within `timeout_s` if that is 0. Raises
-    DaemonUnavailableError when something else does."""
+    """Returns a connection to the daemon. Returns None when no daemon answers, or does not within `timeout_s` if that
+    is 0. Raises DaemonUnavailableError when the socket cannot be connected to, or is served by another user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout_s)
     try:
         sock.connect(os.fspath(paths.socket))
+    # With a timeout of 0 a full backlog is no answer, either.
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         sock.close()
         return None
@@ -55,7 +57,7 @@ def connect(paths: RuntimePaths, timeout_s: float = START_TIMEOUT_S) -> socket.s
 
 
 def connect_or_start(paths: RuntimePaths) -> socket.socket:
-    """A connection to the daemon, which is started if need be. Blocks up to START_TIMEOUT_S.
+    """Returns a connection to the daemon, which is started if need be. Blocks up to START_TIMEOUT_S.
 
     Raises DaemonUnavailableError, naming socket and log.
     """
@@ -91,8 +93,7 @@ def connect_or_start(paths: RuntimePaths) -> socket.socket:
 
 
 def start_daemon(paths: RuntimePaths) -> None:
-    """Starts a daemon that outlives this process and exits when it has been idle for long; once more when that fails,
-    as somebody may have killed it. Blocks until it serves.
+    """Starts a daemon that outlives this process and exits when it has been idle for long. Blocks until it serves.
 
     Raises DaemonUnavailableError with what it said.
     """
@@ -116,17 +117,18 @@ _launched: list[subprocess.Popen[bytes]] = []
 
 
 def reap_launches() -> None:
-    """Those that have ended leave nothing behind. Does not block."""
+    """Reaps the launches that have ended. Does not block."""
     _launched[:] = [process for process in _launched if process.poll() is None]
 
 
 class Launch:
-    """A daemon that is being started. May be forked with the process that it belongs to: then one of both goes on with
-    it, and the other one leave()s it."""
+    """Starts one daemon, and follows its start. May be forked with the process that it belongs to: then one of the two
+    goes on with it, and the other calls leave()."""
 
     def __init__(self, paths: RuntimePaths, config: bytes = b"", environment: bytes = b"") -> None:
-        """Begins, with the configuration file `config` if there is one. The daemon prepares itself for loaders of that
-        `environment`, encoded. Does not block. Raises DaemonUnavailableError when no process can be started."""
+        """Begins the start, with the configuration file `config` if there is one. The daemon prepares itself for
+        loaders of that `environment`, encoded. Does not block. Raises DaemonUnavailableError when no process can be
+        started."""
         command = [sys.executable, "-m", "prefetchd.cli.detached", os.fspath(paths.socket), str(IDLE_EXIT_S)]
         command += [os.fsdecode(config)] if config else []
         # The trainer may have made our modules importable by other means than an installation.
@@ -155,18 +157,18 @@ class Launch:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a fork that goes on with it needs."""
+        """The descriptors that a fork needs which goes on with this launch."""
         assert self._process.stdout is not None
         return [self._pidfd, self._process.stdout.fileno()]
 
     def wait(self, timeout_s: float) -> bool:
-        """True once the daemon serves, or cannot: failure() tells which."""
+        """Waits for `timeout_s` at most. Returns True once the daemon serves, or cannot: failure() tells which."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def failure(self) -> DaemonUnavailableError | None:
-        """None when a daemon serves, or may. After wait()."""
+        """Returns why the launch failed, or None when a daemon serves, or may. To be called after wait()."""
         assert self._process.stdout is not None
         said = self._process.stdout.read().decode("utf-8", "replace").strip()
         code = self._process.wait() if os.getpid() == self._owner else None
@@ -178,7 +180,7 @@ class Launch:
         return DaemonUnavailableError(f"the daemon did not start{how}: {said}; {what_it_says(self._paths)}")
 
     def end(self) -> None:
-        """Gives it up: what has detached itself by now goes on."""
+        """Kills the process that starts the daemon: a daemon that has detached itself by now goes on."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         if os.getpid() == self._owner:
@@ -186,7 +188,8 @@ class Launch:
         self.leave()
 
     def leave(self) -> None:
-        """Has nothing more to do with it; whoever started it reaps it in the end. Idempotent."""
+        """Leaves the launch to itself, and closes its descriptors. Whoever started it reaps it in the end.
+        Idempotent."""
         assert self._process.stdout is not None
         if self._pidfd >= 0:
             self._process.stdout.close()

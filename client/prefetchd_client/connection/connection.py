@@ -1,4 +1,5 @@
-"""The client's end of a session: packets out without ever blocking, packets in with a deadline."""
+"""Connection is the client's end of a session: it sends packets without ever blocking, and receives them with a
+deadline."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ SEND_WITHIN_S = 10.0
 
 
 class Connection:
-    """A connected socket. Used by one thread at a time; sends never block, so that a daemon that does not read cannot
-    stop a trainer."""
+    """Sends and receives over a connected socket. Used by one thread at a time; sends never block, so that a daemon
+    that does not read cannot stop a trainer."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -30,8 +31,8 @@ class Connection:
         self._poll.register(sock, select.POLLIN)
 
     def send(self, message: Message) -> None:
-        """Sends now, or with a later send() when the daemon does not take it now. Silent on a closed connection: the
-        next receive tells."""
+        """Sends now, or with a later send() when the daemon does not take it now. Raises nothing on a closed
+        connection: the next receive tells."""
         if not self.is_open or not self._takes_more:
             return
         packet = encode(message)
@@ -48,8 +49,9 @@ class Connection:
         self.flush()
 
     def send_with_fds(self, message: Message, fds: list[int]) -> None:
-        """Sends one packet with descriptors, which stay the caller's, after all that waits to be sent. Silent on a
-        closed connection, as send(). Raises BlockingIOError when the daemon does not take it within SEND_WITHIN_S."""
+        """Sends one packet with descriptors, which stay the caller's, after all that waits to be sent. Raises nothing
+        on a closed connection, as send(). Raises BlockingIOError when the daemon does not take it within
+        SEND_WITHIN_S."""
         if not self.is_open or not self._takes_more:
             return
         deadline_s = time.monotonic() + SEND_WITHIN_S
@@ -68,12 +70,14 @@ class Connection:
                 return
             if time.monotonic() >= deadline_s:
                 raise BlockingIOError(errno.EAGAIN, "the daemon does not read")
+            # Descriptors cannot wait in the outbox: they are the caller's, who closes them after this call. So this
+            # send may block.
             poll = select.poll()
             poll.register(self._sock, select.POLLOUT)
             poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
 
     def flush(self) -> None:
-        """Sends what waits, as far as the daemon takes it."""
+        """Sends what waits in the outbox, as far as the daemon takes it."""
         try:
             while self._outbox:
                 self._sock.send(self._outbox[0])
@@ -89,7 +93,7 @@ class Connection:
         self._outbox.clear()
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """The next message that is there already, with its descriptors, or None. Never blocks.
+        """Returns the next message that is there already, with its descriptors, or None. Never blocks.
 
         At the daemon's end `is_open` becomes False. Raises ProtocolError.
         """
@@ -114,12 +118,12 @@ class Connection:
             return receive_with_fds(self._sock)
 
     def wait(self, timeout_s: float) -> bool:
-        """Until something can be received or `timeout_s` is over; True for the former."""
+        """Blocks until something can be received or `timeout_s` is over. Returns True for the former."""
         self.flush()
         return bool(self._poll.poll(max(0.0, timeout_s) * 1000))
 
     def expect(self, timeout_s: float) -> tuple[Message, list[int]]:
-        """The next message, waiting for it. Raises DaemonUnavailableError when it does not come in time."""
+        """Waits for the next message, and returns it. Raises DaemonUnavailableError when it does not come in time."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             found = self.receive()
@@ -131,7 +135,7 @@ class Connection:
                 raise DaemonUnavailableError(f"the daemon has not answered for {timeout_s:.0f} s; is it stopped?")
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the socket. Idempotent."""
         self.is_open = False
         with contextlib.suppress(OSError):
             self._sock.close()

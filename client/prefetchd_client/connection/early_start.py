@@ -1,4 +1,5 @@
-"""Where workers are not forked from this process, what they will need is imported while this process imports the rest.
+"""begin_early has the daemon import what workers need while this process imports the rest, where workers are not forked
+from this process.
 
 An interpreter takes seconds to import torch and the like. It begins with `import prefetchd_client`, and is ready, or
 nearly so, when the script comes to make its first loader.
@@ -23,7 +24,7 @@ ANSWER_WITHIN_S = 0.5
 
 
 def begin_early() -> None:
-    """Tells the user's own daemon of this process's environment, and starts that if none runs. Does nothing unless
+    """Sends this process's environment to the user's own daemon, and starts a daemon if none runs. Does nothing unless
     PREFETCHD_START=exec says that there will be no forks. Waits for a running daemon's answer, ANSWER_WITHIN_S at most;
     raises nothing: without it a first batch comes later, that is all."""
     if os.environ.get(START_VARIABLE, "") != EXEC or is_inline():

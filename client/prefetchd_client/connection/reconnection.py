@@ -1,4 +1,5 @@
-"""Coming back to a daemon that has died, or been stopped, without ever blocking: the trainer goes on meanwhile."""
+"""Reconnection comes back to a daemon that has died, or been stopped, without ever blocking: the trainer goes on
+meanwhile."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ SUPERVISOR_GRACE_S = 10.0
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.25
 START_PAUSE_S = 0.004
-"""A daemon that we start is up within a small part of a second: whoever waits for it looks often."""
+"""A daemon that we start serves within a small part of a second: whoever waits for it looks often."""
 START_IS_SHORT_S = 1.0
 MOST_LAUNCHES = 10
 
 
 class Reconnection:
-    """One attempt to reach a daemon on `paths`, made of short steps. A daemon that is `supervised` is first waited for:
-    whoever ran it may start it again; else one is started here, with the configuration that the former one had."""
+    """Makes one attempt to reach a daemon on `paths`, in short steps. A daemon that was `supervised` is first waited
+    for: whoever ran it may start it again. Else one is started here, with the configuration that the former one had."""
 
     def __init__(self, paths: RuntimePaths, *, supervised: bool, config: bytes = b"") -> None:
         self.error: DaemonUnavailableError | None = None
@@ -39,11 +40,11 @@ class Reconnection:
 
     @property
     def pause_s(self) -> float:
-        """Until the next step can do anything."""
+        """Seconds until the next step can do anything."""
         return max(0.0, self._next_step_s - time.monotonic())
 
     def step(self) -> socket.socket | None:
-        """A connection, or None: not yet, or never if `error` says so. Does not block."""
+        """Makes one step, and returns a connection, or None: not yet, or never if `error` says so. Does not block."""
         if self.error is not None or self.pause_s:
             return None
         sock = None
@@ -59,6 +60,7 @@ class Reconnection:
         now_s = time.monotonic()
         self._next_step_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        # The pause doubles while nobody answers; a daemon that we have just started answers sooner than that.
         if self._starting is not None and now_s < self._launched_s + START_IS_SHORT_S:
             self._next_step_s = now_s + START_PAUSE_S
         if sock is not None:
@@ -71,13 +73,13 @@ class Reconnection:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a fork that goes on with it needs."""
+        """The descriptors that a fork needs which goes on with this attempt."""
         fds = self._starting.descriptors if self._starting is not None else []
         return [*fds, self._start_lock.fd] if self._start_lock.fd >= 0 else fds
 
     def close(self) -> None:
-        """Lets go of what it has under way. Idempotent. Waits for a daemon that it has begun to start: that detaches
-        itself within a second."""
+        """Ends what is under way. Idempotent. Waits for a daemon that it has begun to start: that detaches itself
+        within a second."""
         if self._starting is not None:
             if not self._starting.wait(START_TIMEOUT_S):
                 self._starting.end()
@@ -86,7 +88,7 @@ class Reconnection:
         self._start_lock.release()
 
     def abandon(self) -> None:
-        """Of two processes after a fork, in the one that does not go on with it. Idempotent."""
+        """Drops the attempt in the one of two processes that does not go on with it after a fork. Idempotent."""
         if self._starting is not None:
             self._starting.leave()
             self._starting = None
@@ -102,6 +104,7 @@ class Reconnection:
             )
         else:
             failure = starting.failure()
+        # Whatever became of it, the lock is free for others; the next step may take it again.
         self._starting = None
         self._start_lock.release()
         self._pause_s = FIRST_PAUSE_S
@@ -124,7 +127,8 @@ class Reconnection:
             self._pause_s = FIRST_PAUSE_S
 
     def _may_start(self) -> bool:
-        """Takes the lock. The directory may be gone: whoever logs out loses it."""
+        """Takes the start lock, and returns True if it is ours. Makes the socket's directory, which may be gone: a
+        logout removes it."""
         try:
             make_private(self._paths.socket.parent)
             return self._start_lock.acquire()

@@ -1,1 +1,2 @@
-"""From the ring to a device: pinned memory, copies ahead of the trainer, transforms on the device."""
+"""The package brings batches from the ring to a device: pinned memory, copies ahead of the trainer, transforms on the
+device."""

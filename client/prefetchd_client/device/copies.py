@@ -1,4 +1,4 @@
-"""Copies to the device, on a stream of their own.
+"""Copies runs a loader's copies to the device, on a stream of their own.
 
 The copy waits for the consumer's stream: what it writes to may be memory that a batch before had, and kernels that are
 in line there may still read. What a transform makes is memory of the copies' stream; that waits for all streams that
@@ -29,7 +29,7 @@ AHEAD = 2
 
 
 class Copy:
-    """A batch on its way. `kept` is what the device reads, `targets` what it writes."""
+    """Describes a batch on its way to the device. `kept` is what the device reads, `targets` what it writes."""
 
     __slots__ = ("batch", "buffer", "consumer", "copied", "kept", "targets")
 
@@ -43,7 +43,7 @@ class Copy:
 
 
 class Copies:
-    """All copies of one loader. One thread at a time."""
+    """Runs all copies of one loader. One thread at a time."""
 
     def __init__(self, backend: DeviceBackend, transform: Callable[[Any], Any] | None) -> None:
         self._backend = backend
@@ -53,19 +53,19 @@ class Copies:
         self._under_way: deque[Copy] = deque()
         self._consumer: Stream = None
         self._consumers: list[Stream] = []
-        """All that batches were handed to, and that memory of the copies' stream may be read on."""
+        """The streams that batches were handed to, and that memory of the copies' stream may be read on."""
 
     def begin(self) -> None:
-        """A next() begins, on the stream that is current now; what follows is for that one."""
+        """Begins a next() on the stream that is current now; what follows is for that stream."""
         self._consumer = self._backend.current_stream()
 
     @property
     def stages(self) -> bool:
-        """False once there was no pinned memory for what is not registered."""
+        """Whether batches that are not registered are staged; False once there was no pinned memory for that."""
         return self._staging.is_possible
 
     def settle(self) -> None:
-        """Lets go of what the device has read."""
+        """Frees what the device has read."""
         while self._under_way:
             copied = self._under_way[0].copied
             if copied is None or not copied.query():
@@ -108,7 +108,7 @@ class Copies:
         return copy
 
     def hand_out(self, copy: Copy) -> Any:
-        """The batch, for work on the consumer's stream."""
+        """Returns the batch, for work on the consumer's stream."""
         backend, consumer = self._backend, self._consumer
         assert copy.copied is not None
         backend.wait(consumer, copy.copied)
@@ -124,7 +124,8 @@ class Copies:
         return batch
 
     def close(self) -> None:
-        """Blocks until nothing is read any more, and lets go of it. What was not handed out is gone. Idempotent."""
+        """Blocks until the device reads nothing any more, and frees all copies. What was not handed out is gone.
+        Idempotent."""
         # A device that has failed reads nothing any more.
         with contextlib.suppress(RuntimeError):
             for copy in self._under_way:
@@ -143,7 +144,8 @@ class Copies:
         return target
 
     def _moved(self, value: Any, copy: Copy) -> Any:
-        """What knows itself how it gets to a device does that on the consumer's stream: its memory is unknown here."""
+        """Moves a value that has a method `to` on the consumer's stream: how it gets to a device, and with which
+        memory, is unknown here."""
         if not hasattr(value, "to"):
             return value
         copy.kept.append(value)

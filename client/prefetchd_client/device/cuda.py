@@ -1,4 +1,4 @@
-"""CUDA as a backend, through torch.cuda alone."""
+"""CudaBackend drives CUDA through torch.cuda alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ cuda: Any = torch.cuda
 
 
 class CudaBackend:
-    """As DeviceBackend promises. CUDA is initialised by the first call that needs it, not before."""
+    """Implements DeviceBackend for CUDA. CUDA is initialised by the first call that needs it, not before."""
 
     def __init__(self, index: int | None) -> None:
-        """The device with that number; None takes the one that is current at the first call."""
+        """Uses the device with that number; None takes the one that is current at the first call."""
         self._index = index
 
     @functools.cached_property
@@ -101,13 +101,15 @@ class CudaBackend:
             cuda.synchronize(index)
 
     def _clear_by_a_kernel(self) -> None:
-        """Where the runtime cannot be asked: torch's own check after a launch takes the error and raises it."""
+        """Clears the last error where the runtime cannot be asked to: torch's own check after a launch takes the error
+        and raises it."""
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self.device)
 
 
 def _devices_in_use() -> Iterator[int]:
-    """Those with a context of this process; to make one of another would cost it hundreds of MB."""
+    """Yields the devices that have a context of this process; to make a context of another would cost it hundreds of
+    MB."""
     if not cuda.is_initialized():
         return
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: True)

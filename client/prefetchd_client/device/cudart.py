@@ -1,4 +1,4 @@
-"""cudaHostRegister and cudaHostUnregister as torch.cuda.cudart() has them, with their codes looked at.
+"""CheckedCudart calls cudaHostRegister and cudaHostUnregister of torch.cuda.cudart(), and checks their codes.
 
 They return a code and raise nothing. A failure also stays behind as the thread's last error, and whoever launches a
 kernel next is blamed for it: so it is taken away here. torch has no name for that; its library has.
@@ -14,24 +14,25 @@ from typing import Any
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device's context, not just the current one's."""
 LARGEST_BYTES = 512 << 30
-"""More in one call is refused by the driver."""
+"""The most bytes that the driver takes in one call."""
 
 
 class CheckedCudart:
-    """`module` is what torch.cuda.cudart() returns; `clear` takes the thread's last error away."""
+    """Wraps `module`, which torch.cuda.cudart() returns; `clear` takes the thread's last error away."""
 
     def __init__(self, module: Any, clear: Callable[[], None]) -> None:
         self._module = module
         self._clear = clear
 
     def register(self, address: int, size: int) -> str:
-        """Empty, or why the memory is not pinned now; no error is left behind then."""
+        """Registers the memory. Returns an empty string, or why the memory is not pinned now; no error is left behind
+        then."""
         if not 0 < size <= LARGEST_BYTES:
             return f"{size} bytes cannot be registered at once; allowed: 1 to {LARGEST_BYTES}"
         return self._checked("cudaHostRegister", lambda: self._module.cudaHostRegister(address, size, PORTABLE))
 
     def unregister(self, address: int) -> str:
-        """Empty, or why it did not work; no error is left behind then."""
+        """Unregisters the memory. Returns an empty string, or why it did not work; no error is left behind then."""
         return self._checked("cudaHostUnregister", lambda: self._module.cudaHostUnregister(address))
 
     def _checked(self, name: str, call: Callable[[], Any]) -> str:
@@ -53,7 +54,7 @@ class CheckedCudart:
 
 
 def last_error_clearer() -> Callable[[], None] | None:
-    """cudaGetLastError of the runtime that torch uses, or None where that is linked into torch itself."""
+    """Returns cudaGetLastError of the runtime that torch uses, or None where that is linked into torch itself."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/libcudart" in line}

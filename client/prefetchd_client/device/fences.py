@@ -1,5 +1,5 @@
-"""Batches that nobody holds, but that a device may still read: tensor.to(device, non_blocking=True) returns before it
-has read the tensor, and torch keeps no account of pinned memory that is not its own.
+"""Fences keeps batches that nobody holds, but that a device may still read: tensor.to(device, non_blocking=True)
+returns before it has read the tensor, and torch keeps no account of pinned memory that is not its own.
 
 So what was dropped is released after an event on the current stream of every device, recorded when the drop is seen,
 which is at the next next(). Work on other streams must be told: record_stream().
@@ -16,8 +16,8 @@ from prefetchd_client.device.backend import DeviceBackend, Event, Stream
 
 
 class Fences:
-    """Over a queue of dropped batches: (cursor, slot, generation) each. At most `most()` times that some were dropped
-    are ahead of the devices; a trainer that is faster waits for them. One thread at a time."""
+    """Guards a queue of dropped batches, (cursor, slot, generation) each. The devices may be at most `most()` fences
+    behind, one fence for the drops seen at a time; a trainer that is faster waits for them. One thread at a time."""
 
     def __init__(self, backend: DeviceBackend, most: Callable[[], int]) -> None:
         self._backend = backend
@@ -27,12 +27,13 @@ class Fences:
         self._streams: dict[int, list[Stream]] = {}
 
     def record_stream(self, slot: int, stream: Stream) -> None:
-        """The batch in `slot` is read on `stream` too."""
+        """Notes that the batch in `slot` is read on `stream` too."""
         self._streams.setdefault(slot, []).append(stream)
 
     def passed(self, dropped: deque[Any]) -> int:
-        """How many from the left of the queue are read by nobody any more; whoever asks takes them out of it. None
-        while a graph is captured. Raises nothing: that a device has failed is told by what its user asks of it."""
+        """Returns how many batches from the left of the queue no device reads any more; the caller takes them out of
+        it. Returns 0 while a graph is captured. Raises nothing: that a device has failed is told by what its user asks
+        of it."""
         if self._backend.is_capturing():
             return 0
         passed = 0
@@ -47,7 +48,7 @@ class Fences:
         return passed
 
     def _cover(self, dropped: deque[Any]) -> None:
-        """A fence for what was dropped since the last one."""
+        """Puts a fence behind what was dropped since the last one."""
         # A finalizer may append at any moment.
         count = len(dropped)
         if count > self._covered:

@@ -1,5 +1,5 @@
-"""Random crop, flip and normalisation of pictures, each its own, on whole batches: bytes travel to the device, floats
-are made there. (torchvision's v2 transforms draw once for a whole batch.)"""
+"""CropFlipNormalize crops, flips and normalises whole batches of pictures, with draws of each picture's own: bytes
+travel to the device, floats are made there. (torchvision's v2 transforms draw once for a whole batch.)"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """One entry a picture: where its crop begins in the padded picture, and whether it is mirrored."""
+    """Holds one entry for each picture: where its crop begins in the padded picture, and whether it is mirrored."""
 
     tops: torch.Tensor
     lefts: torch.Tensor
@@ -20,8 +20,8 @@ class Draws:
 
 
 class CropFlipNormalize(torch.nn.Module):
-    """Crops of `size` (height, width) out of pictures with `padding` black pixels around, mirrored left to right with
-    probability `flip`, then (x / 255 - mean) / std by channel, as `dtype` in `memory_format`.
+    """Cuts crops of `size` (height, width) out of pictures with `padding` black pixels around, mirrored left to right
+    with probability `flip`, then (x / 255 - mean) / std by channel, as `dtype` in `memory_format`.
 
     Takes uint8 pictures N x C x H x W, or a batch with them at `key`: a list, tuple or mapping, of which everything
     else is handed through. Draws come from the global generator of the pictures' device: the same for the same seed.
@@ -51,7 +51,7 @@ class CropFlipNormalize(torch.nn.Module):
         self.register_buffer("shift", (-means / stds).float().view(1, -1, 1, 1), persistent=False)
 
     def forward(self, batch: Any) -> Any:
-        """The batch, with its pictures transformed. Raises ValueError when there are none that fit."""
+        """Returns the batch, with its pictures transformed. Raises ValueError when there are none that fit."""
         if isinstance(batch, torch.Tensor):
             return self.applied(batch, self.draw(batch))
         pictures = batch[self.key]
@@ -65,7 +65,7 @@ class CropFlipNormalize(torch.nn.Module):
         return parts
 
     def draw(self, pictures: torch.Tensor) -> Draws:
-        """For each picture of its own."""
+        """Draws crop and flip for each picture. Raises ValueError when the pictures do not fit."""
         if pictures.dtype != torch.uint8 or pictures.dim() != 4:
             raise ValueError(
                 f"pictures are {pictures.dtype} in {pictures.dim()} dimensions; allowed: uint8, N x C x H x W"
@@ -78,12 +78,14 @@ class CropFlipNormalize(torch.nn.Module):
         return Draws(tops, lefts, torch.rand(count, device=device) < self.flip)
 
     def applied(self, pictures: torch.Tensor, draws: Draws) -> torch.Tensor:
-        """What these draws make of the pictures."""
+        """Returns the pictures after these draws."""
         (height, width), device = self.size, pictures.device
         rows = draws.tops[:, None] + torch.arange(height, device=device) - self.padding
         places = torch.arange(width, device=device)
         places = torch.where(draws.flips[:, None], width - 1 - places, places)
         columns = draws.lefts[:, None] + places - self.padding
+        # Gathered by index: no padded copy of the batch is made. What lies in the padding is read clamped, and
+        # blackened after.
         rows_in, columns_in = ((at >= 0) & (at < have) for at, have in zip((rows, columns), pictures.shape[2:]))
         found = pictures[
             torch.arange(len(pictures), device=device)[:, None, None, None],

@@ -1,4 +1,17 @@
-"""One mapped ring on its way to a device: what is registered of it, and what of it a device may still read."""
+"""RingPins keeps account of one mapped ring on its way to a device: what is registered of it, and what of it a device
+may still read. The rules, whose reasons are in decision 0060:
+
+1. A slot is registered when a batch in it is on its way out, one in each next() at most, and stays so (`pinned`).
+2. A ring's memory mode goes down and never up: registered, staged, pageable. The first slot that cannot be registered
+   ends registering; status tells the mode (`fall_to`).
+3. With `fenced` batches are the user's to copy: a dropped one is kept until the devices have passed it (`unread`).
+   Without, whoever copies keeps the source, and a dropped batch is free.
+4. Memory is unregistered before it is unmapped, after the devices have done all that was in line (`close`). A device
+   that has failed reads nothing any more.
+5. While a graph is captured no device may be waited for and nothing may be unregistered. What is to be done then is
+   done with a later next(), or at exit (`catch_up`).
+6. In a forked child CUDA is the parent's: nothing is asked of a device there, and only the mapping is let go.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +36,8 @@ _postponed: deque[Callable[[], None]] = deque()
 
 
 class RingPins:
-    """Of one attachment. `note` is told of the ladder's rung: registered -> staged -> pageable.
-
-    With `fenced` its batches are the user's to copy, and what was dropped is kept until the devices have passed it;
-    without, whoever copies keeps them.
-    """
+    """Registers the ring of one attachment. `note` receives the memory mode whenever that changes (rule 2); `fenced`
+    decides by rule 3 who keeps dropped batches."""
 
     def __init__(self, backend: DeviceBackend, ring: RingMemory, note: Callable[[str], None], *, fenced: bool) -> None:
         header = ring.header
@@ -50,27 +60,27 @@ class RingPins:
 
     @property
     def error(self) -> str:
-        """Why not all slots are registered; empty as long as that goes on."""
+        """Why not all slots are registered; empty as long as registering goes on."""
         return self._registration.error
 
     def begin(self) -> None:
-        """A next() begins."""
+        """Begins a next(): one more slot may be registered."""
         self._registration.begin()
 
     def pinned(self, address: int) -> bool:
-        """True when what lies at `address` is in a registered slot; registers it if it may."""
+        """Returns True when what lies at `address` is in a registered slot; registers the slot if rule 1 allows it."""
         found = self._registration.pinned(address)
         if self._registration.error and self.mode == REGISTERED:
             self.fall_to(STAGED)
         return found
 
     def fall_to(self, mode: str) -> None:
-        """One rung lower; status is told."""
+        """Sets the lower memory mode `mode`, and tells status."""
         self.mode = mode
         self._note(mode)
 
     def record_stream(self, address: int, stream: Stream) -> bool:
-        """The batch at `address` is read on `stream` too. False when that is not in this ring."""
+        """Notes that the batch at `address` is read on `stream` too. Returns False when it is not in this ring."""
         slot = self._registration.slot_of(address)
         if slot < 0 or self._fences is None:
             return slot >= 0
@@ -78,24 +88,24 @@ class RingPins:
         return True
 
     def unread(self, dropped: deque[Any]) -> int:
-        """How many from the left of these dropped batches no device reads any more."""
+        """Returns how many of these dropped batches, from the left, no device reads any more."""
         return len(dropped) if self._fences is None or self._pid != os.getpid() else self._fences.passed(dropped)
 
     def when_unread(self, callback: Callable[[], None]) -> None:
-        """`callback` after all that the devices have in line; from any thread, such as a finalizer's. Blocks for it,
-        except while a graph is captured: then it comes with a later next(), or at exit."""
+        """Calls `callback` after all that the devices have in line; may be called in any thread, such as a finalizer's.
+        Blocks until then, except under rule 5."""
         if self._pid != os.getpid():
             callback()
         elif self._backend.is_capturing():
             _postponed.append(lambda: self.when_unread(callback))
         else:
-            # A device that has failed reads nothing any more.
+            # A device that has failed raises here: rule 4.
             with contextlib.suppress(RuntimeError):
                 self._backend.synchronize()
             callback()
 
     def close(self) -> None:
-        """Unregisters, then lets the mapping go. In a forked child it does nothing but that: CUDA is the parent's."""
+        """Unregisters the slots, then lets the mapping go, by the rules 4 to 6."""
         if self._pid != os.getpid():
             self._mapped = None
         elif self._registration.count:
@@ -109,7 +119,7 @@ class RingPins:
 
 
 def catch_up() -> None:
-    """Does what was postponed while a graph was captured."""
+    """Does what was postponed while a graph was captured (rule 5)."""
     for _ in range(len(_postponed)):
         _postponed.popleft()()
 

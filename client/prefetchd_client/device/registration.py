@@ -1,4 +1,4 @@
-"""Which slots of a mapped ring are registered as pinned memory.
+"""RingRegistration keeps account of which slots of a mapped ring are registered as pinned memory.
 
 A slot is registered when a batch in it is on its way out, at most one in each next(), and stays so. The first failure
 ends it: what is registered by then stays, and other slots are never tried.
@@ -12,7 +12,8 @@ from prefetchd_client.device.backend import DeviceBackend
 
 
 class RingRegistration:
-    """Of `slots` slots of `slot_bytes` from the address `base` on, where the ring is mapped. Close it before unmapping.
+    """Registers `slots` slots of `slot_bytes` from the address `base` on, where the ring is mapped. Close it before
+    unmapping.
 
     close() may come from a finalizer, in another thread or amid a call of this one: hence the lock, which its holder
     may take again.
@@ -32,20 +33,21 @@ class RingRegistration:
 
     @property
     def count(self) -> int:
-        """Registered slots."""
+        """The number of registered slots."""
         return len(self._registered)
 
     def begin(self) -> None:
-        """A next() begins: one more slot may be registered."""
+        """Begins a next(): one more slot may be registered."""
         self._may_register = True
 
     def slot_of(self, address: int) -> int:
-        """The slot that `address` lies in, or -1: a private copy, or a batch of several slots, lies elsewhere."""
+        """Returns the slot that `address` lies in, or -1: a private copy, or a batch of several slots, lies
+        elsewhere."""
         slot = (address - self._base) // self._slot_bytes
         return slot if 0 <= slot < self.slots else -1
 
     def pinned(self, address: int) -> bool:
-        """True when the slot at `address` is registered now; it may be what makes it so."""
+        """Returns True when the slot at `address` is registered now; this call may be what registers it."""
         slot = self.slot_of(address)
         if slot in self._registered:
             return True
@@ -65,7 +67,8 @@ class RingRegistration:
         return True
 
     def close(self) -> None:
-        """Unregisters all; nothing is registered afterwards. The device must have done what reads them. Idempotent."""
+        """Unregisters all slots; none is registered afterwards. The device must have done what reads them.
+        Idempotent."""
         with self._lock:
             self._closed = True
             self._unregister_all()

@@ -1,4 +1,5 @@
-"""A few pinned buffers for batches whose slot is not registered: they are copied there first, and the slot is free."""
+"""Staging has a few pinned buffers for batches whose slot is not registered: they are copied there first, and the slot
+is free."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ ALIGNMENT = 256
 
 
 class Staging:
-    """Buffers of pinned memory, used in turn; at most as many as batches are copied at once. One thread at a time."""
+    """Lends buffers of pinned memory in turn; at most as many as batches are copied at once. One thread at a time."""
 
     def __init__(self, backend: DeviceBackend) -> None:
         self.is_possible = True
-        """False once there was no pinned memory to be had."""
+        """Whether buffers are to be had; False once there was no pinned memory."""
         self._backend = backend
         self._free: list[torch.Tensor] = []
 
     def take(self, size: int) -> torch.Tensor | None:
-        """A buffer of at least `size` bytes, the caller's until it is given back; None when there is none."""
+        """Returns a buffer of at least `size` bytes, the caller's until it is given back; None when there is no pinned
+        memory."""
         if not self.is_possible:
             return None
         for place, buffer in enumerate(self._free):
@@ -35,17 +37,17 @@ class Staging:
             return None
 
     def give_back(self, buffer: torch.Tensor) -> None:
-        """No device reads it any more."""
+        """Takes a buffer back, which no device reads any more."""
         self._free.append(buffer)
 
 
 def aligned(size: int) -> int:
-    """What a tensor of so many bytes takes in a buffer."""
+    """Returns the bytes that a tensor of `size` bytes takes in a buffer."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def staged(source: torch.Tensor, target: torch.Tensor, buffer: torch.Tensor, offset: int) -> torch.Tensor:
-    """`source` copied into the buffer, laid out as `target` is."""
+    """Copies `source` into the buffer, laid out as `target` is, and returns that copy."""
     flat = buffer[offset : offset + target.numel() * target.element_size()].view(target.dtype)
     found = flat.as_strided(target.shape, target.stride())
     found.copy_(source)

@@ -1,4 +1,5 @@
-"""Batches as torch's own pin_memory() goes through them: tensors in tuples, lists and mappings; and in dataclasses."""
+"""with_tensors walks through a batch as torch's own pin_memory() does: tensors in tuples, lists and mappings; and in
+dataclasses."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _CONSTANTS = (str, bytes, bytearray, int, float, complex, type, type(None))
 
 
 def with_tensors(batch: Any, tensor: Change, other: Change, method: str) -> Any:
-    """The same structure with tensor(t) in each tensor's place, and other(x) in the place of what has a `method` of its
-    own for what is wanted here, whatever else it is. The rest stays as it is.
+    """Returns the same structure with tensor(t) in each tensor's place, and other(x) in the place of what has a
+    `method` of its own for what is wanted here, whatever else it is. The rest stays as it is.
 
     A tensor or object that is there twice is changed once, and is there twice again. A container that cannot be made
     anew from its parts becomes the plain one of its kind, as with torch.
@@ -30,7 +31,8 @@ def with_tensors(batch: Any, tensor: Change, other: Change, method: str) -> Any:
 
 
 def tensors_in(batch: Any) -> list[torch.Tensor]:
-    """All tensors that with_tensors() finds, each once; of an object that has a method `to`, those in its __dict__."""
+    """Returns all tensors that with_tensors() finds, each once; of an object that has a method `to`, those in its
+    __dict__."""
     found: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:

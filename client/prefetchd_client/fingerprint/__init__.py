@@ -1,1 +1,1 @@
-"""The fingerprint: a digest of everything that decides a stream's bytes."""
+"""The package takes the fingerprint: a digest of everything that decides a stream's bytes."""

@@ -1,7 +1,7 @@
-"""Arrays and tensors by type, shape, strides and content.
+"""This module digests arrays and tensors by type, shape, strides and content.
 
-Each function gives the values that stand for one array; the walk digests them in turn. Content is read at memory
-speed, in pieces that a signal can come between, and never copied when it is dense.
+Each function gives the values that stand for one array; the walk digests them in turn. Content is read at memory speed,
+in pieces that a signal can come between, and never copied when it is dense.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _byte_bounds: Any = getattr(getattr(np.lib, "array_utils", np), "byte_bounds")  
 
 
 def array_values(array: Array) -> Sequence[object]:
-    """A mapped file (np.memmap, and views of one) counts by name, place, size and time of change, not by content."""
+    """Returns the values that stand for an array. A mapped file (np.memmap, and views of one) counts by name, place,
+    size and time of change, not by content."""
     dtype = array.dtype
     shape = (dtype, array.shape, array.strides)
     mapped = _mapped_file(array)
@@ -48,24 +49,25 @@ def array_values(array: Array) -> Sequence[object]:
 
 
 def scalar_values(scalar: np.generic) -> Sequence[object]:
-    """As an array without dimensions."""
+    """Returns the values that stand for a scalar, as for an array without dimensions."""
     if _is_plain(scalar.dtype):
         return [scalar.dtype.str, scalar.tobytes()]
     return [np.asarray(scalar)]
 
 
 def dtype_values(dtype: np.dtype[Any]) -> Sequence[object] | None:
-    """None when the type's short name does not say everything."""
+    """Returns the type's short name, or None when that does not say everything."""
     return [dtype.str] if _is_plain(dtype) or dtype.char in _LONG_DOUBLES else None
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """True when the type's short name says everything and each byte in memory is content."""
+    """Returns True when the type's short name says everything and each byte in memory is content."""
     return dtype.kind in _PLAIN_KINDS and dtype.char not in _LONG_DOUBLES and dtype.metadata is None
 
 
 def tensor_values(tensor: torch.Tensor) -> Sequence[object] | None:
-    """None for tensors without plain strided memory (sparse, quantised, wrapped): those say how they are rebuilt."""
+    """Returns the values that stand for a tensor. Returns None for tensors without plain strided memory (sparse,
+    quantised, wrapped): those say how they are rebuilt."""
     with torch._C.DisableTorchFunctionSubclass():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             return None
@@ -83,8 +85,8 @@ def tensor_values(tensor: torch.Tensor) -> Sequence[object] | None:
 
 
 def memory_block(array: object) -> tuple[int, int] | None:
-    """(address, bytes) of the memory that an array or a tensor on the CPU looks at, from its first to its last byte;
-    None where there is none, or it is a file's, which others may write to."""
+    """Returns (address, bytes) of the memory that an array or a tensor on the CPU looks at, from its first to its last
+    byte. Returns None where there is none, or it is a file's, which others may write to."""
     if isinstance(array, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if array.layout is not torch.strided or not array.is_cpu or array.is_nested or array.is_quantized:
@@ -98,8 +100,8 @@ def memory_block(array: object) -> tuple[int, int] | None:
 
 
 def content_digest(array: object) -> bytes | None:
-    """Of all bytes of its memory_block; None where there is none. At memory speed, in pieces that a signal can come
-    between."""
+    """Returns the digest of all bytes of the array's memory_block, or None where there is none. Reads at memory speed,
+    in pieces that a signal can come between."""
     block = memory_block(array)
     if block is None:
         return None
@@ -108,7 +110,7 @@ def content_digest(array: object) -> bytes | None:
 
 
 def storage_values(storage: torch.UntypedStorage) -> Sequence[object]:
-    """A bare storage by its bytes."""
+    """Returns the values that stand for a bare storage: its bytes."""
     return [str(storage.device), tensor_values(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
@@ -125,7 +127,7 @@ def _memory_digest(array: Array) -> bytes:
 
 
 def _digest_in_pieces(memory: memoryview) -> bytes:
-    """Of bytes. A signal, such as Ctrl-C, is heard after each piece."""
+    """Returns the digest of some bytes. A signal, such as Ctrl-C, is heard after each piece."""
     content = xxhash.xxh3_128()
     for at in range(0, len(memory), _PIECE_BYTES):
         content.update(memory[at : at + _PIECE_BYTES])
@@ -133,7 +135,7 @@ def _digest_in_pieces(memory: memoryview) -> bytes:
 
 
 def _long_double_values(array: Array) -> list[Array]:
-    """Exact parts: ten bytes of each long double count, the other six are whatever was in memory."""
+    """Returns the exact parts of long doubles: ten bytes of each count, the other six are whatever was in memory."""
     parts = [array.real, array.imag] if array.dtype.char == "G" else [array]
     values: list[Array] = []
     for part in parts:

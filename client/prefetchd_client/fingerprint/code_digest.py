@@ -1,7 +1,7 @@
-"""What a code object does, as bytes: the same for the same source wherever it stands, on whatever line.
+"""code_digest digests what a code object does: the same bytes for the same source wherever it stands, on whatever line.
 
-Filenames, line numbers and the docstring of a function do not count; names of arguments and local variables do.
-Pure: nothing here looks anything up.
+Filenames, line numbers and the docstring of a function do not count; names of arguments and local variables do. Pure:
+nothing here looks anything up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTRIBUTE_OPS = frozenset(["LOAD_ATTR", "LOAD_METHOD"])
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What a code object and those nested in it reach for at run time, sorted."""
+    """Lists what a code object and those nested in it reach for at run time, sorted."""
 
     globals: tuple[Path, ...]
     imports: tuple[Import, ...]
@@ -41,7 +41,7 @@ class Names:
 
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: types.CodeType) -> bytes:
-    """16 bytes that differ when `code` would do something else with the same globals, defaults and closure."""
+    """Returns 16 bytes that differ when `code` would do something else with the same globals, defaults and closure."""
     content = xxhash.xxh3_128()
     # co_code is the code as compiled: the interpreter's own rewriting of hot code is undone in it.
     content.update(code.co_code)
@@ -68,7 +68,7 @@ def code_digest(code: types.CodeType) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> Names:
-    """The globals and imports of `code` and of all code nested in it."""
+    """Returns the globals and imports of `code` and of all code nested in it."""
     paths: set[Path] = set()
     imports: set[Import] = set()
     instructions = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
@@ -93,7 +93,7 @@ def names_in(code: types.CodeType) -> Names:
 
 
 def _begins_with_docstring(code: types.CodeType) -> bool:
-    """True when no instruction loads the first constant, a text: constants without a use are not kept otherwise."""
+    """Returns True when no instruction loads the first constant, a text: other constants without a use are not kept."""
     if not code.co_consts or not isinstance(code.co_consts[0], str):
         return False
     operations = code.co_code

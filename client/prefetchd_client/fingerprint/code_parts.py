@@ -1,4 +1,4 @@
-"""What stands for functions, classes and modules in a fingerprint.
+"""This module says what stands for functions, classes and modules in a fingerprint.
 
 Code of the user counts by its bytecode and all that it reaches; code of installed packages by its name and the
 package's version. Functions that a package made at run time (decorators, factories) count by their closure as well.
@@ -52,7 +52,8 @@ _DESCRIPTIVE = frozenset(
 
 
 def function_parts(function: types.FunctionType) -> Parts:
-    """Code, defaults, closure, attributes; for the user's functions also the globals and modules that they reach."""
+    """Returns a function's code, defaults, closure and attributes; for the user's functions also the globals and
+    modules that they reach."""
     code = function.__code__
     module = function.__globals__.get("__name__")
     cells = map(cell_value, function.__closure__ or ())
@@ -68,7 +69,7 @@ def function_parts(function: types.FunctionType) -> Parts:
 
 
 def class_parts(cls: type) -> Parts:
-    """Bases and members of a class of the user; the name of another that can be imported."""
+    """Returns bases and members of a class of the user, and the name of another class that can be imported."""
     module = cls.__module__
     if not cls.__flags__ & _HEAP_TYPE or (is_installed(cls) and _is_importable(cls)):
         return "installed class", [module, cls.__qualname__, package_of(str(module))]
@@ -79,7 +80,8 @@ def class_parts(cls: type) -> Parts:
 
 
 def module_parts(module: types.ModuleType) -> Parts:
-    """A module as a value: the user's by source, a package by version, `__main__` by nothing but being it."""
+    """Returns what stands for a module as a value: the user's by source, a package by version, `__main__` by nothing
+    but being it."""
     name = module.__name__
     origin = module_origin(module)
     if origin is Origin.USER:
@@ -91,7 +93,7 @@ def module_parts(module: types.ModuleType) -> Parts:
 
 
 def builtin_parts(function: types.BuiltinFunctionType) -> Parts:
-    """A function written in C, by name; a method also by the object that it is bound to."""
+    """Returns the name of a function written in C, and for a method also the object that it is bound to."""
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         return "builtin", [function.__name__, *home(function)]
@@ -99,7 +101,7 @@ def builtin_parts(function: types.BuiltinFunctionType) -> Parts:
 
 
 def cell_value(cell: types.CellType) -> object:
-    """A closure's variable, which may not have been assigned yet."""
+    """Returns the value of a closure's variable, which may not have been assigned yet."""
     try:
         return ("cell", cell.cell_contents)
     except ValueError:
@@ -107,25 +109,25 @@ def cell_value(cell: types.CellType) -> object:
 
 
 def attributes(value: object) -> dict[str, object]:
-    """What was set on a function, less what describes it."""
+    """Returns what was set on a function, less what describes it."""
     own = getattr(value, "__dict__", {})
     return {name: own[name] for name in own if name == "__wrapped__" or not _is_dunder(name)}
 
 
 def home(value: object) -> Sequence[object]:
-    """The module that something known by name belongs to."""
+    """Returns the name of the module that something known by name belongs to, and the module."""
     name = getattr(value, "__module__", None)
     return [name, sys.modules.get(name)] if isinstance(name, str) else [None, None]
 
 
 def is_installed(cls: type) -> bool:
-    """True for classes of installed packages and of Python itself."""
+    """Returns True for classes of installed packages and of Python itself."""
     return isinstance(cls.__module__, str) and name_origin(cls.__module__) is Origin.INSTALLED
 
 
 def _reached(paths: Sequence[Path], namespace: dict[str, Any]) -> Iterator[tuple[Path, object]]:
-    """The globals that code names and, of the user's own modules, the attributes that it takes: they may have been
-    set since the module was read. Names that are not there are builtins, or the function's own error."""
+    """Yields the globals that code names and, of the user's own modules, the attributes that it takes: they may have
+    been set since the module was read. Names that are not there are builtins, or the function's own error."""
     for path in paths:
         if path[0] not in namespace:
             continue

@@ -1,9 +1,9 @@
-"""Where code comes from, and what stands for it in a fingerprint.
+"""This module finds out where code comes from, and what stands for it in a fingerprint.
 
 An installed package counts by its version and those of the distributions that it requires; the standard library by
 Python's version alone; one of the user's own modules by its file and the files of all the user's modules that it
-imports; `__main__` not at all, since an edit of the training loop must not cost the ring: only the functions,
-classes and values of it that are reached count.
+imports; `__main__` not at all, since an edit of the training loop must not cost the ring: only the functions, classes
+and values of it that are reached count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAIN_NAMES = ("__main__", "__mp_main__")
 
 
 class Origin(enum.Enum):
-    """Whose code it is. UNKNOWN: a module without a file that no installed package owns."""
+    """Says whose code it is. UNKNOWN: a module without a file that no installed package owns."""
 
     MAIN = "main"
     USER = "user"
@@ -42,7 +42,7 @@ class Origin(enum.Enum):
 
 
 def module_origin(module: types.ModuleType) -> Origin:
-    """Whose module it is; by its file, whatever has been written into it."""
+    """Returns whose module it is; by its file, whatever has been written into it."""
     name = module.__name__
     if name in MAIN_NAMES:
         return Origin.MAIN
@@ -58,13 +58,13 @@ def module_origin(module: types.ModuleType) -> Origin:
 
 
 def name_origin(name: str) -> Origin:
-    """Whose module `name` is; UNKNOWN when it is not loaded."""
+    """Returns whose module `name` is; UNKNOWN when it is not loaded."""
     module = sys.modules.get(name)
     return module_origin(module) if module is not None else Origin.UNKNOWN
 
 
 def function_origin(function: types.FunctionType) -> Origin:
-    """Whose code `function` runs, by its code and not by the names that functools.wraps copied."""
+    """Returns whose code `function` runs, by its code and not by the names that functools.wraps copied."""
     name = function.__globals__.get("__name__")
     file = function.__code__.co_filename
     if is_installed_file(file):
@@ -76,7 +76,7 @@ def function_origin(function: types.FunctionType) -> Origin:
 
 @functools.cache
 def is_installed_file(path: str) -> bool:
-    """True below the standard library or any site-packages, and for packages that pip has put elsewhere."""
+    """Returns True below the standard library or any site-packages, and for packages that pip has put elsewhere."""
     if path.startswith("<"):
         return path.startswith("<frozen ")
     if not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep)):
@@ -85,13 +85,14 @@ def is_installed_file(path: str) -> bool:
 
 
 def package_of(name: str) -> types.ModuleType | str:
-    """The top-level package of module `name`; only its name for the standard library and what is not loaded."""
+    """Returns the top-level package of module `name`; only its name for the standard library and what is not loaded."""
     top = name.partition(".")[0]
     return top if top in sys.stdlib_module_names else sys.modules.get(top, top)
 
 
 def package_versions(module: types.ModuleType) -> Versions:
-    """(package, version) of an installed top-level package and (distribution, version) of all that it requires."""
+    """Returns (package, version) of an installed top-level package and (distribution, version) of all that it
+    requires."""
     name = module.__name__
     if name in sys.stdlib_module_names:
         return ()
@@ -100,7 +101,7 @@ def package_versions(module: types.ModuleType) -> Versions:
 
 
 class UserSource:
-    """One of the user's own modules, loaded or not; the same object for the same name."""
+    """Stands for one of the user's own modules, loaded or not; it is the same object for the same name."""
 
     __slots__ = ("name",)
 
@@ -109,13 +110,13 @@ class UserSource:
 
 
 def user_sources(names: Iterable[str]) -> tuple[UserSource, ...]:
-    """Those of `names` that are the user's own modules, sorted."""
+    """Returns those of `names` that are the user's own modules, sorted."""
     own = sorted(name for name in set(names) if _user_file(name) is not None)
     return tuple(_sources.setdefault(name, UserSource(name)) for name in own)
 
 
 def source_values(source: UserSource) -> Sequence[object]:
-    """A module's name, the digest of its file, and the user's modules that it imports."""
+    """Returns a module's name, the digest of its file, and the user's modules that it imports."""
     file = _user_file(source.name)
     if file is None:
         return [source.name]
@@ -130,7 +131,7 @@ def source_values(source: UserSource) -> Sequence[object]:
 
 
 def source_files(sources: Iterable[UserSource]) -> list[str]:
-    """The files of these modules, and of all the user's modules that they import, directly or not; sorted."""
+    """Returns the files of these modules, and of all the user's modules that they import, directly or not; sorted."""
     found: set[UserSource] = set()
     queue = list(sources)
     while queue:
@@ -142,12 +143,13 @@ def source_files(sources: Iterable[UserSource]) -> list[str]:
 
 
 def file_digests(files: Iterable[str]) -> list[str]:
-    """Of what stands in them now. A file is read when its time or size has changed since it was read last."""
+    """Returns the digests of what stands in the files now. A file is read when its time or size has changed since it
+    was read last."""
     return [_read(file).digest for file in files]
 
 
 def imported_names(statement: Import, package: str) -> list[str]:
-    """The modules that an import statement in `package` may name; some of them may be no modules at all."""
+    """Returns the modules that an import statement in `package` may name; some of them may be no modules at all."""
     level, name, names = statement
     if level:
         above = package.split(".")[: 1 - level or None]
@@ -190,7 +192,7 @@ def _user_file(name: str) -> str | None:
 
 
 def _find_spec(name: str) -> ModuleSpec | None:
-    """As importlib.util.find_spec, without importing the packages above."""
+    """Finds a module's spec as importlib.util.find_spec does, without importing the packages above."""
     above = name.rpartition(".")[0]
     path: list[str] | None = None
     if above:
@@ -211,7 +213,7 @@ def _find_spec(name: str) -> ModuleSpec | None:
 
 
 def _neighbours(module: types.ModuleType) -> Iterator[str]:
-    """Modules of the values in a module's namespace: what an import that no statement shows has brought."""
+    """Yields the modules of the values in a module's namespace: what an import that no statement shows has brought."""
     for attribute, value in list(vars(module).items()):
         # By the type itself: isinstance would ask a lazy object what it stands for.
         if issubclass(type(value), types.ModuleType):
@@ -223,7 +225,7 @@ def _neighbours(module: types.ModuleType) -> Iterator[str]:
 
 
 class _File(NamedTuple):
-    """A file as last read."""
+    """Holds a file's digest and imports as last read."""
 
     stamp: tuple[int, int]
     digest: str
@@ -277,7 +279,8 @@ def _distributions() -> dict[str, list[str]]:
 
 @functools.cache
 def _required_versions(package: str) -> Versions:
-    """An upgraded Pillow changes what torchvision decodes, though no code of the user names it."""
+    """Returns the versions of all that a package requires: an upgraded Pillow changes what torchvision decodes, though
+    no code of the user names it."""
     found: dict[str, str] = {}
     queue = [package]
     while queue:
@@ -298,7 +301,7 @@ def _required_versions(package: str) -> Versions:
 
 
 def _metadata(distribution: importlib.metadata.Distribution) -> tuple[str, Sequence[str]]:
-    """Version and requirements, as the distribution's own attributes tell them."""
+    """Returns version and requirements, as the distribution's own attributes tell them."""
     text = distribution.read_text("METADATA")
     if text is None:
         return distribution.version, distribution.requires or ()

@@ -1,7 +1,8 @@
-"""What stands for one object in a fingerprint: a tag and the values that the walk digests in its place.
+"""This module says what stands for one object in a fingerprint: a tag and the values that the walk digests in its
+place.
 
-Objects are taken apart as pickle does it, by __reduce_ex__, save for what pickles by name, by address or not at
-all. No __eq__, __hash__ or __repr__ of the user runs.
+Objects are taken apart as pickle does it, by __reduce_ex__, save for what pickles by name, by address or not at all. No
+__eq__, __hash__ or __repr__ of the user runs.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ from prefetchd_client.fingerprint.module_sources import UserSource, source_value
 
 
 class Rule(NamedTuple):
-    """How to take apart the instances of one class. Two equal leaves are alike; other objects are known again."""
+    """Says how the instances of one class are taken apart. Two equal leaves are alike; other objects are recognised by
+    identity when they are met again."""
 
     parts: Callable[[Any], Parts]
     is_leaf: bool = False
 
 
 def rule_for(cls: type) -> Rule:
-    """The rule of the nearest base class that has one."""
+    """Returns the rule of the nearest base class that has one."""
     for base in cls.__mro__:
         rule = _RULES.get(id(base))
         if rule is not None:
@@ -64,7 +66,7 @@ def _with_class(rule: Rule) -> Rule:
 
 
 def _reduced(value: Any) -> Parts:
-    """As pickle: by copyreg, else __reduce_ex__(4)."""
+    """Takes an object apart as pickle does: by copyreg, else __reduce_ex__(4)."""
     ambient = _ambient_name(value)
     if ambient is not None:
         return "ambient", [ambient]
@@ -86,8 +88,8 @@ def _reduced(value: Any) -> Parts:
 
 
 def _refused(value: object) -> Parts:
-    """What does not let itself be pickled (locks, sockets, open files, generators) is marked by its type; an object
-    of a user's class also by its attributes."""
+    """Returns the type of what does not let itself be pickled (locks, sockets, open files, generators), and of an
+    object of a user's class also its attributes."""
     cls = type(value)
     try:
         # Past the class's own __getattribute__, which may be what refused.
@@ -100,7 +102,8 @@ def _refused(value: object) -> Parts:
 
 
 def _ambient_name(value: object) -> str | None:
-    """State that belongs to the process and not to the program. Workers seed the generators themselves."""
+    """Names state that belongs to the process and not to the program, else returns None. Workers seed the generators
+    themselves."""
     if value is getattr(random, "_inst", None):
         return "random"
     if value is getattr(np.random.mtrand, "_rand", None):

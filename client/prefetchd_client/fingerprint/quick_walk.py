@@ -1,4 +1,4 @@
-"""A fingerprint that is taken only if that takes no longer than a fork would."""
+"""QuickWalks takes a fingerprint only if that takes no longer than a fork would."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ import torch
 from prefetchd_client.fingerprint.walk import Plain, Walk
 
 WITHIN_S = 0.03
-"""Of the CPU: on a busy machine a fork waits for it, too."""
+"""Seconds of the CPU that the walks may take: on a busy machine a fork waits for it, too."""
 MOST_BYTES = 32 << 20
-"""Of arrays and tables together: so much is read within the time above."""
+"""The bytes of arrays and tables together that are read within the time above."""
 _SAMPLED = 32
 
 
 class TooLong(Exception):  # noqa: N818 - it is none
-    """It would take longer."""
+    """The fingerprint would take longer than the walks may."""
 
 
 class QuickWalks:
-    """Makes the walks of one fingerprint, which share what they may take; each raises TooLong beyond that."""
+    """Makes the walks of one fingerprint, which share the time and the bytes that they may take; each raises TooLong
+    beyond that."""
 
     def __init__(self) -> None:
         self._until_s = time.thread_time() + WITHIN_S
         self._left_bytes = MOST_BYTES
 
     def __call__(self, plain: Plain, masked: frozenset[int] = frozenset()) -> Walk:
-        """As Walk."""
+        """Makes a walk, as Walk() does."""
         return _QuickWalk(self, plain, masked)
 
     def take(self, nbytes: int) -> None:
-        """So much is about to be read."""
+        """Counts `nbytes` that are about to be read. Raises TooLong when they are too many, or the time is over."""
         self._left_bytes -= nbytes
         if self._left_bytes < 0 or time.thread_time() > self._until_s:
             raise TooLong
@@ -61,7 +62,7 @@ class _QuickWalk(Walk):
 
 
 def _about_bytes(value: Sequence[object] | dict[object, object]) -> int:
-    """By a few of its elements."""
+    """Estimates a container's bytes by a few of its elements."""
     length = len(value)
     if not length:
         return 0

@@ -1,4 +1,5 @@
-"""Packages that pip has put elsewhere than into a site-packages: `pip install --target DIR`, with DIR in PYTHONPATH.
+"""is_recorded recognises packages that pip has put elsewhere than into a site-packages: `pip install --target DIR`,
+with DIR in PYTHONPATH.
 
 They are recorded there as in a site-packages. Reading all their sources for a fingerprint would take minutes.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 
 
 def is_recorded(path: str) -> bool:
-    """True when the file belongs to a package that was installed into one of sys.path's directories."""
+    """Returns True when the file belongs to a package that was installed into one of sys.path's directories."""
     for entry in sys.path:
         if entry and path.startswith(inside := entry.rstrip(os.sep) + os.sep):
             top = path[len(inside) :].split(os.sep)[0]
@@ -24,7 +25,7 @@ def is_recorded(path: str) -> bool:
 
 @functools.cache
 def _recorded_in(directory: str) -> frozenset[str]:
-    """The top-level names that distributions have put into `directory`."""
+    """Returns the top-level names that distributions have put into `directory`."""
     found: set[str] = set()
     for record in Path(directory).glob("*.dist-info/RECORD"):
         try:

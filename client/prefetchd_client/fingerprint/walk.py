@@ -1,9 +1,9 @@
-"""fingerprint(parts): a digest of everything that decides a stream's batches.
+"""fingerprint(parts) returns a digest of everything that decides a stream's batches.
 
-The same program has the same fingerprint in every process, whatever PYTHONHASHSEED, working directory or place of
-the script. A change has another: in code that is reached, in arguments, in data that the objects hold, in the
-versions of packages and in the sources of the user's own modules. Pickle bytes would not do: they differ between
-identical runs for anything of __main__, for lambdas and for sets.
+The same program has the same fingerprint in every process, whatever PYTHONHASHSEED, working directory or place of the
+script. A change has another: in code that is reached, in arguments, in data that the objects hold, in the versions of
+packages and in the sources of the user's own modules. Pickle bytes would not do: they differ between identical runs for
+anything of __main__, for lambdas and for sets.
 
 What it cannot see
   data files, and anything else that is read while a batch is made: the environment, a database, the network;
@@ -55,7 +55,7 @@ _REMEMBERED_LENGTH = 1024
 
 
 Plain: TypeAlias = dict[int, tuple[object, bytes]]
-"""Large plain data by id: the container, and the digest of what it holds."""
+"""Large plain data by id: the container, which is thereby kept alive, and the digest of what it holds."""
 
 
 def fingerprint(
@@ -64,9 +64,9 @@ def fingerprint(
     plain: Plain | None = None,
     walks: Callable[[Plain, frozenset[int]], Walk] | None = None,
 ) -> str:
-    """32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only that they are there
-    counts. Blocks while it reads all they hold, but for what is in `plain`, which is added to. `walks` makes the walks
-    of another kind, as of one that gives up (quick_walk)."""
+    """Returns 32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only their presence
+    counts. Blocks while it reads all they hold, but for what is in `plain`, which is added to. `walks` makes walks of
+    another kind, such as one that gives up (quick_walk)."""
     content = Digest()
     for name, digest in sorted(describe(parts, masked, plain, walks).items()):
         content.update(f"{len(name)}:{name}{digest}".encode())
@@ -79,7 +79,7 @@ def describe(
     plain: Plain | None = None,
     walks: Callable[[Plain, frozenset[int]], Walk] | None = None,
 ) -> dict[str, str]:
-    """The digest of each part, and of ENVIRONMENT: which of them changed when the fingerprint did."""
+    """Returns the digest of each part, and of ENVIRONMENT: which of them changed when the fingerprint did."""
     environment = (platform.python_version_tuple()[:2], str(torch.__version__), np.__version__)
     plain = {} if plain is None else plain
     # Some objects warn when they are taken apart; pickling will warn again.
@@ -91,7 +91,7 @@ def describe(
 
 
 class _SetFrame:
-    """A set being digested: each element apart, so that their order does not matter."""
+    """Marks a set being digested: each element is digested apart, so that their order does not matter."""
 
     __slots__ = ("digests", "mark", "missing", "outer")
 
@@ -101,11 +101,11 @@ class _SetFrame:
 
 
 class Walk:
-    """One walk over one part, with a stack of its own: nesting may be as deep as memory allows.
+    """Walks over one part, with a stack of its own: nesting may be as deep as memory allows.
 
     An object that was met before stands for itself by the number of its first visit, so cycles end. Plain data
-    (numbers, strings, and lists, tuples and dicts of them) always counts by value: whether two equal strings are
-    one object depends on interning. `plain` remembers large plain data over the walks, and keeps it alive.
+    (numbers, strings, and lists, tuples and dicts of them) always counts by value: whether two equal strings are one
+    object depends on interning. `plain` remembers large plain data over the walks, and keeps it alive.
     """
 
     def __init__(self, plain: Plain, masked: frozenset[int] = frozenset()) -> None:
@@ -220,8 +220,8 @@ def _chunks(rows: Sequence[object]) -> Iterator[Sequence[object]]:
 
 
 def is_plain(rows: Sequence[object]) -> bool:
-    """True when all in `rows` is plain data of moderate depth and width. Depends on values alone, never on which of
-    them are one object: so does the way that they are digested."""
+    """Returns True when all in `rows` is plain data of moderate depth and width. Depends on values alone, never on
+    which of them are one object: so does the way that they are digested."""
     try:
         return _is_plain_chunk(rows) if len(rows) <= _CHUNK else all(map(_is_plain_chunk, _chunks(rows)))
     except TypeError:

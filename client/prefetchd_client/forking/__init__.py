@@ -1,1 +1,1 @@
-"""The fork of the trainer that makes a loader's batches first."""
+"""The package forks the trainer: the fork makes a loader's batches first."""

@@ -1,4 +1,5 @@
-"""What a fork of this process needs before its first batch is imported and looked up when prefetchd is imported."""
+"""prepare_to_fork imports and looks up, when prefetchd is imported, what a fork of this process needs before its first
+batch."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ _NEEDED = ("prefetchd.workers.forked_zygote", "prefetchd.workers.planner", "pref
 
 
 def prepare_to_fork() -> None:
-    """Called with the import of prefetchd_client, where forks may come of it: each fork would do the same anew, between
-    a loader's making and its first batch. Starts nothing and changes nothing but what is imported."""
+    """Imports what a fork needs, where this process may be forked: else each fork would do that anew, between a
+    loader's making and its first batch. Called with the import of prefetchd_client. Starts nothing and changes nothing
+    but what is imported."""
     if os.environ.get(START_VARIABLE, "") == EXEC or is_inline():
         return
     for module in _NEEDED:

@@ -1,4 +1,5 @@
-"""What the fork of a trainer does with its program beside forking workers: identify it, and write it for others."""
+"""ForkWork is what the fork of a trainer does with its program beside forking workers: it identifies it, and writes it
+for others."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from prefetchd_client.program.program_pickle import PickleTooLargeError, pickle_
 
 @dataclasses.dataclass(frozen=True)
 class ForkWork:
-    """What the fork does with the program in processes of its own (workers.birth.ProgramWork). `fingerprint` takes that
-    of the program, and `found` tells what changes.ChangeWatch wants to know of it."""
+    """Identifies and writes the program, in processes of the fork's own (workers.birth.ProgramWork). `fingerprint`
+    returns the program's fingerprint, and `found` what changes.ChangeWatch wants to know of it."""
 
     paths: RuntimePaths
     parts: dict[str, Any]
@@ -28,7 +29,8 @@ class ForkWork:
         return Identified(self.fingerprint(), self.found())
 
     def write(self, limit_bytes: int) -> tuple[Message, list[int]]:
-        """Raises UnpicklableError, NoSpaceError."""
+        """Writes the program's segment, and returns its message with the descriptor; returns TooLarge when the program
+        would take more than `limit_bytes`, unless that is 0. Raises UnpicklableError, NoSpaceError."""
         try:
             pickled, buffers = pickle_program(self.parts, self.batch_size, limit_bytes)
         except PickleTooLargeError as error:

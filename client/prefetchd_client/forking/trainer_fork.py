@@ -1,4 +1,5 @@
-"""A fork of this process that makes a loader's batches: everything the dataset holds is in its memory already.
+"""ForkRequest forks this process, and TrainerFork is this process's end of the fork. The fork makes a loader's batches:
+everything the dataset holds is in its memory already.
 
     client                         forked zygote (prefetchd.workers.forked_zygote)        daemon
       |--fork------------------------->|
@@ -8,7 +9,18 @@
       |--TellFingerprint (owner) ----->|  somebody waits for that
       |--Serve (owner) --------------->|  when the daemon has died: another one's control socket
 
-Where no daemon answers, the fork looks for one, or starts it, and introduces it to this process.
+The rules, whose reasons are in decision 0090:
+
+1. A fork serves one daemon at a time, and outlives it. Its control socket and its output are given away once
+   (`hand_over`). For another daemon there are new ones, of which the fork is sent its ends with Serve.
+2. Where no daemon answers, the fork takes over the search for one, or its start, and introduces it to this process: by
+   one end of a socket pair, which the trainer may talk into before there is a daemon. This process abandons the search.
+3. A fork tells once what its program is (Identified). If that has no fingerprint, the fork will never know it.
+4. It takes the fingerprint a second after the first worker was forked, since until then the first batches need the CPU;
+   at once when somebody asks, when the trainer is gone, or when another daemon is served.
+5. Descriptors have one owner: `ours` are closed unless the fork was made, `theirs` always, since the child has its own.
+6. A fork that has ended is reaped when the next one is made and when a loader is closed. A fork of this process closes
+   the pidfds of its parent's forks, and reaps none.
 """
 
 from __future__ import annotations
@@ -35,14 +47,14 @@ from prefetchd_client.forking.fork_work import ForkWork
 from prefetchd_client.quiet import quiet
 
 _unreaped: dict[int, int] = {}
-"""Forks that have not been waited for, by pid."""
+"""Pidfds of the forks that have not been waited for, by pid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ForkRequest:
-    """What a fork is to be made for; begin() may be called again when one has died. `forked` is called after each
-    fork. `quick_fingerprint` takes that of the program in this process, or is empty if that takes long. It
-    `has_changed` when somebody is seen to have changed it since it was first forked."""
+    """Describes what a fork is to be made for; begin() may be called again when one has died. `forked` is called after
+    each fork. `quick_fingerprint` takes the program's fingerprint in this process, or returns an empty string if that
+    takes long. `has_changed` tells whether somebody is seen to have changed the program since it was first forked."""
 
     paths: RuntimePaths
     spec: StreamSpec
@@ -54,8 +66,8 @@ class ForkRequest:
     has_changed: Callable[[], bool] = bool
 
     def begin(self, search: Reconnection | None = None) -> tuple[TrainerFork, socket.socket | None]:
-        """Forks. A `search` is the fork's from then on: it reaches a daemon; the socket is a connection that will be
-        that daemon's, and may be talked into at once. Raises OSError."""
+        """Forks this process. A `search` is the fork's from then on (rule 2): then the second result is a connection
+        that will be that daemon's, and may be talked into at once. Raises OSError."""
         # Here: who forks nothing needs nothing of it.
         from prefetchd.workers.birth import Birth
         from prefetchd.workers.forked_zygote import run_forked_zygote
@@ -80,6 +92,7 @@ class ForkRequest:
             # DataLoader's forks of threaded processes say nothing, either.
             with quiet(DeprecationWarning):
                 pid = os.fork()
+            # The child does not return from run_forked_zygote(): the ExitStacks, and all above them, are the parent's.
             if pid == 0:
                 run_forked_zygote(
                     Birth(
@@ -108,7 +121,7 @@ class ForkRequest:
 
 
 class TrainerFork:
-    """The trainer's end of a fork of itself. One thread at a time."""
+    """Holds the trainer's end of a fork of itself. One thread at a time."""
 
     def __init__(self, pid: int, pidfd: int, owner: socket.socket, control: socket.socket, output: int) -> None:
         self.pid = pid
@@ -116,13 +129,13 @@ class TrainerFork:
         self._owner = owner
         self._for_daemon: tuple[socket.socket, int] | None = (control, output)
         self._identified: Identified | None = None
-        # It will never know what its program is.
+        # Rule 3: it will never know what its program is.
         self._is_mute = False
         self._is_asked = False
 
     @property
     def fingerprint(self) -> str:
-        """The program's, if it is known by now; else empty."""
+        """The program's fingerprint, if it is known by now; else an empty string."""
         found = self.identified()
         return found.fingerprint if found is not None else ""
 
@@ -135,7 +148,8 @@ class TrainerFork:
                 send(self._owner, TellFingerprint())
 
     def identified(self, timeout_s: float = 0.0) -> Identified | None:
-        """What the fork has found its program to be; None when that has not come within `timeout_s`, or never will."""
+        """Returns what the fork has found its program to be; None when that has not come within `timeout_s`, or never
+        will. Asks the fork when it may wait."""
         if timeout_s > 0 and self._identified is None:
             self.ask()
         if self._identified is None and not self._is_mute and _can_be_read(self._owner, timeout_s):
@@ -151,8 +165,8 @@ class TrainerFork:
         return self._identified
 
     def hand_over(self) -> tuple[Forked, list[int]] | None:
-        """What a daemon is to be sent, and the descriptors to go with it, which the caller closes: of the fork as it
-        was made, or for the next daemon. None when it is dead."""
+        """Returns the message for a daemon and the descriptors to go with it, which the caller closes: those that the
+        fork was made with, or new ones for the next daemon (rule 1). Returns None when the fork is dead."""
         if self._pidfd < 0 or _has_ended(self._pidfd):
             return None
         if self._for_daemon is None:
@@ -168,7 +182,7 @@ class TrainerFork:
             output, output_end = os.pipe()
             ours.callback(os.close, output)
             theirs.callback(os.close, output_end)
-            # What it has said before is not lost.
+            # Received now: what it has said before is not lost.
             self.identified()
             try:
                 send(self._owner, Serve(), [control.fileno(), output_end])
@@ -178,7 +192,7 @@ class TrainerFork:
             ours.pop_all()
 
     def close(self) -> None:
-        """The fork is the daemon's alone from now on. Idempotent."""
+        """Leaves the fork to the daemon alone from now on. Idempotent."""
         self._owner.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
@@ -191,7 +205,7 @@ class TrainerFork:
 
 
 def reap() -> None:
-    """Forks that have ended leave nothing behind. Does not block. Several threads may call it at once."""
+    """Reaps the forks that have ended. Does not block. Several threads may call it at once."""
     for pid in list(_unreaped):
         # Whoever has taken it out sees to it.
         pidfd = _unreaped.pop(pid, None)
@@ -206,7 +220,7 @@ def reap() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """They are the parent's."""
+    """Closes the pidfds that a fork inherits (rule 6)."""
     close_all(list(_unreaped.values()))
     _unreaped.clear()
 
@@ -215,7 +229,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _pair(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-    """A pair of sockets: the first is closed with `ours`, the second with `theirs`."""
+    """Returns a pair of sockets: the first is closed with `ours`, the second with `theirs`."""
     mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.callback(mine.close)
     theirs.callback(other.close)
@@ -237,7 +251,7 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _flush() -> None:
-    """What is in our buffers is not to come out of the fork a second time."""
+    """Flushes stdout and stderr: what is in our buffers is not to come out of the fork a second time."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.flush()

@@ -1,1 +1,1 @@
-"""What trainers that rebuild loaders need, one module each; each imports its trainer's package."""
+"""The package serves trainers that rebuild loaders, one module each; each imports its trainer's package."""

@@ -1,4 +1,4 @@
-"""PrefetchLoader in HF Accelerate, and in HF Trainer, which is built on it.
+"""This module puts PrefetchLoader into HF Accelerate, and into HF Trainer, which is built on it.
 
 accelerator.prepare() makes a new loader of every DataLoader that it is given, and that is a plain one. `prepare` here
 makes one of accelerate's own kind, DataLoaderShard, around a PrefetchLoader instead.
@@ -18,8 +18,8 @@ from prefetchd_client.loader.loader import PrefetchLoader
 
 
 def prepare(accelerator: Accelerator, loader: PrefetchLoader) -> PreparedLoader:
-    """The loader that accelerator.prepare() should have made: PrefetchLoader's batches, on the accelerator's device,
-    and accelerator.prepare() leaves it as it is.
+    """Returns the loader that accelerator.prepare() should have made: PrefetchLoader's batches, on the accelerator's
+    device; accelerator.prepare() leaves it as it is.
 
     It tells accelerate of the epoch's last batch (gradient accumulation, gather_for_metrics), its position is in what
     accelerator.save_state() writes, and skip_first_batches() skips without loading anything.
@@ -38,11 +38,11 @@ def prepare(accelerator: Accelerator, loader: PrefetchLoader) -> PreparedLoader:
 
 
 class PreparedLoader(DataLoaderShard):  # type: ignore[misc]
-    """accelerate's loader around a PrefetchLoader: what it does not define is that one's. `iteration` is the epoch that
-    comes next; set_epoch() and load_state_dict() are the loader's.
+    """Wraps a PrefetchLoader in a loader of accelerate's own kind; what is not defined here is the PrefetchLoader's.
+    `iteration` is the epoch that comes next; set_epoch() and load_state_dict() are the PrefetchLoader's.
 
-    What accelerate looks at when it makes another loader of this one (skip_first_batches) leads back to this one:
-    that loader plans empty batches, and their collation takes ours.
+    What accelerate looks at when it makes another loader of this one (skip_first_batches) leads back to this one: that
+    loader plans empty batches, and their collation takes ours.
     """
 
     # What a loader in the trainer's own process has: accelerate hands these to the loader that it makes.
@@ -75,24 +75,25 @@ class PreparedLoader(DataLoaderShard):  # type: ignore[misc]
 
     @iteration.setter
     def iteration(self, epoch: int) -> None:
-        """Nothing: accelerate counts, and the loader has counted already."""
+        """Ignores the number: accelerate counts epochs, and the loader has counted this one already."""
 
     @property
     def collate_fn(self) -> Any:
         return self.batch_sampler.take
 
     def set_epoch(self, epoch: int) -> None:
-        """As PrefetchLoader's."""
+        """Does what PrefetchLoader.set_epoch() does."""
         self.base_dataloader.set_epoch(epoch)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As PrefetchLoader's."""
+        """Does what PrefetchLoader.load_state_dict() does."""
         self.base_dataloader.load_state_dict(state_dict)
         self.dl_state_dict = self.base_dataloader.state_dict()
 
 
 class _Steps:
-    """In the place of a batch_sampler: an empty batch for each step of the epoch, in whose place `take` puts ours."""
+    """Stands in the place of a batch_sampler: it plans an empty batch for each step of the epoch, in whose place `take`
+    puts ours."""
 
     even_batches = property(lambda self: True, lambda self, value: _refuse_uneven(value))
 
@@ -130,7 +131,7 @@ class _Steps:
             self._prepared.dl_state_dict = self._loader.state_dict()
 
     def take(self, samples: list[Any]) -> Any:
-        """The batch of the step that was planned last."""
+        """Returns the batch of the step that was planned last. Raises CallerError when there are samples."""
         if samples:
             raise CallerError(
                 "a loader that was made from a PreparedLoader loads samples itself; allowed: to iterate over the "
@@ -138,6 +139,8 @@ class _Steps:
             )
         if self._iterator is None:
             state = self._loader.state_dict()
+            # skip_first_batches() drops the plans of the steps that it skips: the first step that is taken says where
+            # to begin.
             self._loader.load_state_dict({**state, "epoch": self._prepared.iteration, "step": self._step})
             self._iterator = iter(self._loader)
         # Accelerate asks for a batch before it yields the one before: up to here is what has been yielded by then.
@@ -181,7 +184,8 @@ def _check(accelerator: Accelerator, loader: PrefetchLoader) -> None:
 
 
 def _has_mesh(accelerator: Accelerator) -> bool:
-    """Then several processes may be to take the same batches: which, only the user knows."""
+    """Returns True when accelerate has a device mesh: then several processes may be to take the same batches, and only
+    the user knows which."""
     return getattr(accelerator, "torch_device_mesh", None) is not None
 
 
@@ -198,6 +202,6 @@ def _shares_itself(loader: PrefetchLoader) -> bool:
 
 
 def _are_repeats_hidden(samples: int, ranks: int, rows: int) -> bool:
-    """Whether samples that even out the ranks stand elsewhere than at the end of the last gathered batch."""
+    """Returns True when samples that even out the ranks stand elsewhere than at the end of the last gathered batch."""
     repeats, last_rows = -samples % ranks, -(-samples // ranks) % rows or rows
     return repeats > 1 and last_rows > 1

@@ -1,4 +1,5 @@
-"""PrefetchLoader in Lightning: a callback that every Trainer finds by itself, through the package's entry points.
+"""This module puts PrefetchLoader into Lightning: a callback that every Trainer finds by itself, through the package's
+entry points.
 
 Lightning saves and loads a loader's state_dict() on its own. What it does not know is what a position at the end of an
 epoch means, and which share of an epoch a loader has.
@@ -59,21 +60,21 @@ class _Watch:
 
 
 def callbacks() -> list[Any]:
-    """For lightning's entry point."""
+    """Returns the callbacks for lightning's entry point."""
     from lightning.pytorch.callbacks import Callback
 
     return [type("PrefetchWatch", (_Watch, Callback), {})()]
 
 
 def pytorch_lightning_callbacks() -> list[Any]:
-    """For pytorch_lightning's, the same package under its former name."""
+    """Returns the callbacks for pytorch_lightning's entry point, the same package under its former name."""
     from pytorch_lightning.callbacks import Callback
 
     return [type("PrefetchWatch", (_Watch, Callback), {})()]
 
 
 def _ours(loaders: Any) -> Iterator[PrefetchLoader]:
-    """Those of a collection as Lightning takes them."""
+    """Yields the PrefetchLoaders of a collection as Lightning takes them."""
     if isinstance(loaders, PrefetchLoader):
         yield loaders
     elif isinstance(loaders, dict):
@@ -85,8 +86,9 @@ def _ours(loaders: Any) -> Iterator[PrefetchLoader]:
 
 
 def _tell_indices(loader: PrefetchLoader) -> Any:
-    """Lightning reads the indices of batches off its wrapper of the batch sampler, which is iterated over in another
-    process: where they are the same each time, they are listed here as well. Else returns the sampler."""
+    """Lists the indices of a loader's batches where Lightning reads them: off its wrapper of the batch sampler, which
+    is iterated over in another process. Returns the sampler when they are not the same each time, and cannot be listed
+    here."""
     wrapper: Any = loader.batch_sampler
     inner = getattr(wrapper, "_batch_sampler", None)
     if inner is None:

@@ -1,4 +1,5 @@
-"""PrefetchLoader and what makes it a DataLoader: arguments, orders, ranks, iterators, positions, devices."""
+"""The package has PrefetchLoader and what makes it a DataLoader: arguments, orders, ranks, iterators, positions,
+devices."""
 
 from prefetchd_client.loader.loader import PrefetchLoader
 

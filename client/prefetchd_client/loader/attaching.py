@@ -1,4 +1,5 @@
-"""PrefetchLoader.attach: a stream that the daemon's configuration declares, by its name, without its dataset."""
+"""attached_client serves PrefetchLoader.attach: a stream that the daemon's configuration declares, by its name, without
+its dataset."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from prefetchd_client.session.handshake import Introduction
 from prefetchd_client.session.stream_client import StreamClient
 
 _UNKNOWN = StreamSpec("0" * 32, 0, "sequential", 0, 1)
-"""Until the daemon has said what the stream is."""
+"""The spec until the daemon has said what the stream is."""
 
 
 class DeclaredDataset:
-    """In the place of a dataset that only the workers have, and as long."""
+    """Stands in the place of a dataset that only the workers have, and is as long."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self._name = spec.name
@@ -40,13 +41,14 @@ class DeclaredDataset:
 
 
 class DeclaredIterable(IterableDataset[Any]):
-    """The same in the place of an iterable dataset."""
+    """Stands in the place of an iterable dataset that only the workers have."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
 
     def __len__(self) -> int:
-        """Samples that make as many batches. Raises TypeError where nobody knows."""
+        """Returns the number of samples that make as many batches as the stream has. Raises TypeError where nobody
+        knows."""
         spec = self._spec
         if not spec.epoch_steps or spec.drop_last:
             raise TypeError(f"nobody here knows how many samples the declared stream {spec.name!r} has")
@@ -58,26 +60,26 @@ class DeclaredIterable(IterableDataset[Any]):
 
 
 def dataset_of(spec: StreamSpec) -> Any:
-    """What stands in the trainer for the dataset of a declared stream."""
+    """Returns what stands in the trainer for the dataset of a declared stream."""
     return DeclaredIterable(spec) if spec.order == "iterable" else DeclaredDataset(spec)
 
 
 def is_elsewhere(dataset: Any) -> bool:
-    """True of what dataset_of() makes."""
+    """Returns True for what dataset_of() makes."""
     return isinstance(dataset, DeclaredDataset | DeclaredIterable)
 
 
 def attached_client(paths: RuntimePaths, name: str, classes: Iterable[type] = ()) -> StreamClient:
-    """A session on the declared stream `name`; its `spec` tells what that is. Its batch files may hold instances of
-    `classes`. Blocks until the daemon has looked at the stream's dataset. Raises CallerError, DaemonUnavailableError,
-    DaemonRefusedError."""
+    """Opens a session on the declared stream `name`; its `spec` tells what that is. Its batch files may hold instances
+    of `classes`. Blocks until the daemon has looked at the stream's dataset. Raises CallerError,
+    DaemonUnavailableError, DaemonRefusedError."""
     check_stream_name(name)
     spec = dataclasses.replace(_UNKNOWN, name=name)
     return StreamClient(paths, spec, {}, shared=True, fresh=False, introduction=_ByName(paths, spec), classes=classes)
 
 
 class _ByName(Introduction):
-    """Says the name alone. No daemon is started: it would not know the stream."""
+    """Introduces the loader by the stream's name alone. It starts no daemon, which would not know the stream."""
 
     def __init__(self, paths: RuntimePaths, spec: StreamSpec) -> None:
         super().__init__(paths, spec, {}, shared=True)

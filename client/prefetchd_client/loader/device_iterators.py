@@ -1,4 +1,4 @@
-"""Iterators of loaders whose batches go to a device, or are pinned."""
+"""This module has the iterators of loaders whose batches go to a device, or are pinned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from prefetchd_client.session.cursors import ClientCursor
 
 
 class Standings(Epochs, Protocol):
-    """What an iterator needs of its loader that fetches ahead of what it yields, or may fail after it was fetched."""
+    """Declares what an iterator needs of its loader if it fetches ahead of what it yields, or may fail after a batch
+    was fetched."""
 
     @property
     def spec(self) -> StreamSpec: ...
@@ -27,7 +28,7 @@ class Standings(Epochs, Protocol):
 
 
 class PinnedIterator(PrefetchIterator):
-    """Batches in pinned memory."""
+    """Yields batches in pinned memory."""
 
     def __init__(self, loader: Epochs, path: PinnedPath) -> None:
         super().__init__(loader)
@@ -40,7 +41,7 @@ class PinnedIterator(PrefetchIterator):
 
 
 class CpuIterator(PrefetchIterator):
-    """Batches after the transform."""
+    """Yields batches after the transform."""
 
     _loader: Standings
 
@@ -61,7 +62,7 @@ class CpuIterator(PrefetchIterator):
 
 @dataclasses.dataclass(slots=True)
 class _Ahead:
-    """A batch that is on its way, and where the loader stands once it is yielded; or the error in its place."""
+    """Holds a batch that is on its way, and where the loader stands once it is yielded; or the error in its place."""
 
     copy: Copy | None
     standing: ResumePoint
@@ -69,8 +70,8 @@ class _Ahead:
 
 
 class DeviceIterator(PrefetchIterator):
-    """Batches on the device, copied there while the ones before are worked on. Only what the daemon has offered is
-    fetched ahead: next() waits for its own batch, and for no other."""
+    """Yields batches on the device, copied there while the ones before are worked on. It fetches ahead only what the
+    daemon has offered: next() waits for its own batch, and for no other."""
 
     _loader: Standings
 
@@ -110,7 +111,8 @@ class DeviceIterator(PrefetchIterator):
         self._ahead.clear()
 
     def _fetch_first(self) -> None:
-        """Raises what next() of a plain iterator raises, and what copying and the transform raise."""
+        """Fetches the batch that is due. Raises what next() of a plain iterator raises, and what copying and the
+        transform raise."""
         before = self._loader.standing()
         self._path.copies.make_room()
         batch = super().__next__()
@@ -136,6 +138,6 @@ class DeviceIterator(PrefetchIterator):
 
 
 def _seed(loader: Standings, cursor: ClientCursor) -> int:
-    """Of the batch that the cursor has just passed."""
+    """Returns the device seed of the batch that the cursor has just passed."""
     spec = loader.spec
     return device_seed(spec.seed, cursor.epoch, cursor.step - 1, spec.rank)

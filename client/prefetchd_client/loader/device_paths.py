@@ -1,5 +1,5 @@
-"""What a loader's batches go through between the ring and its next(), and what it tells of that. One for each loader
-that has a device or pinned memory; others have none, and their next() none of this."""
+"""This module has the paths that a loader's batches take between the ring and its next(), and what stats() says of
+them. A loader that has a device or pinned memory has one; others have none, and their next() does nothing of this."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Transform = Callable[[Any], Any]
 
 
 class LoaderPath:
-    """The interface of all of them, for batches that stay in ordinary memory. One thread at a time."""
+    """Is the interface of all paths, and the path of batches that stay in ordinary memory. One thread at a time."""
 
     def stats(self) -> dict[str, Any]:
-        """What stats() of the loader says beside its counts."""
+        """Returns what stats() of the loader says beside its counts."""
         return {"memory": MEMORY_MODES[0]}
 
     def record_stream(self, batch: Any, stream: Stream) -> None:
-        """`stream` uses `batch`, a batch or a tensor of one, too. Nothing reads ordinary memory behind the trainer's
-        back."""
+        """Notes that `stream` uses `batch`, a batch or a tensor of one, too. Nothing reads ordinary memory behind the
+        trainer's back: this does nothing."""
 
     def close(self) -> None:
-        """Before the session ends. Idempotent; raises nothing."""
+        """Ends what is under way, before the session ends. Idempotent; raises nothing."""
 
 
 class UnpinnedPath(LoaderPath):
-    """pin_memory=True where there is no accelerator: DataLoader's warning, and batches as without it."""
+    """Serves pin_memory=True where there is no accelerator: DataLoader's warning, and batches as without it."""
 
     def warn(self) -> None:
-        """As DataLoader's iter() does; to be called on behalf of the loader's."""
+        """Warns as DataLoader's iter() does; to be called on behalf of the loader's."""
         missing = "no CUDA device" if torch.accelerator.is_available() else "no accelerator"
         warn_caller(
             f"'pin_memory' argument is set as true but {missing} is found, then device pinned memory won't be used."
@@ -50,19 +50,19 @@ class UnpinnedPath(LoaderPath):
 
 
 class CpuPath(LoaderPath):
-    """device="cpu": a transform in the trainer, and no copies."""
+    """Serves device="cpu": a transform in the trainer, and no copies."""
 
     def __init__(self, transform: Transform) -> None:
         self._transform = transform
 
     def transformed(self, batch: Any, seed: int) -> Any:
-        """Raises what the transform raises."""
+        """Returns the batch after the transform. Raises what the transform raises."""
         with torch.no_grad(), seeded(seed, None):
             return self._transform(batch)
 
 
 class _RingPath(LoaderPath):
-    """What the two paths share that know of the ring: its pins, and the mode."""
+    """Has what the two paths share that know of the ring: its pins, and the mode."""
 
     fenced: bool
 
@@ -73,7 +73,7 @@ class _RingPath(LoaderPath):
         self._last: RingPins | None = None
 
     def pins_of(self, attachment: Attachment | None) -> RingPins | None:
-        """Made when a ring's first batch comes; None where there is no ring."""
+        """Returns the ring's pins, which are made when its first batch comes; None where there is no ring."""
         if attachment is None:
             return None
         if attachment.pins is None:
@@ -93,17 +93,17 @@ class _RingPath(LoaderPath):
 
 
 class PinnedPath(_RingPath):
-    """pin_memory=True: batches in registered slots as they are, others as pinned copies."""
+    """Serves pin_memory=True: batches in registered slots as they are, others as pinned copies."""
 
     fenced = True
 
     def begin(self, attachment: Attachment | None) -> None:
-        """A next() begins. Blocks when the trainer is too far ahead of its device."""
+        """Begins a next(). Blocks when the trainer is too far ahead of its device."""
         if not self.backend.is_capturing():
             _begin(attachment)
 
     def pinned(self, batch: Any, attachment: Attachment | None) -> Any:
-        """The batch in pinned memory, as far as there is any."""
+        """Returns the batch in pinned memory, as far as there is any."""
         pins = self.pins_of(attachment)
         if self.backend.is_capturing():
             return batch
@@ -136,7 +136,7 @@ class PinnedPath(_RingPath):
 
 
 class DevicePath(_RingPath):
-    """device=: batches on the device, two of them ahead."""
+    """Serves device=: batches on the device, two of them ahead."""
 
     fenced = False
 
@@ -147,12 +147,12 @@ class DevicePath(_RingPath):
 
     @property
     def draws(self) -> bool:
-        """True where each batch has a seed of its own."""
+        """Whether each batch has a seed of its own."""
         return self._transform is not None
 
     @property
     def copies(self) -> Copies:
-        """Made at the first next(): CUDA is not initialised before."""
+        """The loader's copies; made at the first next(), as CUDA is not to be initialised before."""
         if self._copies is None:
             if isinstance(self._transform, torch.nn.Module):
                 self._transform.to(self.backend.device)
@@ -160,7 +160,7 @@ class DevicePath(_RingPath):
         return self._copies
 
     def begin(self, attachment: Attachment | None) -> None:
-        """A next() begins. Raises CallerError while a graph is captured: it would hold this one batch for good."""
+        """Begins a next(). Raises CallerError while a graph is captured: it would hold this one batch for good."""
         if self.backend.is_capturing():
             raise CallerError(
                 "next() while a CUDA graph is captured; allowed: before and after. Take the batch first, and have the "
@@ -170,7 +170,7 @@ class DevicePath(_RingPath):
         self.copies.begin()
 
     def start(self, batch: Any, seed: int, attachment: Attachment | None) -> Copy:
-        """As Copies.start()."""
+        """Starts a copy, as Copies.start() does."""
         pins = self.pins_of(attachment)
         copy = self.copies.start(batch, seed, pins)
         if pins is None:

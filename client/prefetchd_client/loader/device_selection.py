@@ -1,4 +1,4 @@
-"""Which path a loader's arguments ask for."""
+"""select_path finds the path that a loader's arguments ask for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AnyPath = UnpinnedPath | CpuPath | PinnedPath | DevicePath
 
 
 def select_path(device: Any, transform: Any, *, pin_memory: bool) -> AnyPath | None:
-    """None: batches are handed out as they come out of the ring. Raises CallerError."""
+    """Returns the path, or None when batches are handed out as they come out of the ring. Raises CallerError."""
     if device is None:
         if transform is not None:
             raise CallerError("device_transform= without device=; allowed: device='cpu' or a CUDA device with it")
@@ -35,7 +35,7 @@ def select_path(device: Any, transform: Any, *, pin_memory: bool) -> AnyPath | N
 
 
 def backend_for(device: torch.device) -> DeviceBackend:
-    """Of that device. Raises CallerError when torch sees none like it."""
+    """Returns the backend of that device. Raises CallerError when torch sees none like it."""
     if device.type != "cuda":
         raise CallerError(f"device={str(device)!r}; allowed: 'cpu', 'cuda', 'cuda:1' and so on")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -49,12 +49,12 @@ def _pinning() -> AnyPath:
 
 
 def minimum_slots(path: AnyPath | None) -> int:
-    """Of a ring whose batches go that way."""
+    """Returns the fewest slots of a ring whose batches take that path."""
     return MINIMUM_SLOTS_DEVICE if isinstance(path, DevicePath) else MINIMUM_SLOTS
 
 
 def new_iterator(loader: Standings, path: AnyPath) -> PrefetchIterator:
-    """To be called from the loader's __iter__."""
+    """Makes an iterator for that path; to be called from the loader's __iter__."""
     if isinstance(path, DevicePath):
         return DeviceIterator(loader, path)
     if isinstance(path, PinnedPath):

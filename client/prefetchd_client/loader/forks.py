@@ -1,4 +1,5 @@
-"""What a forked child of the trainer must not do with its parent's loaders: talk to the daemon, or keep it waiting."""
+"""guard_forks keeps a forked child of the trainer from its parent's loaders: it must neither talk to the daemon nor
+keep it waiting."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ _forked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def guard_forks(loader: _Guarded) -> None:
-    """In forked children from now on, the loader is marked and its descriptors are closed: an inherited socket would
-    hide the trainer's death from the daemon."""
+    """Has the loader marked, and its descriptors closed, in forked children from now on: an inherited socket would hide
+    the trainer's death from the daemon."""
     _guarded.add(loader)
 
 
 def is_forked(loader: object) -> bool:
-    """True in a child that was forked after the loader was made."""
+    """Returns True in a child that was forked after the loader was made."""
     return loader in _forked
 
 

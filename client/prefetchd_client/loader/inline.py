@@ -1,4 +1,5 @@
-"""PREFETCHD_INLINE=1: the workers' own code in the trainer's process, batch by batch, for pdb and for no daemon.
+"""InlineStream serves PREFETCHD_INLINE=1: the workers' own code in the trainer's process, batch by batch, for pdb and
+for no daemon.
 
 The one place where the client imports more of prefetchd than its wire: see docs/decisions/0004.
 """
@@ -15,7 +16,7 @@ from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
 
 
 class InlineStream:
-    """A StreamClient without a daemon: the same batches, made when they are asked for."""
+    """Stands for a StreamClient without a daemon: it has the same batches, made when they are asked for."""
 
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
         self.name = spec.name
@@ -27,16 +28,16 @@ class InlineStream:
 
     @property
     def attachment(self) -> None:
-        """There is no ring."""
+        """The ring, of which there is none."""
         return
 
     @property
     def has_cursors(self) -> bool:
-        """Of none is anything kept."""
+        """Whether anything is kept of a cursor, which nothing is."""
         return False
 
     def take_first_cursor(self) -> ClientCursor | None:
-        """Nothing is filled ahead."""
+        """Returns None: nothing is filled ahead."""
         return None
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
@@ -50,10 +51,10 @@ class InlineStream:
         cursor.waiting = False
 
     def close_cursor(self, cursor: ClientCursor) -> None:
-        """Nothing was prefetched."""
+        """Does nothing: nothing was prefetched."""
 
     def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
-        """The next batch, made now. Raises EndOfEpoch and the user's own exceptions."""
+        """Makes the next batch, and returns it. Raises EndOfEpoch and the user's own exceptions."""
         while True:
             position = (cursor.epoch, cursor.step)
             cursor.step += 1
@@ -71,26 +72,26 @@ class InlineStream:
             return batch
 
     def begin_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
-        """Cursors that are placed within the epoch from now on begin with these, by shard."""
+        """Has cursors that are placed within the epoch from now on begin with these states, by shard."""
         self._starts = (epoch, states)
         for shard, state in states.items():
             self._batches.use_start(epoch, shard, state)
 
     def assume(self, epoch: int) -> None:
-        """The sampler is the trainer's own."""
+        """Does nothing: the sampler is the trainer's own."""
 
     def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
-        """It runs its sampler as the batches are made."""
+        """Does nothing: the sampler runs as the batches are made."""
 
     def ended(self, cursor: ClientCursor) -> None:
-        """It has left its generators as they are."""
+        """Does nothing: the sampler has left its generators as they are."""
 
     def stats(self) -> dict[str, Any]:
         bad = self._batches.bad_samples
         return {"inline": True, "yielded": self._yielded, "bad_sample_count": len(bad), "bad_samples": bad}
 
     def abandon(self) -> None:
-        """A forked child may go on with it: nothing is shared."""
+        """Does nothing: a forked child may go on with it, as nothing is shared."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing: there is nothing to end."""

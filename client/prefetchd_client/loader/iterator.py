@@ -1,4 +1,4 @@
-"""One pass over an epoch."""
+"""PrefetchIterator is one pass over an epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
 
 
 class Epochs(Protocol):
-    """What an iterator needs of its loader."""
+    """Declares what an iterator needs of its loader."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,7 @@ class Epochs(Protocol):
 
 
 class PrefetchIterator(Iterator[Any]):
-    """An iterator over the epoch that is next when its first batch is asked for. Living iterators are independent."""
+    """Iterates over the epoch that is next when its first batch is asked for. Living iterators are independent."""
 
     def __init__(self, loader: Epochs) -> None:
         self._loader = loader
@@ -61,27 +61,29 @@ class PrefetchIterator(Iterator[Any]):
 
     @property
     def _num_yielded(self) -> int:
-        """As DataLoader's iterator counts: batches of this iterator."""
+        """The number of batches that this iterator has yielded, under the name that DataLoader's iterator has for
+        it."""
         return self._cursor.yielded if self._cursor is not None else 0
 
     @property
     def _workers(self) -> tuple[()]:
-        """For who waits for DataLoader's processes, or ends them: the daemon's are none of this process's."""
+        """An empty tuple, for whoever waits for the processes of DataLoader's iterator, or ends them: the daemon's are
+        none of this process's."""
         return ()
 
     def _shutdown_workers(self) -> None:
-        """As frameworks end DataLoader's iterator in the middle of an epoch."""
+        """Ends the iterator; frameworks end DataLoader's so in the middle of an epoch."""
         self.end()
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def stop(self) -> None:
-        """Nothing more comes: the loader is closing."""
+        """Has the iterator yield nothing more: the loader is closing."""
         self._ended = True
 
     def end(self) -> None:
-        """Nothing more comes; what was prefetched for this iterator is given up. Idempotent."""
+        """Has the iterator yield nothing more, and gives up what was prefetched for it. Idempotent."""
         self._ended = True
         if self._cursor is not None and self._session is not None:
             self._loader.end_cursor(self._session, self._cursor)

@@ -1,4 +1,4 @@
-"""PrefetchLoader: DataLoader's interface, the daemon's batches."""
+"""PrefetchLoader has DataLoader's interface and the daemon's batches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
 
 class PrefetchLoader(RebuildGuard):
-    """A DataLoader whose batches a daemon makes ready ahead of time, in shared memory.
+    """Is a DataLoader whose batches a daemon makes ready ahead of time, in shared memory.
 
     Takes DataLoader's arguments, with its checks and its errors, and these:
 
@@ -157,8 +157,8 @@ class PrefetchLoader(RebuildGuard):
         fresh: bool = False,
         socket: str | None = None,
     ) -> None:
-        """Raises DataLoader's ValueErrors, CallerError, DaemonUnavailableError, DaemonRefusedError. Blocks until the
-        daemon has answered, not until a batch is ready."""
+        """Asks the daemon for the stream, and begins to have it filled. Raises DataLoader's ValueErrors, CallerError,
+        DaemonUnavailableError, DaemonRefusedError. Blocks until the daemon has answered, not until a batch is ready."""
         self._names_before = frozenset(vars(self))
         # Within `dataset` from here on: who makes a loader anew from this one's attributes is not to apply it twice.
         dataset, self.transform = transformed(dataset, transform), None
@@ -233,8 +233,9 @@ class PrefetchLoader(RebuildGuard):
         self._positions = Positions(sessions, assumptions, *self._end_of_sampler())
 
     def _end_of_sampler(self) -> tuple[int, Callable[[], object] | None]:
-        """What Positions is to know: workers of DataLoader's fetch ahead, and so a loop that is broken off may leave
-        its sampler at its end. Only a RandomSampler is known to draw there."""
+        """Returns after which step of an epoch a broken-off loop of DataLoader's leaves its sampler at its end, since
+        workers fetch ahead, and what draws what the sampler draws there. Returns (0, None) where no such step is known:
+        only a RandomSampler is known to draw there."""
         sampler: Any = innermost(self._index_sampler)
         steps = self.spec.epoch_steps
         drawn = type(sampler) is RandomSampler and sampler.generator is not None and not sampler.replacement
@@ -245,7 +246,7 @@ class PrefetchLoader(RebuildGuard):
 
     @classmethod
     def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
-        """A PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
+        """Makes a PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
         return cls(dataloader.dataset, **(arguments_of(dataloader) | extra))
 
     @classmethod
@@ -260,9 +261,9 @@ class PrefetchLoader(RebuildGuard):
         socket: str | None = None,
         classes: Iterable[type] = (),
     ) -> PrefetchLoader:
-        """A loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches are
-        private copies while others consume the stream too. `classes`: of what else than lists, tuples, dicts, tensors
-        and plain values batches that are files may hold instances.
+        """Makes a loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches
+        are private copies while others consume the stream too. `classes` are the classes that batches in files may hold
+        instances of, beside lists, tuples, dicts, tensors and plain values.
 
         Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
         when that has failed. Blocks until the daemon has looked at the stream's dataset.
@@ -289,12 +290,13 @@ class PrefetchLoader(RebuildGuard):
         return loader
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """A new iterator. It takes its epoch at its first next(); until then it consumes nothing."""
+        """Returns a new iterator. It takes its epoch at its first next(); until then it consumes nothing."""
         iterator: Iterator[Any] = self._get_iterator()
         return iterator
 
     def _get_iterator(self) -> Any:
-        """DataLoader's: subclasses override it, or ask for an iterator that they keep."""
+        """Makes an iterator, as DataLoader's method of that name does: subclasses override it, or ask for an iterator
+        that they keep."""
         if self.pin_memory and self.pin_memory_device:
             warn_caller(PIN_DEVICE_WARNING.format(self.pin_memory_device))
         self._draw_as_dataloader()
@@ -303,23 +305,24 @@ class PrefetchLoader(RebuildGuard):
         return iterator
 
     def _draw_as_dataloader(self) -> None:
-        """A new iterator of DataLoader's draws its base seed from torch's global generator, and torch's samplers what
-        decides their order: what the script draws next, such as a dropout's mask, is to be the same."""
+        """Draws from torch's global generator what a new iterator of DataLoader draws: its base seed, and what decides
+        the order of torch's samplers. So what the script draws next, such as a dropout's mask, is the same."""
         if self.generator is None and not self._is_seeded:
             torch.empty((), dtype=torch.int64).random_()
             self._is_seeded = self.persistent_workers
         draw_as(self._index_sampler)
 
     def __prefetchd_fingerprint__(self) -> dict[str, Any]:
-        """What a subclass has set of its own: its methods may be the collate function, and then this is all of the
-        loader that decides what they do: what a fingerprint takes of it, and what is pickled."""
+        """Returns what a subclass has set of its own: its methods may be the collate function, and then this is all of
+        the loader that decides what they do. It is what a fingerprint takes of the loader, and what is pickled of
+        it."""
         of_its_own = self._names_before if self._names_after is None else vars(self).keys() - self._names_after
         names = (self._names_before | of_its_own) - vars(PrefetchLoader).keys()
         return {name: vars(self)[name] for name in sorted(names)}
 
     def __len__(self) -> int:
-        """Batches in an epoch of this rank. Raises TypeError where only a sampler or an iterable dataset could tell,
-        and has no length."""
+        """Returns the number of batches in an epoch of this rank. Raises TypeError where only a sampler or an iterable
+        dataset could tell, and has no length."""
         if not self.spec.is_arithmetic:
             return super().__len__()
         dataset: Any = self.dataset
@@ -328,20 +331,20 @@ class PrefetchLoader(RebuildGuard):
         return samples // rows if self.drop_last else -(-samples // rows)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator to begin takes `epoch`; what was prefetched for another one is given up. The step that
+        """Has the next iterator to begin take `epoch`; what was prefetched for another one is given up. The step that
         load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
         self._check_fork()
         self._positions.set_epoch(whole(epoch, "epoch", EPOCH_LIMIT))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e, n), after
-        the epoch's StopIteration (e + 1, 0). O(1), of an iterable dataset O(shards); asks nobody."""
+        """Returns where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e,
+        n), after the epoch's StopIteration (e + 1, 0). O(1), of an iterable dataset O(shards); asks nobody."""
         return self._positions.state(self.spec)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iterator to begin goes on where state_dict() was taken, and those after it with the epochs that
-        follow. With a state from after an epoch's last batch, the next iterator ends at once. Living iterators go on
-        as they are. O(1): no batch is skipped over.
+        """Has the next iterator to begin go on where state_dict() was taken, and those after it with the epochs that
+        follow. With a state from after an epoch's last batch, the next iterator ends at once. Living iterators go on as
+        they are. O(1): no batch is skipped over.
 
         With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
         CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the position is
@@ -352,18 +355,19 @@ class PrefetchLoader(RebuildGuard):
 
     @property
     def told_length(self) -> int | None:
-        """Samples of an iterable dataset, as its len() said when somebody asked for the loader's; else None."""
+        """The number of samples of an iterable dataset, as its len() said when somebody asked for the loader's; else
+        None."""
         told: int | None = self._IterableDataset_len_called
         return told
 
     @property
     def spec(self) -> StreamSpec:
-        """What the daemon was asked for."""
+        """The spec that the daemon was asked for."""
         return self._spec
 
     @property
     def fingerprint_s(self) -> float:
-        """Seconds that this process spent on the fingerprint, as far as it was taken here."""
+        """The seconds that this process spent on the fingerprint, as far as it was taken here."""
         return self._fingerprint_s
 
     @property
@@ -372,17 +376,17 @@ class PrefetchLoader(RebuildGuard):
         return self._positions.next_epoch
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this loader since it was made: batches, copies, waits; and which samples were bad (`on_error`),
-        those of batches ahead of the trainer included: `bad_samples` has each index once, with where it was bad first,
-        and `bad_sample_count` is their number. How often samples were bad, over all epochs, `prefetchd status` counts.
-        With pin_memory or device also what they are copied from (docs/device.md)."""
+        """Returns counts of this loader since it was made: batches, copies, waits; and which samples were bad
+        (`on_error`), those of batches ahead of the trainer included: `bad_samples` has each index once, with where it
+        was bad first, and `bad_sample_count` is their number. How often samples were bad, over all epochs, `prefetchd
+        status` counts. With pin_memory or device also what they are copied from (docs/device.md)."""
         session = self._sessions.current
         found = {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
         return found if self._path is None else found | self._path.stats()
 
     def record_stream(self, batch: Any, stream: Any) -> None:
-        """`batch`, or a tensor of one, is used on `stream` too, which was not the current one at its next(): its memory
-        is used again only when that has done what is in line there when the batch is dropped."""
+        """Notes that `batch`, or a tensor of one, is used on `stream` too, which was not the current one at its next():
+        its memory is used again only when that has done what is in line there when the batch is dropped."""
         if self._path is not None:
             self._path.record_stream(batch, stream)
 
@@ -410,9 +414,9 @@ class PrefetchLoader(RebuildGuard):
         self._ask_fork()
 
     def share(self, rank: int, world_size: int) -> None:
-        """From the next iterator on the loader has this share of each epoch, as if made with rank= and world_size=; for
-        who knows it only later, as trainers' integrations do. Where a sampler decides, or that is its share already,
-        nothing happens. Raises CallerError and what the constructor raises."""
+        """Gives the loader this share of each epoch from the next iterator on, as if it was made with rank= and
+        world_size=. For callers that know the share only later, as trainers' integrations do. Does nothing where a
+        sampler decides, or where that is its share already. Raises CallerError and what the constructor raises."""
         self._check_fork()
         share = resolve_rank(rank, world_size)
         self.rank, self.world_size = share
@@ -424,8 +428,8 @@ class PrefetchLoader(RebuildGuard):
 
     @property
     def fingerprint(self) -> str:
-        """That of all that decides the batches. Blocks until it is known: a fork of this process takes it, or a daemon
-        has told it."""
+        """The fingerprint of all that decides the batches. Blocks until it is known: a fork of this process takes it,
+        or a daemon has told it."""
         if not self.spec.is_identified:
             fork = self._sessions.current.fork
             told = fork.identified(FINGERPRINT_WITHIN_S) if fork is not None else None
@@ -444,7 +448,7 @@ class PrefetchLoader(RebuildGuard):
             self._ordinal.give_back()
 
     def __reduce__(self) -> Any:
-        """As its arguments: unpickled, it is a loader of its own, at its beginning."""
+        """Pickles the loader as its arguments: unpickled, it is a loader of its own, at its beginning."""
         if is_elsewhere(self.dataset):
             kept = {name: getattr(self, name) for name in ("timeout", "pin_memory", *ON_THE_WAY, "socket")}
             return partial(type(self).attach, self.spec.name, **kept), ()
@@ -458,9 +462,9 @@ class PrefetchLoader(RebuildGuard):
         self.close()
 
     def hand_over(self, options: dict[str, Any]) -> tuple[str, Ordinal | None]:
-        """For a loader that a framework makes of this one, with these `options`: gives up the stream, and says what it
-        is called, with the ordinal that it is called by. Whoever iterates over this loader after all gets another
-        one."""
+        """Gives the stream up for a loader that a framework makes of this one, with these `options`. Returns the
+        stream's name, and the ordinal that it is called by. Whoever iterates over this loader after all gets another
+        stream."""
         mark_used(self)
         self._positions.give_up(self._request_anew)
         options["stream"], self._options["stream"] = self._options["stream"], None
@@ -470,20 +474,21 @@ class PrefetchLoader(RebuildGuard):
     # --- for iterators ---
 
     def standing(self) -> ResumePoint:
-        """Where state_dict() says that the trainer stands."""
+        """Returns where state_dict() says that the trainer stands."""
         return self._positions.standing()
 
     def restore(self, standing: ResumePoint) -> None:
-        """For an iterator that fetches ahead of what it yields."""
+        """Puts state_dict() back to `standing`, for an iterator that fetches ahead of what it yields."""
         self._positions.restore(standing)
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
-        """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
+        """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
         self._check_fork()
         mark_used(self)
         watched = slice(len(OF_WORKERS) if self._workers_stay else 0, None)
         is_another = any(map(operator.is_not, self._functions[watched], self._current_functions()[watched]))
         with self._guard:
+            # The watch is asked in any case: what it finds now is what it compares with next time.
             if self._watch.has_changed() or is_another or self._has_another_order():
                 self._refresh_if_possible()
             begun = self._positions.begin_epoch()
@@ -496,7 +501,8 @@ class PrefetchLoader(RebuildGuard):
         return begun
 
     def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
-        """Raises what StreamClient.next_batch raises; a timeout as DataLoader words it, and why."""
+        """Returns the cursor's next batch. Raises what StreamClient.next_batch raises; a timeout as DataLoader words
+        it, and why."""
         self._check_fork()
         try:
             with self._guard:
@@ -508,7 +514,7 @@ class PrefetchLoader(RebuildGuard):
         return batch
 
     def _more_than_told(self, cursor: ClientCursor) -> str:
-        """As DataLoader words it, which compares batches with samples."""
+        """Words the warning of too many batches as DataLoader does, which compares batches with samples."""
         text = (
             f"Length of IterableDataset {self.dataset} was reported to be {cursor.told_length}"
             f"(when accessing len(dataloader)), but {cursor.yielded} samples have been fetched. "
@@ -526,11 +532,11 @@ class PrefetchLoader(RebuildGuard):
             self._sessions.close_cursor(session, cursor)
 
     def abandon(self) -> None:
-        """In a forked child: nothing is sent, and nothing of the parent's is kept open."""
+        """Leaves the daemon to the parent, in a forked child: sends nothing, and keeps nothing of the parent's open."""
         self._sessions.abandon()
 
     def _current_batch_sampler(self) -> Any:
-        """The caller's own, or None."""
+        """Returns the caller's own batch_sampler, or None."""
         # A subclass may have put another one in the place of ours, or of the one that it was given.
         is_replaced = self.batch_sampler is not self._made_batch_sampler
         return self.batch_sampler if is_replaced else self._own_batch_sampler
@@ -539,7 +545,7 @@ class PrefetchLoader(RebuildGuard):
         return resolve_order(self.dataset, self.sampler, self._current_batch_sampler(), self.generator)
 
     def _has_another_order(self) -> bool:
-        """True when the sampler is no longer over as many indices as the dataset has samples, or is again."""
+        """Returns True when the sampler is no longer over as many indices as the dataset has samples, or is again."""
         return not is_elsewhere(self.dataset) and self._current_order() != self.spec.order
 
     def _request(self, name: str) -> StreamRequest:
@@ -569,14 +575,14 @@ class PrefetchLoader(RebuildGuard):
         return self._request(default_stream_name(self._ordinal.number))
 
     def _current_functions(self) -> tuple[Any, ...]:
-        """What may be set to others between two epochs, besides what the dataset holds."""
+        """Returns what may be set to others between two epochs, besides what the dataset holds."""
         # Bound methods are made anew each time that they are asked for.
         kept = vars(self)
         return tuple(kept.get(name) for name in (*OF_WORKERS, "sampler", "batch_sampler"))
 
     def _watch_samplers_only(self) -> None:
-        """DataLoader's persistent workers keep dataset and functions as they are in the first epoch, whatever the
-        script does to its own afterwards; its samplers are in the trainer."""
+        """Watches nothing but the sampler from now on: DataLoader's persistent workers keep dataset and functions as
+        they are in the first epoch, whatever the script does to its own afterwards; its samplers are in the trainer."""
         request = self._request_made
         masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
         sampler = request.parts.get("index_sampler")
@@ -586,7 +592,7 @@ class PrefetchLoader(RebuildGuard):
         self._workers_stay = True
 
     def _watched(self, request: StreamRequest) -> StreamRequest:
-        """The request as a session is to have it, whose parts are watched from now on."""
+        """Returns the request as a session is to have it, whose parts are watched from now on."""
         began_s = time.perf_counter()
         forks = not is_inline() and start_method(self.multiprocessing_context) == FORK
         watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
@@ -638,13 +644,13 @@ class PrefetchLoader(RebuildGuard):
 
 
 class _ForkTeller:
-    """What the fork that makes a loader's batches has found its parts to be. It holds neither the loader nor its
-    sessions, which hold it: they are to end when nobody else does."""
+    """Returns what the fork that makes a loader's batches has found its parts to be. It holds neither the loader nor
+    its sessions, which hold it: they are to end when nobody else holds them."""
 
     _sessions: weakref.ReferenceType[Sessions] | None = None
 
     def ask(self, sessions: Sessions) -> None:
-        """Of these from now on."""
+        """Asks the forks of these sessions from now on."""
         self._sessions = weakref.ref(sessions)
 
     def __call__(self, within_s: float) -> bytes | None:
@@ -661,5 +667,5 @@ def _end(sessions: Sessions, path: AnyPath | None) -> None:
 
 
 def _rows_of(batch_sampler: Any) -> int:
-    """The samples of each batch but the last; -1 when only the sampler knows."""
+    """Returns the number of samples of each batch but the last; -1 when only the sampler knows."""
     return int(batch_sampler.batch_size) if type(batch_sampler) is BatchSampler else -1

@@ -1,4 +1,4 @@
-"""What state_dict() says, and what load_state_dict() makes of it. Plain values; no loader is needed to read one."""
+"""to_state makes what state_dict() returns, and from_state reads it. Plain values; no loader is needed to read one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from prefetchd_client.session.sampler_state import as_text, from_text
 from prefetchd_client.session.state_numbers import STEP_LIMIT, position_in, shown, whole
 
 STATE_VERSION = 2
-"""1 had the states of an iterable dataset's shards as pickles: these are never loaded."""
+"""The version that is written. Version 1 had the states of an iterable dataset's shards as pickles: these are never
+loaded."""
 READ_VERSIONS = (1, STATE_VERSION)
 MOST_SHARDS = 1 << 16
 
@@ -25,8 +26,8 @@ ResumePoint = tuple[tuple[int, int], "tuple[int, tuple[bytes, ...]] | None", tup
 
 @dataclasses.dataclass(frozen=True)
 class LoadedState:
-    """Where to go on; `generators` are their states before the epoch, or None; `shards` those of an iterable dataset,
-    by shard."""
+    """Says where to go on; `generators` are their states before the epoch, or None; `shards` are those of an iterable
+    dataset, by shard."""
 
     epoch: int
     step: int
@@ -41,7 +42,7 @@ def to_state(
     generators: Sequence[bytes] | None,
     shards: Mapping[int, ShardState] | None = None,
 ) -> dict[str, Any]:
-    """The state at (epoch, step), JSON-able."""
+    """Returns the state at (epoch, step), JSON-able."""
     state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **_identity(spec)}
     if generators is not None:
         state["generators"] = as_text(generators)
@@ -52,9 +53,9 @@ def to_state(
 
 
 def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
-    """Where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all ranks share.
-    Raises CallerError when `state` is none of ours. Warns when it is of other batches: the position is taken all the
-    same."""
+    """Returns where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all
+    ranks share. Raises CallerError when `state` is none of ours. Warns when it is of other batches: the position is
+    taken all the same."""
     if not isinstance(state, Mapping) or not {"version", "epoch", "step"} <= state.keys():
         raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {shown(state)}")
     version = state["version"]
@@ -77,7 +78,7 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:
-    """Raises CallerError when they are none of ours."""
+    """Returns the state's shards. Raises CallerError when they are none of ours."""
     try:
         rows = [(shard, number, text) for shard, number, text in state.get("shards", ())]
     except (TypeError, ValueError):
@@ -96,7 +97,7 @@ def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:
 
 
 def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[int, list[str]]:
-    """The step of this loader's ranks, and in words what keeps it from being a continuation."""
+    """Returns the step of this loader's ranks and, in words, what keeps it from being a continuation."""
     mine = _identity(spec)
     differing = [key for key in mine if key in state and not _is_same(state[key], mine[key])]
     # Each rank's state is as good as any other's, but for its generators. A sampler makes its own shares.
@@ -118,7 +119,7 @@ def _differing(spec: StreamSpec, state: Mapping[str, Any], step: int) -> tuple[i
 
 
 def _is_same(theirs: Any, mine: Any) -> bool:
-    """What is compared with a tensor, say, is no bool."""
+    """Compares values of one type only: what is compared with a tensor, say, is no bool."""
     return type(theirs) is type(mine) and bool(theirs == mine)
 
 

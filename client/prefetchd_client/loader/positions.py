@@ -1,4 +1,4 @@
-"""Where a loader's trainer stands, and where its next iterator begins."""
+"""Positions knows where a loader's trainer stands, and where its next iterator begins."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from prefetchd_client.session.sampler_state import SamplerState
 
 
 class Positions:
-    """Of one loader, whose sessions are `sessions`; one thread at a time. `assumptions` are those of its sampler, None
-    where the order is arithmetic. Once `runs_out_at` batches of an epoch are yielded, DataLoader has run the sampler to
-    its end, and `run_out` does to the generators what that does then."""
+    """Keeps the positions of one loader, whose sessions are `sessions`; one thread at a time. `assumptions` are those
+    of its sampler, None where the order is arithmetic. Once `runs_out_at` batches of an epoch are yielded, DataLoader
+    has run the sampler to its end, and `run_out` does to the generators what that does then."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Positions:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator to begin takes `epoch`. The step that load() has set within that epoch stays."""
+        """Has the next iterator to begin take `epoch`. The step that load() has set within that epoch stays."""
         if self.assumptions is not None:
             self.assumptions.set_epoch(epoch)
         if epoch != self._epoch:
             self._go_to(epoch, 0)
 
     def state(self, spec: StreamSpec) -> dict[str, Any]:
-        """What state_dict() of a loader of `spec` says."""
+        """Returns what state_dict() of a loader of `spec` says."""
         epoch, step = self._position
         generators = None
         if self.assumptions is not None and self.assumptions.generators:
@@ -64,7 +64,7 @@ class Positions:
         return to_state(spec, epoch, step, generators, shards)
 
     def load(self, spec: StreamSpec, state: Mapping[str, Any]) -> None:
-        """Raises and warns as from_state() does."""
+        """Goes to where the state was taken. Raises and warns as from_state() does."""
         place = from_state(spec, state)
         if self.assumptions is not None and place.generators is not None:
             # Before anything moves: they may be no states of these generators.
@@ -77,15 +77,15 @@ class Positions:
             self._sessions.current.assume(place.epoch)
 
     def standing(self) -> ResumePoint:
-        """Where state() says that the trainer stands."""
+        """Returns where state() says that the trainer stands."""
         return self._position, self._began_with, (self._shard_states[0], dict(self._shard_states[1]))
 
     def restore(self, standing: ResumePoint) -> None:
-        """For an iterator that fetches ahead of what it yields."""
+        """Goes back to `standing`, for an iterator that fetches ahead of what it yields."""
         self._position, self._began_with, self._shard_states = standing
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
-        """Session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
+        """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
         if self._waiting is None:
             self._place_waiting()
         cursor = self._waiting
@@ -98,7 +98,7 @@ class Positions:
         return session, cursor
 
     def next_batch(self, session: Session, cursor: ClientCursor, timeout_s: float) -> Any:
-        """As StreamClient.next_batch."""
+        """Returns the cursor's next batch, and moves the position. Raises what StreamClient.next_batch raises."""
         try:
             batch = session.next_batch(cursor, timeout_s)
         except EndOfEpoch:
@@ -117,14 +117,15 @@ class Positions:
         return batch
 
     def replace(self, request: StreamRequest, prepared: Prepared | None) -> None:
-        """Iterators that begin from now on are on what `request` tells. Raises what Sessions.replace raises."""
+        """Has iterators that begin from now on iterate over the stream that `request` describes. Raises what
+        Sessions.replace raises."""
         self.assumptions = request.assumptions
         waiting, self._waiting = self._waiting, None
         self._sessions.replace(request, prepared, waiting)
         self._sessions.current.assume(self._epoch)
 
     def give_up(self, again: Callable[[], StreamRequest]) -> None:
-        """As Sessions.give_up."""
+        """Gives the stream up, as Sessions.give_up does."""
         self._waiting = None
         self._sessions.give_up(again)
 

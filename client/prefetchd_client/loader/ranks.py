@@ -1,4 +1,4 @@
-"""Which share of each epoch is this process's: all of it, unless it was asked for otherwise."""
+"""resolve_rank tells which share of each epoch is this process's: all of it, unless it was asked for otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AUTO = "auto"
 
 
 def resolve_rank(rank: Any, world_size: Any) -> tuple[Any, Any]:
-    """(rank, world_size); (0, 1) when neither is given, whatever other processes there are: as with DataLoader.
+    """Returns (rank, world_size); (0, 1) when neither is given, whatever other processes there are: as with DataLoader.
     rank="auto" is what process_rank() tells. What was given stays as it is. Raises CallerError."""
     if isinstance(rank, str):
         if rank != AUTO or world_size is not None:
@@ -26,8 +26,8 @@ def resolve_rank(rank: Any, world_size: Any) -> tuple[Any, Any]:
 
 
 def process_rank() -> tuple[int, int]:
-    """(rank, world_size) of this process in torch.distributed, or by what torchrun has set; (0, 1) where nothing tells
-    of other processes."""
+    """Returns (rank, world_size) of this process in torch.distributed, or by what torchrun has set; (0, 1) where
+    nothing tells of other processes."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     told = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")

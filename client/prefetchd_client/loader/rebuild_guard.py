@@ -1,4 +1,4 @@
-"""What accelerate would make a plain DataLoader of says so: nobody would notice it."""
+"""RebuildGuard raises an error where accelerate would make a plain DataLoader of a loader: nobody would notice that."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _REBUILDING = ("skip_first_batches", "prepare_data_loader")
 
 
 class RebuildGuard(DataLoader[Any]):
-    """A DataLoader that raises CallerError where accelerate is about to make another one of it."""
+    """Raises CallerError where accelerate is about to make another loader of this one."""
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Asked by accelerator.prepare() before anything else."""
+        """Raises CallerError: accelerator.prepare() reads this attribute before anything else."""
         if _is_called_by(_HF_TRAINER):
             raise CallerError(
                 "HF Trainer would make a plain DataLoader of this loader; allowed: a Trainer whose "
@@ -33,8 +33,8 @@ class RebuildGuard(DataLoader[Any]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """DataLoader's, which accelerate's functions hand on to the loader that they make. They ask nothing else that
-        others do not ask as well, so they are known by their names."""
+        """DataLoader's attribute, which accelerate's functions hand on to the loader that they make. They ask nothing
+        else that others do not ask as well, so they are known by their names."""
         frame: FrameType | None = sys._getframe(1)
         # Until Python 3.11 a comprehension has a frame of its own.
         for _ in range(2):
@@ -56,7 +56,7 @@ class RebuildGuard(DataLoader[Any]):
 
 
 def _is_called_by(module: str) -> bool:
-    """Is a function of the module among the callers of our caller?"""
+    """Returns True when a function of the module is among the callers of our caller."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__name__") == module:

@@ -1,4 +1,5 @@
-"""The sessions of one loader: that of its next iterator, and those of iterators that began before a change."""
+"""Sessions holds the sessions of one loader: that of its next iterator, and those of iterators that began before a
+change."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Session = StreamClient | InlineStream
 
 
 class Sessions:
-    """One thread at a time."""
+    """Opens, replaces and ends the sessions of one loader. One thread at a time."""
 
     def __init__(self, current: Session, socket: str | Path | None) -> None:
         self._current = current
@@ -39,23 +40,25 @@ class Sessions:
 
     @classmethod
     def opened(cls, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> Sessions:
-        """With a session on what `request` tells. Raises what StreamClient raises."""
+        """Opens a session on the stream that `request` describes. Raises what StreamClient raises."""
         return cls(_open(socket, request, fresh=fresh, first=(0, 0)), socket)
 
     def give_up(self, again: Callable[[], StreamRequest]) -> None:
-        """The stream is another's from now on; whoever needs a session still gets one on what `again` tells then."""
+        """Leaves the stream to another loader from now on; whoever needs a session still gets one on what `again`
+        returns then."""
         self._current.close()
         self._again = again
 
     def prepare(self, request: StreamRequest) -> Prepared | None:
-        """What replace() needs of another stream. Raises UnpicklableError."""
+        """Returns what replace() needs for another stream: the pickled program, or None where none is needed. Raises
+        UnpicklableError."""
         if isinstance(self.current, InlineStream) or request.forks:
             return None
         return pickle_program(request.parts, request.spec.batch_size, shares=True)
 
     def replace(self, request: StreamRequest, prepared: Prepared | None, waiting: ClientCursor | None) -> None:
-        """From now on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises what
-        StreamClient raises, and whoever needs a session then gets one on that stream, or the error again."""
+        """Opens a session on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
+        what StreamClient raises; whoever needs a session then gets one on that stream, or the error again."""
         former = self.current
         if waiting is not None:
             former.close_cursor(waiting)
@@ -72,20 +75,21 @@ class Sessions:
             raise
 
     def close_cursor(self, session: Session, cursor: ClientCursor) -> None:
-        """An iterator of `session` is gone. Idempotent."""
+        """Ends the cursor of an iterator of `session` that is gone, and the session with its last cursor if it was
+        replaced. Idempotent."""
         session.close_cursor(cursor)
         if session in self._former and not session.has_cursors:
             self._former.remove(session)
             session.close()
 
     def close(self) -> None:
-        """Ends all. Idempotent."""
+        """Ends all sessions. Idempotent."""
         self._again = None
         for session in (*self._former, self._current):
             session.close()
 
     def abandon(self) -> None:
-        """In a forked child."""
+        """Leaves all sessions to the parent, in a forked child."""
         for session in (*self._former, self._current):
             session.abandon()
 

@@ -1,4 +1,4 @@
-"""One thread at a time: who comes while another is inside is told so, and nothing is mixed up."""
+"""SingleThreadGuard lets one thread at a time in: another one gets an error, and nothing is mixed up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from prefetchd.wire.errors import CallerError
 
 
 class SingleThreadGuard:
-    """As a context manager, whoever is inside. Raises CallerError for any other thread; never blocks. No lock: a signal
-    between two lines would leave that locked, and here the same thread comes in again."""
+    """Guards a block of code, as a context manager. Raises CallerError for a second thread; never blocks. It is no
+    lock: a signal between two lines would leave that locked, and here the same thread comes in again."""
 
     __slots__ = ("_inside",)
 

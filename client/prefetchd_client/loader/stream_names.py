@@ -1,4 +1,4 @@
-"""What a stream is called that nobody has named: by its script and the place of its loader in that."""
+"""default_stream_name names a stream that nobody has named: by its script and the place of its loader in that."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _taken: set[int] = set()
 
 
 class Ordinal:
-    """The lowest `number` that no loader of this process has: one that is made in another's place comes to have its
-    name. It is free again when this object is gone, or gives it back."""
+    """Takes the lowest `number` that no loader of this process has: one that is made in another's place comes to have
+    its name. It is free again when this object is gone, or gives it back."""
 
     def __init__(self) -> None:
         with _lock:
@@ -28,8 +28,8 @@ class Ordinal:
 
 
 def default_stream_name(ordinal: int) -> str:
-    """Script, ordinal, the process's rank: the same in the next run of a script that makes its loaders in the same
-    order."""
+    """Returns a name of script, ordinal and the process's rank: the same in the next run of a script that makes its
+    loaders in the same order."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
     script = "/".join(os.path.abspath(path).split(os.sep)[-2:]) if path else "interactive"

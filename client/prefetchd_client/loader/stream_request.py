@@ -1,4 +1,5 @@
-"""From a loader's arguments to a StreamSpec: seeds, sizes, names, order, fingerprint. No daemon is asked here."""
+"""stream_request turns a loader's arguments into a StreamSpec: seeds, sizes, names, order, fingerprint. No daemon is
+asked here."""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ from prefetchd_client.session.sampler_state import SamplerState
 
 
 def _nothing() -> None:
-    """Where nobody wants to know of a fork."""
+    """Does nothing, where nobody wants to know of a fork."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
-    """What the loader wants: the spec, the program's parts, and whether others may share the stream. `assumptions`
-    where a sampler decides the order. One that `forks` is served by a fork of this process, and its spec has no
-    fingerprint yet; `found` is what that fork tells of the parts, and it `has_changed` when somebody is seen to have
-    changed them since. `plain` is what is known of them by now."""
+    """Describes what the loader wants: the spec, the program's parts, and whether others may share the stream.
+    `assumptions` are there where a sampler decides the order. One that `forks` is served by a fork of this process, and
+    its spec has no fingerprint yet; `found` is what that fork tells of the parts, and `has_changed` tells whether
+    somebody is seen to have changed them since. `plain` is what is known of them by now."""
 
     spec: StreamSpec
     parts: dict[str, Any]
@@ -49,11 +50,12 @@ class StreamRequest:
     plain: Plain = dataclasses.field(default_factory=dict)
 
     def fingerprint(self) -> str:
-        """Of all that decides the stream's batches. Blocks while it reads all that the parts hold."""
+        """Returns the fingerprint of all that decides the stream's batches. Blocks while it reads all that the parts
+        hold."""
         return self._fingerprint(None)
 
     def quick_fingerprint(self) -> str:
-        """The same, or empty where that takes longer than a fork does."""
+        """Returns the fingerprint, or an empty string where that takes longer than a fork does."""
         try:
             return self._fingerprint(QuickWalks())
         except TooLong:
@@ -65,11 +67,11 @@ class StreamRequest:
             return fingerprint(self.identity, masked, self.plain, walks)
 
     def identified(self) -> StreamRequest:
-        """With the fingerprint in its spec. Blocks as fingerprint() does."""
+        """Returns the request with the fingerprint in its spec. Blocks as fingerprint() does."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, fingerprint=self.fingerprint()))
 
     def fork_request(self, paths: RuntimePaths) -> ForkRequest:
-        """What this process is to be forked for."""
+        """Returns what this process is to be forked for."""
         return ForkRequest(
             paths,
             self.spec,
@@ -83,7 +85,7 @@ class StreamRequest:
 
 
 def whole_number(argument: str, value: Any) -> int:
-    """`value` as an int; numpy's integers will do. Raises CallerError, naming the argument."""
+    """Returns `value` as an int; numpy's integers will do. Raises CallerError, naming the argument."""
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return operator.index(value)
@@ -91,8 +93,9 @@ def whole_number(argument: str, value: Any) -> int:
 
 
 def resolve_seed(seed: int | None, world_size: int = 1) -> tuple[int, str]:
-    """The seed and where it came from: the argument, torch.manual_seed, or 0. In place of 0, one of several processes
-    that do not share an epoch has its rank: each has an order of its own, as with DataLoader when nobody seeds.
+    """Returns the seed and where it came from: the argument, torch.manual_seed, or 0. In place of 0, one of several
+    processes that do not share an epoch has its rank: each has an order of its own, as with DataLoader when nobody
+    seeds.
 
     A process that never seeded torch has a random initial seed of 53 bits and more; one that a person chose is below
     2**32.
@@ -109,7 +112,8 @@ def resolve_seed(seed: int | None, world_size: int = 1) -> tuple[int, str]:
 
 
 def resolve_buffer(buffer: str | int | None, minimum: int = MINIMUM_SLOTS) -> tuple[int, int]:
-    """(bytes, batches): one of them is 0, both when the daemon shall decide."""
+    """Returns (bytes, batches): one of them is 0, both when the daemon shall decide. Raises BufferTooSmallError and
+    CallerError."""
     if buffer is None:
         return 0, 0
     if isinstance(buffer, str):
@@ -129,8 +133,8 @@ def check_stream_name(stream: str | None) -> None:
 
 
 def resolve_order(dataset: Any, sampler: Any, batch_sampler: Any, generator: Any) -> str:
-    """The order's name: arithmetic where the sampler is as DataLoader would make it itself, over this dataset or as
-    many indices, and nobody has a say in its seed. `batch_sampler` is the caller's own, or None."""
+    """Returns the order's name: arithmetic where the sampler is as DataLoader would make it itself, over this dataset
+    or as many indices, and nobody has a say in its seed. `batch_sampler` is the caller's own, or None."""
     if isinstance(dataset, IterableDataset):
         return "iterable"
     if batch_sampler is not None:
@@ -143,8 +147,8 @@ def resolve_order(dataset: Any, sampler: Any, batch_sampler: Any, generator: Any
 
 
 def has_equal_epochs(dataset: Any, order: str, collate_fn: Any, on_error: str, deterministic: bool | None) -> bool:
-    """True when each epoch has the same batches: the order never changes, and nothing of it is random, as the argument
-    says or, where torch collates, the dataset's own attribute `deterministic`."""
+    """Returns True when each epoch has the same batches: the order never changes, and nothing of it is random, as the
+    argument says or, where torch collates, the dataset's own attribute `deterministic`."""
     if order != "sequential" or on_error == "substitute":
         return False
     if deterministic is None:
@@ -153,13 +157,13 @@ def has_equal_epochs(dataset: Any, order: str, collate_fn: Any, on_error: str, d
 
 
 def sampler_parts(dataset: Any, index_sampler: Any, generator: Any) -> dict[str, Any]:
-    """The parts of a program whose order only `index_sampler` knows."""
+    """Returns the parts of a program whose order only `index_sampler` knows."""
     generators = find_generators((generator, index_sampler), dataset)
     return {"index_sampler": index_sampler, "generator": generator, "generators": generators}
 
 
 def _length_of(value: Any) -> int:
-    """len(value), or -1."""
+    """Returns len(value), or -1 where there is none."""
     try:
         return len(value)
     except (TypeError, NotImplementedError):
@@ -167,7 +171,7 @@ def _length_of(value: Any) -> int:
 
 
 def _epoch_steps(dataset: Any, index_sampler: Any, batch_size: int | None, *, planned: bool, iterable: bool) -> int:
-    """As StreamSpec.epoch_steps."""
+    """Returns StreamSpec.epoch_steps, as far as it is known."""
     if iterable:
         return -(-max(0, _length_of(dataset)) // (batch_size or 1))
     if not planned:
@@ -180,10 +184,11 @@ def _epoch_steps(dataset: Any, index_sampler: Any, batch_size: int | None, *, pl
 
 
 def collate_additions() -> dict[Any, Any]:
-    """What the program has added to torch's default_collate, as its documentation shows, or changed of it.
+    """Returns what the program has added to torch's default_collate, as its documentation shows, or changed of it.
 
-    Not what an installed package adds for its own types: whoever makes samples of them imports the package, which
-    adds the same there; and that this process has imported it as well says nothing about the batches."""
+    Not what an installed package adds for its own types: whoever makes samples of them imports the package, which adds
+    the same there; and that this process has imported it as well says nothing about the batches.
+    """
     return {
         kind: collate
         for kind, collate in torch_collate.default_collate_fn_map.items()
@@ -224,7 +229,7 @@ def stream_request(
     seeds_once: bool = False,
     name: str = "",
 ) -> StreamRequest:
-    """Everything resolved but the fingerprint; `index_sampler`, `generator` and `seeds_once` (as in workers.program)
+    """Resolves everything but the fingerprint; `index_sampler`, `generator` and `seeds_once` (as in workers.program)
     decide where the order is a sampler's, and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a
     stream that nobody has named. Raises CallerError, naming the argument."""
     planned, iterable = order == "sampler", order == "iterable"

@@ -1,4 +1,5 @@
-"""Loaders that frameworks make anew from others, with a sampler of theirs: the successor gets the other's stream."""
+"""predecessor_of finds the loader that a framework makes another one of, with a sampler of its own: the successor gets
+the other's stream."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from prefetchd_client.loader.stream_names import Ordinal
 
 
 class Predecessor(Protocol):
-    """A loader that can hand its stream over."""
+    """Declares a loader that can hand its stream over."""
 
     dataset: Any
     collate_fn: Any
@@ -22,17 +23,17 @@ _unused: weakref.WeakSet[Predecessor] = weakref.WeakSet()
 
 
 def await_successor(loader: Predecessor) -> None:
-    """The loader, of no sampler of its own, has a stream that nobody has used so far."""
+    """Notes that the loader, which has no sampler of its own, has a stream that nobody has used so far."""
     _unused.add(loader)
 
 
 def mark_used(loader: Predecessor) -> None:
-    """From now on its stream is its own."""
+    """Notes that the loader's stream is its own from now on."""
     _unused.discard(loader)
 
 
 def predecessor_of(dataset: Any, collate_fn: Any) -> Predecessor | None:
-    """The unused loader of the same dataset and collate_fn, if there is one."""
+    """Returns the unused loader of the same dataset and collate_fn, or None."""
     for loader in list(_unused):
         if loader.dataset is dataset and loader.collate_fn is collate_fn:
             return loader

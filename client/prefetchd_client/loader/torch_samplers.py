@@ -1,4 +1,5 @@
-"""What torch's own samplers do, as far as that is known without running them: their order, and what they draw."""
+"""This module knows what torch's own samplers do, as far as that is known without running them: their order, and what
+they draw."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 
 
 def is_in_order(sampler: Any, dataset: Any) -> bool:
-    """True when `sampler` gives each index of `dataset` once, the lowest first."""
+    """Returns True when `sampler` gives each index of `dataset` once, the lowest first."""
     return type(sampler) is SequentialSampler and _is_as_long(sampler.data_source, dataset)
 
 
 def is_any_order(sampler: Any, dataset: Any) -> bool:
-    """True when `sampler` gives each index of `dataset` once, in an order that depends on no generator of the
+    """Returns True when `sampler` gives each index of `dataset` once, in an order that depends on no generator of the
     caller's."""
     return (
         type(sampler) is RandomSampler
@@ -29,7 +30,7 @@ def is_any_order(sampler: Any, dataset: Any) -> bool:
 
 
 def innermost(index_sampler: Any) -> Any:
-    """The sampler below torch's BatchSamplers, or `index_sampler` itself."""
+    """Returns the sampler below torch's BatchSamplers, or `index_sampler` itself."""
     while type(index_sampler) is BatchSampler:
         index_sampler = index_sampler.sampler
     return index_sampler

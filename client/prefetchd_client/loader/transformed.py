@@ -1,4 +1,4 @@
-"""A dataset whose samples go through a transform: what PrefetchLoader(dataset, transform=...) loads."""
+"""Transformed is a dataset whose samples go through a transform: what PrefetchLoader(dataset, transform=...) loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from prefetchd.wire.errors import CallerError
 
 
 class Transformed(Dataset[Any]):
-    """The samples of `dataset`, each as `transform` makes it; random ones draw under the sample's own seeds."""
+    """Has the samples of `dataset`, each as `transform` makes it; random transforms draw under the sample's own
+    seeds."""
 
     def __init__(self, dataset: Any, transform: Callable[[Any], Any]) -> None:
         self.dataset = dataset
@@ -25,7 +26,7 @@ class Transformed(Dataset[Any]):
 
 
 def transformed(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
-    """`dataset`, or with a `transform` that of its samples. Raises CallerError."""
+    """Returns `dataset` or, with a `transform`, the dataset of what that makes of its samples. Raises CallerError."""
     if transform is None:
         return dataset
     if not callable(transform):

@@ -1,4 +1,4 @@
-"""The arguments a DataLoader was made with, as far as it still knows."""
+"""arguments_of returns the arguments that a DataLoader was made with, as far as it still knows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 
 def arguments_of(dataloader: DataLoader[Any]) -> dict[str, Any]:
-    """Keyword arguments, the dataset left out, that make another loader of the same batches. A sampler as DataLoader
-    makes it itself is no argument; any other is."""
+    """Returns keyword arguments, the dataset left out, that make another loader of the same batches. A sampler as
+    DataLoader makes it itself is no argument; any other is."""
     arguments: dict[str, Any] = {
         "num_workers": dataloader.num_workers,
         "collate_fn": dataloader.collate_fn,
@@ -23,6 +23,7 @@ def arguments_of(dataloader: DataLoader[Any]) -> dict[str, Any]:
         "pin_memory_device": dataloader.pin_memory_device,
         "in_order": dataloader.in_order,
     }
+    # DataLoader keeps no batch_size where it was given a batch_sampler.
     if dataloader.batch_sampler is not None and dataloader.batch_size is None:
         return arguments | {"batch_sampler": dataloader.batch_sampler}
     arguments |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
@@ -34,13 +35,13 @@ def arguments_of(dataloader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _is_made_in_order(dataloader: DataLoader[Any]) -> bool:
-    """True when the sampler is what DataLoader makes without shuffle."""
+    """Returns True when the sampler is what DataLoader makes without shuffle."""
     sampler, dataset = _order_of(dataloader)
     return type(sampler) is SequentialSampler and sampler.data_source is dataset
 
 
 def _is_made_by_shuffle(dataloader: DataLoader[Any]) -> bool:
-    """True when the sampler is what DataLoader makes of shuffle=True."""
+    """Returns True when the sampler is what DataLoader makes of shuffle=True."""
     sampler, dataset = _order_of(dataloader)
     return (
         type(sampler) is RandomSampler

@@ -1,1 +1,1 @@
-"""The program of a loader on its way to other processes: pickled, or what of it travels beside the pickle."""
+"""The package takes a loader's program to other processes: it is pickled, and some of it travels beside the pickle."""

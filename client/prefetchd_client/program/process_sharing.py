@@ -1,4 +1,4 @@
-"""What multiprocessing shares between processes (locks, events, values, queues), on its way into a program.
+"""This module puts what multiprocessing shares between processes (locks, events, values, queues) into a program.
 
 It is handed on as to a process that is spawned: by names, and by files that are open in this process. So it can be
 taken up only as long as this process lives.
@@ -19,7 +19,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def as_if_spawning() -> Iterator[None]:
-    """What may be handed to spawned processes only may be pickled now, in this thread."""
+    """Lets this thread pickle what may be handed to spawned processes only."""
     former = context.get_spawning_popen()
     elsewhere: Any = _Elsewhere()
     context.set_spawning_popen(elsewhere)
@@ -30,8 +30,8 @@ def as_if_spawning() -> Iterator[None]:
 
 
 def shared_reduction(obj: Any) -> Any:
-    """How multiprocessing reduces `obj`, or None when pickle knows better. Raises what it raises, and FileNotFoundError
-    for what no other process finds any more."""
+    """Returns how multiprocessing reduces `obj`, or None when pickle knows better. Raises what multiprocessing raises,
+    and FileNotFoundError for what no other process finds any more."""
     if isinstance(obj, synchronize.SemLock):
         # Those that are made for forks have no name: else nobody would say so before a worker looks for it.
         kind: Any = type(obj)
@@ -45,7 +45,7 @@ def shared_reduction(obj: Any) -> Any:
 
 
 class _Elsewhere:
-    """A process that will be, as multiprocessing knows those that it spawns."""
+    """Stands for a process that will be, as multiprocessing knows those that it spawns."""
 
     def duplicate_for_child(self, fd: int) -> int:
         if stat.S_ISSOCK(os.fstat(fd).st_mode):
@@ -57,7 +57,7 @@ class _Elsewhere:
 
 
 class _OpenFile:
-    """A file or a pipe that is open in a process."""
+    """Refers to a file or a pipe that is open in a process."""
 
     def __init__(self, pid: int, fd: int) -> None:
         self._path = f"/proc/{pid}/fd/{fd}"
@@ -65,7 +65,8 @@ class _OpenFile:
         self._identity = _identity(fd)
 
     def detach(self) -> int:
-        """A descriptor of it, the caller's own. Raises OSError when it is not open there any more."""
+        """Opens the file, and returns a descriptor that is the caller's own. Raises OSError when it is not open there
+        any more."""
         fd = os.open(self._path, self._flags)
         if _identity(fd) != self._identity:
             os.close(fd)

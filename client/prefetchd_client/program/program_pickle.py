@@ -1,6 +1,5 @@
-"""The trainer's program on its way to the daemon: pickled by value where workers could not import it, large arrays and
-tensors beside the pickle, everything in one shared segment that all workers map.
-"""
+"""pickle_program and write_program take the trainer's program to the daemon: pickled by value where workers could not
+import it, large arrays and tensors beside the pickle, everything in one shared segment that all workers map."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from prefetchd_client.program.process_sharing import as_if_spawning, shared_redu
 SMALLEST_BUFFER_BYTES = 64 * 1024
 _DEEPEST_SEARCH = 4
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-"""What open(2) says of O_TMPFILE where there are no files without a name."""
+"""The errors of open(2) for O_TMPFILE where there are no files without a name."""
 _MADE_LATER = {"dataset": "at the first __getitem__", "sampler": "in __iter__", "batch_sampler": "in __iter__"}
 
 
@@ -48,10 +47,10 @@ class PickleTooLargeError(Exception):
 def pickle_program(
     parts: dict[str, Any], batch_size: int = 0, most_bytes: int = 0, *, shares: bool = False
 ) -> tuple[bytes, list[memoryview]]:
-    """The pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute; `batch_size` is
-    the StreamSpec's, which tells what the user knows the index sampler as. With `most_bytes` it stops as soon as the
-    pickle, its buffers left aside, is longer: raises PickleTooLargeError. With `shares`, what multiprocessing shares
-    with other processes is handed on too, to whoever unpickles it while this process lives."""
+    """Returns the pickle of `parts` and its out-of-band buffers. Raises UnpicklableError, naming the attribute;
+    `batch_size` is the StreamSpec's, which tells what the user knows the index sampler as. With `most_bytes` it stops
+    as soon as the pickle, its buffers left aside, is longer: raises PickleTooLargeError. With `shares`, what
+    multiprocessing shares with other processes is handed on too, to whoever unpickles it while this process lives."""
     with as_if_spawning() if shares else contextlib.nullcontext():
         return _pickled(parts, batch_size, most_bytes)
 
@@ -72,6 +71,7 @@ def _pickled(parts: dict[str, Any], batch_size: int, most_bytes: int) -> tuple[b
     except PickleTooLargeError:
         raise
     except Exception as error:
+        # The pickler's error does not say where it was: the parts are pickled once more, one by one.
         argument, where = _culprit(_as_arguments(parts, batch_size))
         why = f"{type(error).__name__}: {error}"
         raise UnpicklableError(
@@ -85,8 +85,8 @@ def _pickled(parts: dict[str, Any], batch_size: int, most_bytes: int) -> tuple[b
 def write_program(
     paths: RuntimePaths, environment: Environment, pickled: bytes, buffers: list[memoryview]
 ) -> tuple[str, int, int]:
-    """Writes a program segment: the name that it shall have, a descriptor that keeps it locked, its bytes. It has the
-    name by now only where there are no files without one. Raises NoSpaceError."""
+    """Writes a program segment. Returns the name that it shall have, a descriptor that keeps it locked, and its bytes.
+    It has the name by now only where there are no files without one. Raises NoSpaceError."""
     encoded = encode_environment(environment)
     layout = ProgramLayout(len(encoded), len(pickled), tuple(buffer.nbytes for buffer in buffers))
     name = paths.segment_name("program", random_token())
@@ -122,7 +122,7 @@ def write_program(
 
 
 def _new_segment(name: str) -> tuple[int, bool]:
-    """A descriptor of an empty segment, and whether it is named by now."""
+    """Returns a descriptor of an empty segment, and whether it is named by now."""
     try:
         return open_unnamed(), False
     except OSError as error:
@@ -133,8 +133,8 @@ def _new_segment(name: str) -> tuple[int, bool]:
 
 
 def find_generators(parts: Any, dataset: Any) -> list[torch.Generator]:
-    """The generators that `parts` hold, the process's own apart, in the order in which pickle meets them; what
-    `dataset` holds is its own. Empty when `parts` cannot be pickled: handing them over will say so."""
+    """Returns the generators that `parts` hold, the process's own apart, in the order in which pickle meets them; what
+    `dataset` holds is its own. Returns none when `parts` cannot be pickled: handing them over will say so."""
     finder = _GeneratorFinder(dataset)
     with contextlib.suppress(Exception):
         finder.dump(parts)
@@ -157,7 +157,7 @@ class _Pickled(io.BytesIO):
 
 
 class _ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, but tensors and memory-mapped arrays are not copied into the pickle."""
+    """Pickles as cloudpickle does, but does not copy tensors and memory-mapped arrays into the pickle."""
 
     def __init__(self, target: io.IOBase, keep: Callable[[pickle.PickleBuffer], bool]) -> None:
         super().__init__(target, protocol=5, buffer_callback=keep)
@@ -218,7 +218,7 @@ class _GeneratorFinder(_ProgramPickler):
 
 
 class _Storage:
-    """A tensor's storage as one buffer; tensors that share it share this object in the pickle."""
+    """Stands for a tensor's storage as one buffer; tensors that share it share this object in the pickle."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
@@ -248,7 +248,7 @@ def _rebuild_tensor(
 
 
 def _mapped_file(array: Any) -> Any:
-    """The memmap of a whole file whose memory `array` looks at, or None when its content must be copied.
+    """Returns the memmap of a whole file whose memory `array` looks at, or None when its content must be copied.
 
     A copy-on-write map may have been written to, which its file does not show.
     """
@@ -311,7 +311,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _as_arguments(parts: dict[str, Any], batch_size: int) -> dict[str, Any]:
-    """`parts` under the names of the loader's arguments. DataLoader itself puts a sampler into a BatchSampler."""
+    """Returns `parts` under the names of the loader's arguments. DataLoader itself puts a sampler into a
+    BatchSampler."""
     if "index_sampler" not in parts:
         return parts
     others = {name: part for name, part in parts.items() if name != "index_sampler"}
@@ -322,7 +323,8 @@ def _as_arguments(parts: dict[str, Any], batch_size: int) -> dict[str, Any]:
 
 
 def _culprit(arguments: dict[str, Any]) -> tuple[str, str]:
-    """Which of them does not pickle, and the deepest attribute in it that does not, as an expression."""
+    """Returns which of the arguments does not pickle, and the deepest attribute in it that does not, as an
+    expression."""
     for name, given in arguments.items():
         found = _search(name, given, _DEEPEST_SEARCH)
         if found is not None:
@@ -346,7 +348,7 @@ def _search(name: str, obj: Any, depth: int) -> str | None:
 
 
 class _Nowhere(io.RawIOBase):
-    """A file that forgets."""
+    """Forgets what is written to it."""
 
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes

@@ -1,4 +1,5 @@
-"""A sample cache: the deterministic part of a dataset, prepared once and kept in memory-mapped files."""
+"""The package keeps a sample cache: the deterministic part of a dataset, prepared once and kept in memory-mapped
+files."""
 
 from prefetchd_client.loader.transformed import Transformed
 from prefetchd_client.sample_cache.dataset import SampleCache

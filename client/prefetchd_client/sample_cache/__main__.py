@@ -1,4 +1,5 @@
-"""python -m prefetchd_client.sample_cache: `prefetchd cache build`, which has checked the arguments."""
+"""This module is `python -m prefetchd_client.sample_cache`, which runs `prefetchd cache build`; that has checked the
+arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from prefetchd.wire.errors import CallerError, PrefetchdError
 
 
 def main() -> int:
-    """Exit code: 0 all is stored, 1 something is not, 130 interrupted."""
+    """Builds the cache. Returns the exit code: 0 all is stored, 1 something is not, 130 interrupted."""
     options = _options()
     try:
         _build(options)

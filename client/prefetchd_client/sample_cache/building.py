@@ -1,4 +1,4 @@
-"""Storing all samples of a cache at once, by the daemon's workers."""
+"""build stores all samples of a cache at once, by the daemon's workers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ Advanced = Callable[[int], None]
 BATCH = 16
 BUFFER_BATCHES = 32
 ROUNDS = 4
-"""What another process was at when we came, and then died, is there in the next round."""
+"""The most passes over what is missing: what another process was storing when we came, and then died, is stored in the
+next."""
 
 
 class Buildable(Protocol):
-    """A SampleCache, as far as it is needed to fill it."""
+    """Declares what of a SampleCache is needed to fill it."""
 
     @property
     def directory(self) -> Path: ...
@@ -43,7 +44,7 @@ class Buildable(Protocol):
 
 
 class Storing(Dataset[Any]):
-    """Instead of each missing sample, what became of it."""
+    """Stores each missing sample, and has the outcome in its place."""
 
     def __init__(self, cache: Buildable, missing: list[int]) -> None:
         self.cache = cache
@@ -58,7 +59,7 @@ class Storing(Dataset[Any]):
 
 
 def build(cache: Buildable, *, workers: int, progress: bool | None, socket: str | None) -> int:
-    """As SampleCache.build."""
+    """Stores all missing samples, as SampleCache.build() promises."""
     cache.refresh()
     shown = sys.stderr.isatty() if progress is None else progress
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

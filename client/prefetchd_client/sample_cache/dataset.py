@@ -1,4 +1,4 @@
-"""SampleCache: a dataset whose samples are another one's, made once."""
+"""SampleCache is a dataset whose samples are another one's, made once."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ ATTEMPTS = 8
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 GATHERED_BYTES = 16 << 10
-"""Samples of that size and smaller are asked for at once faster than one by one."""
+"""Bytes of a sample up to which several are asked for at once faster than one by one."""
 
 _living: weakref.WeakSet[SampleCache] = weakref.WeakSet()
 
 
 class SampleCache(Dataset[Any]):
-    """The samples of `dataset`, prepared once and kept in memory-mapped files below `path`.
+    """Has the samples of `dataset`, prepared once and kept in memory-mapped files below `path`.
 
       dataset   map-style, and nothing random in it: decoding, resizing, converting. Its samples are tensors, arrays and
                 numbers, in tuples, lists, dicts and named tuples, of the same types and shapes all; others are not
@@ -76,7 +76,8 @@ class SampleCache(Dataset[Any]):
         fingerprint_extra: object = None,
         trust: bool = False,
     ) -> None:
-        """Reads all that the dataset holds, for its fingerprint. Raises CallerError."""
+        """Opens the cache of the dataset's version. Reads all that the dataset holds, for its fingerprint. Raises
+        CallerError."""
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise CallerError(f"{type(dataset).__name__} cannot be cached; allowed: a dataset with __len__")
         self.dataset = dataset
@@ -100,19 +101,19 @@ class SampleCache(Dataset[Any]):
 
     @property
     def directory(self) -> Path:
-        """Where this version's samples are, once there is one."""
+        """The directory of this version's samples, once there is one."""
         return self.path / self.fingerprint
 
     @property
     def samples(self) -> Path:
-        """What TensorDict.load_memmap reads."""
+        """The directory that TensorDict.load_memmap reads."""
         return self.directory / SAMPLES
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        """The sample, stored now if it was not. Raises what the dataset raises."""
+        """Returns the sample, which is stored now if it was not. Raises what the dataset raises."""
         place = range(len(self))[index]
         store = self._opened()
         if store is not None and store.has(place):
@@ -156,8 +157,8 @@ class SampleCache(Dataset[Any]):
     # --- making it ---
 
     def build(self, *, workers: int = 0, progress: bool | None = None, socket: str | None = None) -> int:
-        """Stores all samples that are missing, by the daemon's workers (at most `workers`; 0: all that it has); how
-        many these were. `progress` shows a bar on stderr; None: when that is a terminal. What an earlier call has
+        """Stores all samples that are missing, by the daemon's workers (at most `workers`; 0: all that it has). Returns
+        how many these were. `progress` shows a bar on stderr; None: when that is a terminal. What an earlier call has
         stored stays, however it ended.
 
         Raises CallerError when samples do not fit together, RemoteError when they cannot be stored, and what the
@@ -168,12 +169,12 @@ class SampleCache(Dataset[Any]):
         return build(self, workers=workers, progress=progress, socket=socket)
 
     def stored(self) -> int:
-        """How many samples are stored."""
+        """Returns how many samples are stored."""
         store = self._opened()
         return store.refresh() if store is not None else 0
 
     def missing(self) -> list[int]:
-        """Samples that have a place and are not stored."""
+        """Returns the samples that have a place and are not stored."""
         store = self._opened()
         if store is None:
             return list(range(len(self)))
@@ -181,8 +182,8 @@ class SampleCache(Dataset[Any]):
         return store.missing()
 
     def store(self, index: int) -> int:
-        """Stores one sample, if it is missing: STORED, BUSY (somebody else is at it), UNFIT (it differs from the
-        others), BEYOND (the limit), REFUSED (nothing can be stored). Raises what the dataset raises."""
+        """Stores one sample, if it is missing. Returns STORED, BUSY (somebody else is at it), UNFIT (it differs from
+        the others), BEYOND (the limit) or REFUSED (nothing can be stored). Raises what the dataset raises."""
         index = range(len(self))[index]
         store = self._opened()
         if store is not None and store.has(index):
@@ -199,7 +200,7 @@ class SampleCache(Dataset[Any]):
             self._begin(content)
 
     def close(self) -> None:
-        """Lets the files go; they are opened again when they are needed."""
+        """Closes the files; they are opened again when they are needed."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -222,7 +223,7 @@ class SampleCache(Dataset[Any]):
         )
 
     def _opened(self) -> CacheStore | None:
-        """The store of this process, or None: there is none yet, or none can be had."""
+        """Returns the store of this process, or None: there is none yet, or none can be had."""
         store = self._store
         if store is not None and store.pid == os.getpid():
             return store
@@ -254,7 +255,7 @@ class SampleCache(Dataset[Any]):
             return self.dataset[index]
 
     def _made(self, index: int) -> tuple[Any, int]:
-        """The dataset's own sample, and what became of it."""
+        """Returns the dataset's own sample, and what became of it."""
         sample = self._loaded(index)
         if self._is_off_in == os.getpid():
             return sample, REFUSED
@@ -328,7 +329,7 @@ class SampleCache(Dataset[Any]):
 
 @in_forks
 def _refresh_all() -> None:
-    """As when a loader hands its dataset over."""
+    """Refreshes all caches of this process, as a loader does when it hands its dataset over."""
     for cache in list(_living):
         cache.refresh()
 

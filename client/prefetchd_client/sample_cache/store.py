@@ -1,4 +1,5 @@
-"""One cache's directory in one process: rows read through shared mappings, written beside them, marked when whole.
+"""CacheStore is one cache's directory in one process: rows read through shared mappings, written beside them, marked
+when whole.
 
 Rows are written with pwrite: a full disk is an error then, and not a signal. A process that dies leaves a row without
 its mark, which is written again; and the locks that it held are free.
@@ -42,18 +43,20 @@ from prefetchd_client.sample_cache.structure import check_structure
 
 EXTRA = "pip install 'prefetchd[cache]'"
 CHECKED_EVERY = 64
-"""One row in so many that are read is compared with its digest."""
+"""The number of rows read of which one is compared with its digest."""
 LARGE_ROW_BYTES = 8192
-"""Rows from there on are copied one by one: what that costs beside the copy is less than what index_select does."""
+"""Bytes of a row from which on rows are copied one by one: what that costs beside the copy is less than what
+index_select does."""
 
 
 class CacheStore:
-    """Rows of one cache. For one process: whoever forks makes another. `leaves` are tensors over the files, to be read
-    only."""
+    """Reads and writes the rows of one cache. For one process: whoever forks makes another. `leaves` are tensors over
+    the files, to be read only."""
 
     def __init__(self, directory: Path, *, trust: bool = False) -> None:
-        """With `trust`, also of a cache that others have made, or may write to. Raises FileNotFoundError when there is
-        no such cache, ProtocolError when it is damaged, UntrustedPathError when it is not ours alone, OSError."""
+        """Opens the cache; with `trust`, also one that others have made, or may write to. Raises FileNotFoundError when
+        there is no such cache, ProtocolError when it is damaged, UntrustedPathError when it is not ours alone,
+        OSError."""
         self.directory = directory
         self.pid = os.getpid()
         self._trust = trust
@@ -85,14 +88,14 @@ class CacheStore:
         return self.description.rows
 
     def close(self) -> None:
-        """Lets the files go; whoever still has one of `leaves` keeps its mapping. Idempotent."""
+        """Closes the files; whoever still has one of `leaves` keeps its mapping. Idempotent."""
         self.leaves = []
         self._finalizer()
 
     # --- reading ---
 
     def refresh(self) -> int:
-        """Looks at all marks; how many rows there are."""
+        """Reads all marks, and returns how many rows there are."""
         with marks_locked(self._marks_fd, shared=True) as locked:
             if locked:
                 data = os.pread(self._marks_fd, MARK.size * self.rows, 0)
@@ -100,13 +103,13 @@ class CacheStore:
         return int(np.count_nonzero(self._marks))
 
     def missing(self) -> list[int]:
-        """Rows without a mark, as of the last look at all."""
+        """Returns the rows without a mark, as of the last refresh()."""
         found: list[int] = np.flatnonzero(self._marks == 0).tolist()
         return found
 
     def has(self, row: int) -> bool:
-        """True when the row is whole; asks the file when it was not, last time. A row whose mark cannot be read is
-        missing, and made again."""
+        """Returns True when the row is whole; asks the file when it was not, last time. A row whose mark cannot be read
+        is missing, and made again."""
         if not 0 <= row < self.rows or row in self.damaged:
             return False
         if not self._marks[row]:
@@ -116,7 +119,7 @@ class CacheStore:
         return bool(self._marks[row])
 
     def read(self, row: int) -> list[torch.Tensor] | None:
-        """A copy of each leaf's row, which has(); None when it is not what its mark says."""
+        """Returns a copy of each leaf's row, which has() has found whole; None when it is not what its mark says."""
         copies = [leaf[row].clone() for leaf in self.leaves]
         is_due = bool(self._due([0]))
         return None if is_due and self._damaged_of([0], [row], [copy[None] for copy in copies]) else copies
@@ -145,7 +148,7 @@ class CacheStore:
         return sorted({*missing, *bad})
 
     def _due(self, places: list[int]) -> list[int]:
-        """Which of the rows that were read now are compared with their marks: the first one of all, and one in
+        """Returns which of the rows that were read now are compared with their marks: the first one of all, and one in
         CHECKED_EVERY from there on; each since one was damaged."""
         if self.damaged:
             return places
@@ -154,7 +157,8 @@ class CacheStore:
         return due
 
     def _damaged_of(self, places: list[int], rows: Sequence[int], copies: Sequence[torch.Tensor]) -> list[int]:
-        """Those of `places` whose rows in `copies` are not what their marks say: they are missing from now on."""
+        """Returns those of `places` whose rows in `copies` are not what their marks say: they are missing from now
+        on."""
         found = [
             place
             for place in places
@@ -166,7 +170,8 @@ class CacheStore:
     # --- writing ---
 
     def write(self, row: int, values: Sequence[torch.Tensor]) -> bool:
-        """Writes the row and marks it, unless it is there; False when another process is at it. Raises OSError."""
+        """Writes the row and marks it, unless it is there. Returns False when another process is at it. Raises
+        OSError."""
         if not try_lock(self._marks_fd, ROW_LOCK_OFFSET + row):
             return False
         try:
@@ -211,6 +216,7 @@ class CacheStore:
             )
 
     def _open(self, inside: int, name: str, row_bytes: int) -> tuple[int, bool]:
+        # A cache that may only be read is used, too: another user's, or one on a file system that is mounted read-only.
         path, writable = self.directory / name, True
         try:
             try:
@@ -298,7 +304,7 @@ def create_cache(
 
 
 def _keep_others_from_writing(directory: Path) -> None:
-    """Whatever the umask: else the cache would not be its maker's alone."""
+    """Takes the right to write from all others, whatever the umask: else the cache would not be its maker's alone."""
     for above, _, names in os.walk(directory):
         for path in (Path(above), *(Path(above, name) for name in names)):
             path.chmod(path.stat().st_mode & ~OTHERS_WRITE)

@@ -1,4 +1,4 @@
-"""How a sample is taken apart into leaves of fixed shape, and put together again: the same types and values.
+"""Structure takes a sample apart into leaves of fixed shape, and puts it together again: the same types and values.
 
 A structure is plain data, for JSON: ["leaf", number], ["tuple" or "list", [parts]], ["named", class, [parts]] and
 ["dict", [[key, part], ...]].
@@ -27,8 +27,8 @@ class Unfit(Exception):  # noqa: N818 - such a sample is not stored, and nothing
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """`path` are its keys from the sample down; `kind` says what it is in a sample: "tensor", "array", "int", "float",
-    "bool", "numpy.NAME", or the class of a kind of tensor."""
+    """Describes one leaf. `path` are its keys from the sample down; `kind` says what it is in a sample: "tensor",
+    "array", "int", "float", "bool", "numpy.NAME", or the class of a kind of tensor."""
 
     path: tuple[str, ...]
     kind: str
@@ -45,12 +45,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def leaf_data(leaf: Leaf) -> list[Any]:
-    """The leaf as plain data."""
+    """Returns the leaf as plain data."""
     return [list(leaf.path), leaf.kind, dtype_name(leaf.dtype), list(leaf.shape)]
 
 
 def leaf_from(data: list[Any], file: LeafFile) -> Leaf:
-    """The leaf that `data` describes, of the file that the cache has for it. Raises ProtocolError when they differ."""
+    """Returns the leaf that `data` describes, of the file that the cache has for it. Raises ProtocolError when they
+    differ."""
     path, kind, dtype, shape = data
     leaf = Leaf(tuple(path), kind, _dtype(dtype), tuple(shape))
     if not isinstance(kind, str) or (leaf.file, dtype, leaf.shape) != (file.file, file.dtype, file.shape):
@@ -71,18 +72,19 @@ class Structure:
         self._makers = [_maker(leaf.kind, class_of) for leaf in leaves]
 
     def take(self, sample: Any) -> list[torch.Tensor]:
-        """The leaves of `sample` as dense tensors. Raises Unfit."""
+        """Returns the leaves of `sample` as dense tensors. Raises Unfit."""
         values: list[Any] = []
         _take(self.node, sample, values, self._class_of)
         return [_stored(leaf, value) for leaf, value in zip(self.leaves, values)]
 
     def make(self, rows: list[torch.Tensor]) -> Any:
-        """The sample of these leaves, which become part of it."""
+        """Returns the sample of these leaves, which become part of it."""
         return _make(self.node, [make(row) for make, row in zip(self._makers, rows)], self._class_of)
 
 
 def structure_of(sample: Any) -> tuple[Structure, dict[str, type]]:
-    """The structure that `sample` has, and the classes in it by name. Raises CallerError when it cannot be stored."""
+    """Returns the structure that `sample` has, and the classes in it by name. Raises CallerError when it cannot be
+    stored."""
     leaves: list[Leaf] = []
     classes: dict[str, type] = {}
     node = _describe(sample, (), leaves, classes)
@@ -92,7 +94,7 @@ def structure_of(sample: Any) -> tuple[Structure, dict[str, type]]:
 
 
 def structure_data(structure: Structure) -> dict[str, Any]:
-    """The structure as plain data."""
+    """Returns the structure as plain data."""
     return {"node": structure.node, "leaves": [leaf_data(leaf) for leaf in structure.leaves]}
 
 
@@ -112,8 +114,9 @@ def check_structure(data: Any, files: Sequence[LeafFile]) -> None:
 
 
 def structure_from(data: Any, files: Sequence[LeafFile], sample: Callable[[], Any]) -> Structure:
-    """The structure of this data, which check_structure() has looked at. Nothing is imported for it: its classes are
-    found in modules that are there by now, else in `sample`. Raises Unfit when they are not there either."""
+    """Returns the structure of this data, which check_structure() has looked at. Nothing is imported for it: its
+    classes are found in modules that are there by now, else in `sample`. Raises Unfit when they are not there
+    either."""
     leaves = [leaf_from(leaf, file) for leaf, file in zip(data["leaves"], files)]
     classes: dict[str, type] = {}
     made: dict[str, type] | None = None
@@ -130,7 +133,7 @@ def structure_from(data: Any, files: Sequence[LeafFile], sample: Callable[[], An
 
 
 def _present(name: str) -> Any:
-    """What "module:qualified.name" is in a module that is imported by now, or None."""
+    """Returns what "module:qualified.name" is in a module that is imported by now, or None."""
     module, _, qualified = name.partition(":")
     if module == "__main__":
         # Of a worker that is another module.
@@ -157,7 +160,7 @@ def _dtype(name: Any) -> torch.dtype:
 
 
 def _leaf_numbers(node: Any, depth: int) -> list[Any]:
-    """The numbers of all leaves below `node`. Raises ProtocolError when it is none."""
+    """Returns the numbers of all leaves below `node`. Raises ProtocolError when it is no node."""
     what = node[0]
     if depth > DEPTH_LIMIT:
         raise ProtocolError(f"a sample cache's structure is nested deeper than {DEPTH_LIMIT}")
@@ -255,7 +258,7 @@ def _is_dense(value: torch.Tensor) -> bool:
 
 
 def _fault(value: torch.Tensor) -> str:
-    """Why a tensor cannot be kept."""
+    """Says why a tensor cannot be kept."""
     if 0 in value.shape:
         return f"of shape {tuple(value.shape)}"
     if value.layout is not torch.strided:

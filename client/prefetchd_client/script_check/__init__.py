@@ -1,1 +1,1 @@
-"""`prefetchd doctor --script`: somebody's script, whose loaders are run both ways."""
+"""The package is `prefetchd doctor --script`: it runs the loaders of somebody's script both ways."""

@@ -1,5 +1,5 @@
-"""python -m prefetchd_client.script_check: runs a script whose loaders are checked. People call `prefetchd doctor
---script`."""
+"""This module is `python -m prefetchd_client.script_check`: it runs a script whose loaders are checked. People call
+`prefetchd doctor --script`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNEQUAL, NOTHING_SEEN = 3, 1
 DIRECTORY, SOCKET = "prefetchd-check-", "d.sock"
 MOST_AT_ONE_PLACE = 4
 RUN_WITHIN_S = 60.0
-"""At least: a run is not cut short as soon as the script's seconds are over."""
+"""The least seconds that a run may take: it is not cut short as soon as the script's seconds are over."""
 # Streams of loaders that are closed give way to the next run, and to the script, at once.
 START = ["run", "--detach", "--linger=0", "--linger-clean=0", "--idle-exit=900"]
 STOP = ["stop", "--now"]
@@ -40,8 +40,8 @@ class _EnoughSeen(BaseException):
 
 
 class ScriptCheck:
-    """Takes the place of DataLoader.__iter__ while the script runs: the first time that a line of the script iterates
-    over a loader of its kind, that is run both ways; then, and later, the script gets its first batches."""
+    """Takes the place of DataLoader.__iter__ while the script runs. The first time that a line of the script iterates
+    over a loader of its kind, that loader is run both ways; then, and later, the script gets its first batches."""
 
     def __init__(self, batches: int, seconds: float) -> None:
         self._batches = batches
@@ -53,7 +53,8 @@ class ScriptCheck:
         self._left_out: dict[str, set[LoaderKind]] = {}
 
     def run(self, script: str) -> str:
-        """As `python script` does. Returns what its own exit says has failed, or nothing. Raises what it raises."""
+        """Runs the script as `python script` does. Returns what its own exit says has failed, or nothing. Raises what
+        it raises."""
         check, self._until_s = self, time.monotonic() + self._seconds
 
         def checked_iter(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -71,7 +72,7 @@ class ScriptCheck:
         return ""
 
     def reports(self) -> list[LoaderReport]:
-        """One for each kind of loader that a line has iterated over, up to MOST_AT_ONE_PLACE."""
+        """Returns one report for each kind of loader that a line has iterated over, up to MOST_AT_ONE_PLACE."""
         found = []
         for place, kinds in self._seen.items():
             found += [report_on(each.facts, each.checked, each.steps_s, each.most) for each in kinds.values()]
@@ -102,8 +103,8 @@ class ScriptCheck:
 
 @dataclasses.dataclass
 class _Seen:
-    """A loader that was checked, and what the script has got of all that are of its kind: `steps_s` is how long it had
-    each batch, `most` how many it had of one iterator."""
+    """Holds a loader that was checked, and what the script has got of all that are of its kind: `steps_s` is how long
+    it had each batch, `most` how many it had of one iterator."""
 
     facts: LoaderFacts
     checked: LoaderCheck
@@ -119,7 +120,7 @@ class _Seen:
 
 
 def _failure(code: object) -> str:
-    """What SystemExit's code says, as Python takes it: none, or 0, is success, text goes to stderr."""
+    """Returns what SystemExit's code says, as Python takes it: none, or 0, is success, text goes to stderr."""
     if code is None or code == 0:
         return ""
     if isinstance(code, int):
@@ -129,7 +130,8 @@ def _failure(code: object) -> str:
 
 
 def main() -> int:
-    """Exit code: 0 all loaders gave what DataLoader gives, 1 none was seen or the script failed, 3 some did not."""
+    """Runs the script and reports. Returns the exit code: 0 all loaders gave what DataLoader gives, 1 none was seen or
+    the script failed, 3 some did not."""
     options = _options()
     sys.argv = [options.script, *options.arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(options.script))
@@ -162,7 +164,7 @@ def main() -> int:
 
 
 def _prefetchd(arguments: list[str]) -> None:
-    """Of a daemon of its own: a configuration is not read, and ports stay others'."""
+    """Runs `prefetchd` for a daemon of its own: a configuration is not read, and ports stay others'."""
     environment = {name: value for name, value in os.environ.items() if name not in (CONFIG_VARIABLE, METRICS_VARIABLE)}
     command = [sys.executable, "-m", "prefetchd", *arguments]
     subprocess.run(command, capture_output=True, check=False, env=environment)

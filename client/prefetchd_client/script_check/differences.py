@@ -1,4 +1,4 @@
-"""In what two batches differ."""
+"""difference says in what two batches differ."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The first thing that is not the same. `is_of_values`: types, shapes and lengths are; only values are not."""
+    """Describes the first thing that is not the same. `is_of_values` when types, shapes and lengths are the same, and
+    only values are not."""
 
     text: str
     is_of_values: bool = False
 
 
 def difference(theirs: Any, ours: Any, place: str = "batch") -> Difference | None:
-    """None when both have the same types, shapes and values all the way down; not-a-number equals itself. `place` is
-    how the text calls them."""
+    """Returns None when both have the same types, shapes and values all the way down; not-a-number equals itself.
+    `place` is how the text calls them."""
     if type(theirs) is not type(ours) and _name(theirs) != _name(ours):
         return Difference(f"{place} is a {type(ours).__name__}, with DataLoader a {type(theirs).__name__}")
     if isinstance(theirs, (torch.Tensor, np.ndarray)):
@@ -43,7 +44,8 @@ def difference(theirs: Any, ours: Any, place: str = "batch") -> Difference | Non
 
 
 def _name(value: Any) -> tuple[str, str]:
-    """Of its class: one that was defined in a function is another one in each process that it was pickled in."""
+    """Returns the name of the value's class: a class that was defined in a function is another one in each process that
+    it was pickled in."""
     return type(value).__module__, type(value).__qualname__
 
 

@@ -1,4 +1,4 @@
-"""A loader's first batches, made in a fork of the process: whatever state that was in, it stays in.
+"""forked_run makes a loader's first batches in a fork of the process: whatever state the process was in, it stays in.
 
 Both ways of a comparison begin with the same dataset, generators and caches therefore, and the script goes on with its
 own as if nobody had looked.
@@ -28,14 +28,15 @@ from prefetchd_client.quiet import quiet
 BATCH_WITHIN_S = 60.0
 
 Begin = Callable[[contextlib.ExitStack], Iterator[Any]]
-"""Begins an epoch. What it puts into the stack is closed when the run is through, before batches are handed out."""
+"""A function that begins an epoch. What it puts into the stack is closed when the run is through, before batches are
+handed out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The first batches of an epoch, without the batches. `first_s` and `all_s` are seconds since iter() was called
-    (with PrefetchLoader: since the loader was made). `error` is what ended it, in words; `lost` says why nothing is
-    known of it."""
+    """Describes the first batches of an epoch, without the batches. `first_s` and `all_s` are seconds since iter() was
+    called (with PrefetchLoader: since the loader was made). `error` is what ended it, in words; `lost` says why nothing
+    is known of it."""
 
     count: int = 0
     first_s: float = 0.0
@@ -45,7 +46,7 @@ class Run:
 
     @property
     def batch_s(self) -> float:
-        """Seconds from one batch to the next, after the first."""
+        """The seconds from one batch to the next, after the first."""
         return (self.all_s - self.first_s) / max(1, self.count - 1)
 
 
@@ -57,7 +58,7 @@ class LostBatch:
 
 
 class ForkedRun:
-    """A run that has been done in a fork, which then hands out its batches one by one. They are kept there, so that
+    """Is a run that has been done in a fork, which then hands out its batches one by one. They are kept there, so that
     taking them out does not slow the run, and here is never more than one of them."""
 
     def __init__(self, pid: int, link: Connection, within_s: float) -> None:
@@ -68,7 +69,7 @@ class ForkedRun:
         self.run: Run = Run(lost=told.why) if isinstance(told, LostBatch) else told
 
     def batch(self) -> Any:
-        """The next one. Raises nothing: what cannot be had is a LostBatch."""
+        """Returns the next batch. Raises nothing: a batch that cannot be had is a LostBatch."""
         return self._received(BATCH_WITHIN_S)
 
     def close(self) -> None:
@@ -93,7 +94,8 @@ class ForkedRun:
 
 
 _links: set[Connection] = set()
-"""This process's ends. A fork that keeps another's would never be told that this process is gone."""
+"""This process's ends of the links to its forks. A fork that keeps another's would never be told that this process is
+gone."""
 
 
 @contextlib.contextmanager
@@ -125,7 +127,7 @@ def forked_run(begin: Begin, batches: int, within_s: float, *, prints: bool = Fa
 
 
 def _serve(link: Connection, begin: Begin, batches: int, prints: bool) -> None:
-    """In the fork. Does not return: nothing of the script's is to run here a second time."""
+    """Runs in the fork. Does not return: nothing of the script's is to run here a second time."""
     try:
         for each in _links:
             each.close()
@@ -160,7 +162,7 @@ def _timed(begin: Callable[[], Iterator[Any]], batches: int) -> tuple[Run, list[
 
 
 def _pickled(batch: Any) -> bytes:
-    """By cloudpickle where pickle finds no name: classes that were defined in functions, lambdas."""
+    """Pickles the batch, by cloudpickle where pickle finds no name: classes that were defined in functions, lambdas."""
     with contextlib.suppress(Exception):
         return pickle.dumps(batch, pickle.HIGHEST_PROTOCOL)
     try:

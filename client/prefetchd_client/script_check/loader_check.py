@@ -1,4 +1,4 @@
-"""One loader of a script, run for a few batches with DataLoader and with PrefetchLoader."""
+"""check_loader runs one loader of a script for a few batches with DataLoader and with PrefetchLoader."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from prefetchd_client.script_check.differences import Difference, difference
 from prefetchd_client.script_check.forked_run import Begin, ForkedRun, LostBatch, Run, forked_run
 
 OTHER_SEEDS = 4
-"""So many other seeds are tried where values differ: one that draws a flip of a coin may draw the same again."""
+"""The number of other seeds that are tried where values differ: one that draws a flip of a coin may draw the same
+again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoaderCheck:
-    """Both runs. `is_random`: two runs of DataLoader that begin with the same state differ as well. `is_drawn`: so does
-    one with another seed, where only values differ. `after_cuda`: the script had begun to use CUDA, which a fork cannot
-    go on with: batches were not pinned."""
+    """Holds both runs. `is_random`: two runs of DataLoader that begin with the same state differ as well. `is_drawn`:
+    so does one with another seed, where only values differ. `after_cuda`: the script had begun to use CUDA, which a
+    fork cannot go on with: batches were not pinned."""
 
     theirs: Run
     ours: Run
@@ -38,7 +39,7 @@ class LoaderCheck:
 def check_loader(
     loader: DataLoader[Any], batches: int, begin: Callable[[Any], Iterator[Any]], within_s: float
 ) -> LoaderCheck:
-    """Runs both for so many `batches` at most, and each no longer than `within_s`; `begin` is DataLoader's own
+    """Runs both loaders for so many `batches` at most, and each no longer than `within_s`; `begin` is DataLoader's own
     __iter__. Each run is in a fork of its own: loader, dataset and random generators are left as they are. Raises
     nothing of the user's."""
     after_cuda = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
@@ -84,7 +85,8 @@ _former_iterators: list[Any] = []
 
 
 def _reseed(loader: DataLoader[Any], seed: int) -> None:
-    """What samples draw with DataLoader is other from here on; the order of a generator of the loader's own is not."""
+    """Has samples draw something else with DataLoader from here on. The order of a generator of the loader's own
+    stays."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
@@ -95,7 +97,7 @@ def _reseed(loader: DataLoader[Any], seed: int) -> None:
 
 
 def _is_another(at: int, one: Any, begin: Begin, within_s: float) -> bool:
-    """Has batch `at` of the run that begin() begins other values than `one`?"""
+    """Returns True when batch `at` of the run that begin() begins has other values than `one`."""
     with forked_run(begin, at + 1, within_s) as run:
         found = None
         for _ in range(run.run.count):
@@ -104,8 +106,8 @@ def _is_another(at: int, one: Any, begin: Begin, within_s: float) -> bool:
 
 
 def _compare(former: ForkedRun, theirs: ForkedRun, ours: ForkedRun) -> tuple[int, Difference | None, bool, Any]:
-    """The first batch at which ours differs, in what, whether DataLoader's two runs differ until there, too, and
-    DataLoader's batch there. One batch of each run is here at a time."""
+    """Returns the first batch at which ours differs, in what, whether DataLoader's two runs differ until there, too,
+    and DataLoader's batch there. One batch of each run is here at a time."""
     is_random = False
     for at in range(min(theirs.run.count, ours.run.count)):
         one, other = theirs.batch(), ours.batch()

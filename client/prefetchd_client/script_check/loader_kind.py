@@ -1,4 +1,4 @@
-"""What kind of loader one is: those that are made alike, again and again, are checked once."""
+"""kind_of says what kind a loader is of: those that are made alike, again and again, are checked once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LoaderKind = tuple[Any, ...]
 
 
 def kind_of(loader: DataLoader[Any]) -> LoaderKind:
-    """Equal for loaders of one construction: of the same classes, functions and numbers, whatever objects they hold. It
-    is hashable. Raises nothing: a length that is an error tells nothing."""
+    """Returns a key that is equal for loaders of one construction: of the same classes, functions and numbers, whatever
+    objects they hold. It is hashable. Raises nothing: a length that is an error tells nothing."""
     collate = loader.collate_fn
     return (
         type(loader),

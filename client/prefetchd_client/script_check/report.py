@@ -1,4 +1,4 @@
-"""What is said of each of a script's loaders."""
+"""report_on words what is said of each of a script's loaders."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ WHY = "docs: coming-from-dataloader.md, what differs on purpose"
 NOT_PINNED = "both were run without pin_memory: the script had begun to use CUDA, which a fork cannot go on with"
 IN_FORKS_ONLY = "the script itself goes on: its samples can be made in no other process, as workers are"
 FEWEST_TIMED = 8
-"""Batches after the first, of either loader and of the script's own loop: what fewer of them took is chance."""
+"""The fewest batches after the first, of either loader and of the script's own loop, that tell anything: what fewer of
+them took is chance."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoaderReport:
-    """`title` names the loader, `lines` say what was found; `is_unequal` when batches differ where DataLoader's own do
-    not, or ours could not be made."""
+    """Holds what is said of a loader: `title` names it, `lines` say what was found; `is_unequal` when batches differ
+    where DataLoader's own do not, or ours could not be made."""
 
     title: str
     lines: list[str]
@@ -37,7 +38,7 @@ class LoaderReport:
 
 @dataclasses.dataclass(frozen=True)
 class LoaderFacts:
-    """What is said of a loader that is not kept: large datasets are to go when the script lets them go."""
+    """Holds what is said of a loader that is not kept: large datasets are to go when the script lets them go."""
 
     title: str
     is_shuffled: bool
@@ -46,7 +47,7 @@ class LoaderFacts:
 
 
 def facts_of(place: str, loader: DataLoader[Any]) -> LoaderFacts:
-    """`place` is where the script iterates over it."""
+    """Returns what is to be kept of a loader; `place` is where the script iterates over it."""
     sampler = loader.sampler
     return LoaderFacts(
         f"{place}  {_described(loader)}",
@@ -57,7 +58,8 @@ def facts_of(place: str, loader: DataLoader[Any]) -> LoaderFacts:
 
 
 def report_on(facts: LoaderFacts, checked: LoaderCheck, steps_s: Sequence[float], most: int) -> LoaderReport:
-    """`steps_s` are what the script has done with each batch took, `most` is how many of an epoch it has got."""
+    """Returns the report on a loader. `steps_s` are how long the script has worked on each batch, `most` is how many of
+    an epoch it has got."""
     if checked.theirs.error and most > checked.theirs.count:
         lines, is_unequal = [f"DataLoader raised {checked.theirs.error} in a fork", IN_FORKS_ONLY], True
     else:
@@ -73,7 +75,7 @@ def report_on(facts: LoaderFacts, checked: LoaderCheck, steps_s: Sequence[float]
 
 
 def _described(loader: DataLoader[Any]) -> str:
-    """The arguments that decide most."""
+    """Names the arguments that decide most."""
     said = [type(loader.dataset).__name__]
     if loader.batch_size is not None:
         said.append(f"batch_size={loader.batch_size}")
@@ -100,6 +102,7 @@ def _sameness(checked: LoaderCheck, *, is_shuffled: bool) -> tuple[list[str], bo
     text = f"differs: batch {checked.unequal_at}: {checked.unequal.text}"
     if not checked.unequal.is_of_values:
         return [text], True
+    # Only values differ from here on: by any of these reasons they may.
     if checked.is_random:
         return [text, RANDOM], False
     if is_shuffled:
@@ -120,8 +123,9 @@ def _times(name: str, run: Run) -> str:
 
 
 def _paces(checked: LoaderCheck, steps_s: Sequence[float]) -> Iterator[str]:
-    """How fast batches came, and `steps_s`, what the script has done with each took. Nothing where there are too few.
-    It is what was measured, and no more: how long a loop waits depends on what else runs on the machine then."""
+    """Yields how fast batches came, and how long the script worked on each (`steps_s`). Yields nothing where there are
+    too few. It is what was measured, and no more: how long a loop waits depends on what else runs on the machine
+    then."""
     theirs, ours, after_first_s = checked.theirs, checked.ours, steps_s[1:]
     if min(theirs.count - 1, ours.count - 1, len(after_first_s)) >= FEWEST_TIMED:
         yield (

@@ -1,4 +1,4 @@
-"""Samples that were left out or replaced (on_error), as the daemon names them."""
+"""BadSampleList keeps samples that were left out or replaced (on_error), as the daemon names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_KEPT = 1000
 
 
 class BadSampleList:
-    """Those of one session: each is told on stderr when it comes, and kept for stats()."""
+    """Keeps the bad samples of one session: each is told on stderr when it comes, and kept for stats()."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], str] = {}
@@ -26,11 +26,12 @@ class BadSampleList:
 
     @property
     def count(self) -> int:
-        """Samples that were named, each index once; how often each was bad, the daemon's counters know."""
+        """The number of samples that were named, each index once; how often each was bad, the daemon's counters
+        know."""
         return len(self._known)
 
     def told(self) -> list[dict[str, Any]]:
-        """Where each one stood, and what is to be said of it."""
+        """Returns where each bad sample stood, and what is to be said of it."""
         return [
             {"epoch": epoch, "step": step, "row": row, "text": text}
             for (epoch, step, row, *_), text in self._known.items()

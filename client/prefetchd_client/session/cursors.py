@@ -1,4 +1,22 @@
-"""The iterators of one loader as its session knows them: where each stands, and what it was offered."""
+"""Cursors holds the iterators of one loader as its session knows them: where each stands, and what it was offered. The
+rules, with the decisions that have the reasons:
+
+1. A cursor waits until its iterator begins, and then lives until that ends (0011). One that was `proposed` is placed
+   only if nothing of the stream was there before.
+2. A number is used once. A message about a number that is not there was on its way when the cursor ended, and is
+   ignored: what it offers is the daemon's again.
+3. Messages about another epoch, and offers and voids at a step that the cursor has passed, are ignored as well. To the
+   daemon a cursor's epoch is `plan_epoch`, which is 0 where all epochs are equal (0070).
+4. A step has an offer, an error in the batch's place, or no batch: a void passes over all steps up to another one
+   (0023). The epoch ends at `steps`, as soon as that is known.
+5. A recall takes the offers back from a step on, but none that the cursor has passed; the answer says from which step
+   on (0011).
+6. Where a sampler decides the order, an epoch may be planned anew at any time, by what this trainer or another one has
+   said. The states that the new plan begins with come before its first batch; from then on the cursor is to be compared
+   anew, and its end is unknown (0021).
+7. What was offered is forgotten when another daemon is told the Hello, since that offers anew (0017), and when the
+   cursor goes on under another number.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +38,16 @@ from prefetchd.wire.shard_states import ShardState
 
 @dataclasses.dataclass(slots=True)
 class ClientCursor:
-    """One iterator's place; `offers` by step: (slot, generation, private), or the error in the batch's place; and
-    `voids` by step: at the next steps up to that one there is no batch.
+    """Is one iterator's place. `offers` by step are (slot, generation, private), or the error in the batch's place;
+    `voids` by step are the next step that may have a batch (rule 4).
 
-    Where an iterable dataset has a state: `shard_states` by shard, after its last batch that was yielded.
-    Where a sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or
-    with what the iterator `began_with`. Its epoch may be planned anew at any time, by what this trainer or another one
-    has said: that is told before a batch of the new plan, and is to be compared then.
+    Where an iterable dataset has a state: `shard_states` by shard, after its last batch that was yielded. Where a
+    sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or with what
+    the iterator `began_with` (rule 6).
+
     `yielded` batches it has had in this process; `told_length` is what len() of an iterable dataset had told when the
-    iterator was made.
-    One that was `proposed` is placed only if nothing of the stream was there before.
-    `epoch` is the loader's; to the daemon it is `plan_epoch`, which is 0 where all epochs are equal."""
+    iterator was made. `epoch` is the loader's, `plan_epoch` the daemon's (rule 3).
+    """
 
     number: int
     epoch: int
@@ -50,7 +67,7 @@ class ClientCursor:
 
     @property
     def is_offered(self) -> bool:
-        """True when the next batch can be had. Steps that have none are passed."""
+        """Whether the next batch can be had. Steps that have none are passed."""
         while self.step in self.voids:
             self.step = self.voids.pop(self.step)
         return self.step in self.offers
@@ -67,7 +84,7 @@ class EndOfEpoch(Exception):  # noqa: N818 - it is none
 
 
 class Cursors:
-    """Those that live, by number. What is about others was on its way when they ended, and is the daemon's again."""
+    """Holds the cursors that live or wait, by number, and takes what the daemon says of them by the rules 1 to 7."""
 
     def __init__(self) -> None:
         self._cursors: dict[int, ClientCursor] = {}
@@ -80,18 +97,18 @@ class Cursors:
         return self._cursors.get(number)
 
     def new(self, epoch: int, step: int, plan_epoch: int, *, proposed: bool = False) -> ClientCursor:
-        """A waiting cursor."""
+        """Makes a waiting cursor."""
         cursor = ClientCursor(self._next, epoch, step, True, plan_epoch, proposed=proposed)
         self._next += 1
         self._cursors[cursor.number] = cursor
         return cursor
 
     def end(self, cursor: ClientCursor) -> bool:
-        """False when it had ended before."""
+        """Ends the cursor. Returns False when it had ended before."""
         return self._cursors.pop(cursor.number, None) is not None
 
     def new_number(self, cursor: ClientCursor) -> int:
-        """The cursor goes on under another number, with nothing offered. Returns the former one."""
+        """Has the cursor go on under another number, with nothing offered (rule 7). Returns the former number."""
         former = cursor.number
         del self._cursors[former]
         cursor.number = self._next
@@ -101,11 +118,11 @@ class Cursors:
         return former
 
     def told(self) -> tuple[tuple[int, ...], ...]:
-        """(number, epoch, step, waiting) of each, as Hello says it."""
+        """Returns (number, epoch, step, waiting) of each cursor, as Hello says it."""
         return tuple((each.number, each.plan_epoch, each.step, _waiting_as_told(each)) for each in self)
 
     def forget_offers(self) -> None:
-        """Another daemon begins anew with its offers."""
+        """Forgets what all cursors were offered (rule 7)."""
         for cursor in self:
             self._forget(cursor)
 
@@ -117,6 +134,7 @@ class Cursors:
         cursor = self.get(message.cursor)
         if cursor is not None and message.epoch == cursor.plan_epoch:
             if message.stage == BEFORE and message != cursor.states.get(BEFORE):
+                # Rule 6. States that are told once more are no new plan.
                 cursor.compared, cursor.steps = False, None
             cursor.states[message.stage] = message
 
@@ -144,7 +162,8 @@ class Cursors:
             cursor.offers[message.step] = message.error
 
     def recalled(self, message: Recall) -> tuple[int, int] | None:
-        """Takes the offers back; (cursor, step) from which on, or None when there is no such cursor."""
+        """Takes the offers back by rule 5. Returns (cursor, step) from which on, or None when there is no such
+        cursor."""
         cursor = self.get(message.cursor)
         if cursor is None:
             return None

@@ -1,4 +1,18 @@
-"""Where a sampler decides the order: the trainer's side of what its planner assumes (assumptions)."""
+"""EpochPlans is the trainer's side of what its planner assumes, where a sampler decides the order
+(session.sampler_state). The rules, whose reasons are in decision 0021:
+
+1. An epoch is to be planned from the states of sampler and generators: as they are now if its iterator begins, as they
+   were when it began if it has begun.
+2. The plan is compared with that before the cursor's first batch, and whenever it has changed. This goes on until both
+   agree: a daemon that takes over meanwhile knows nothing of what was assumed.
+3. A plan from other states is void. The trainer says from which states it is to be, and its cursors from that epoch on
+   go on under new numbers. The new ones are placed before the former ones are closed: what is ready may still be
+   wanted.
+4. When an iterator begins, the generators are set to what they are after the sampler's first batch; when its epoch
+   ends, to what the sampler leaves. The latter only if nobody else has drawn from them meanwhile.
+5. What was said of an epoch that no iterator has begun yet is remembered until one has compared that epoch or a later
+   one. A daemon that takes over is told that, and what the living iterators began with, the earliest epoch first.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +25,8 @@ from prefetchd_client.session.sampler_state import SamplerState, as_assumed
 
 
 class EpochPlans:
-    """`send` tells the daemon, `wait(cursor, timeout_s)` waits until the cursor's next batch is offered, or its end
-    known, and says how many microseconds that took."""
+    """Compares and says by the rules 1 to 5. `send` tells the daemon. `wait(cursor, timeout_s)` waits until the
+    cursor's next batch is offered, or its end known, and returns how many microseconds that took."""
 
     def __init__(
         self,
@@ -29,20 +43,20 @@ class EpochPlans:
         self._said: Assume | None = None
 
     def assume(self, epoch: int) -> None:
-        """The next iterator begins `epoch` as sampler and generators are now."""
+        """Says that the next iterator begins `epoch` as sampler and generators are now."""
         self._say(self._assumptions.about(epoch))
 
     def say_again(self) -> None:
-        """To a daemon that may know nothing of what living iterators began with, and the next one begins with."""
+        """Tells a daemon that has taken over what it may not know (rule 5)."""
         said = {} if self._said is None else {self._said.epoch: self._said}
         said |= {each.epoch: as_assumed(each.began_with) for each in self._cursors if each.began_with is not None}
         for epoch in sorted(said):
             self._send(said[epoch])
 
     def compare(self, cursor: ClientCursor, timeout_s: float) -> int:
-        """Was the cursor's epoch planned from what sampler and generators are now, or were when it began? If not, it is
-        planned anew. Leaves the generators of one that begins as after the sampler's first batch. How many microseconds
-        it waited. Raises what `wait` raises."""
+        """Waits until the cursor's epoch is planned by rule 1, and has it planned anew as often as it is not. Sets the
+        generators of an iterator that begins (rule 4). Returns how many microseconds it waited. Raises what `wait`
+        raises."""
         begun = cursor.began_with
         if begun is None:
             wanted = self._assumptions.about(cursor.epoch)
@@ -52,7 +66,7 @@ class EpochPlans:
         else:
             wanted = as_assumed(begun)
         waited_us = self._wait(cursor, timeout_s)
-        # Again and again: a daemon that takes over meanwhile knows nothing of what was assumed.
+        # Rule 2.
         while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:
             self._plan_anew(wanted)
             waited_us += self._wait(cursor, timeout_s)
@@ -65,13 +79,13 @@ class EpochPlans:
         return waited_us
 
     def ended(self, cursor: ClientCursor) -> None:
-        """The epoch is over: generators are left as the sampler has left them, unless somebody else has drawn."""
+        """Sets the generators as the sampler has left them at the epoch's end (rule 4)."""
         after, end = cursor.states.get(AFTER_FIRST), cursor.states.get(AT_END)
         if after is not None and end is not None and self._assumptions.states == after.states:
             self._assumptions.set(end.states)
 
     def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
-        """As ended(), before the end is known."""
+        """Calls run_out() where ended() would set the generators: the end is not known yet, but what is drawn there."""
         after = cursor.states.get(AFTER_FIRST)
         if after is not None and self._assumptions.states == after.states:
             run_out()
@@ -82,7 +96,7 @@ class EpochPlans:
 
     def _plan_anew(self, wanted: Assume) -> None:
         self._say(wanted)
-        # Placed before the others are closed: what is ready may still be wanted.
+        # Rule 3. A list: new_number() changes what is iterated over.
         for each in [each for each in self._cursors if each.epoch >= wanted.epoch]:
             former = self._cursors.new_number(each)
             self._send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))

@@ -1,4 +1,4 @@
-"""How a loader's session begins: what it says it wants, and what makes its batches: a fork, or a program."""
+"""Introduction begins a loader's session: it says what is wanted, and what makes the batches: a fork, or a program."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ TOO_FEW_WORKERS = (
 
 
 class Introduction:
-    """The same for each daemon that the session meets. `parts` is the program, `prepared` its pickle if there is one
-    already; it is used once. With a `fork_request` this process is forked instead."""
+    """Introduces a loader to each daemon that its session meets, and says the same to all. `parts` is the program,
+    `prepared` its pickle if there is one already; it is used once. With a `fork_request` this process is forked
+    instead."""
 
     def __init__(
         self,
@@ -66,17 +67,17 @@ class Introduction:
 
     @property
     def forks(self) -> bool:
-        """True while this process is to be forked."""
+        """Whether this process is to be forked."""
         return self._fork_request is not None
 
     @property
     def fork(self) -> TrainerFork | None:
-        """The latest fork."""
+        """The latest fork, or None."""
         return self._fork
 
     def reach(self) -> tuple[socket.socket, bool]:
-        """A connection, and whether a daemon is at its other end by now: else a fork of this process looks for one.
-        Raises DaemonUnavailableError, CallerError."""
+        """Returns a connection, and whether a daemon is at its other end by now: else a fork of this process looks for
+        one. Raises DaemonUnavailableError, CallerError."""
         if self._fork_request is None:
             return connect_or_start(self._paths), True
         sock = connect(self._paths)
@@ -98,7 +99,7 @@ class Introduction:
         return session, False
 
     def hello(self, stream: str, cursors: Cursors, attachment: Attachment | None, *, fresh: bool = False) -> Hello:
-        """Says what is wanted and, to a daemon that does not know us any more, where we stand."""
+        """Returns the Hello: what is wanted and, for a daemon that does not know us any more, where we stand."""
         return Hello(
             PROTOCOL_VERSION,
             "trainer",
@@ -117,7 +118,7 @@ class Introduction:
         )
 
     def may_have(self, workers: int) -> None:
-        """The daemon allows the stream so many busy workers. Warns, once, when more were asked for."""
+        """Takes how many busy workers the daemon allows the stream. Warns, once, when more were asked for."""
         # Shards take turns, however few make them.
         asked = self._spec.workers if self._spec.order != "iterable" else 0
         if asked > workers > 0 and not self._is_warned:
@@ -125,7 +126,8 @@ class Introduction:
             warn_caller(TOO_FEW_WORKERS.format(asked, workers))
 
     def prepare_fork(self) -> None:
-        """Before hello(): from here on there is a fork, or there will be none."""
+        """Forks this process before hello(), if it is to be forked: from here on there is a fork, or there will be
+        none."""
         if self._fork_request is not None and self._fork is None:
             try:
                 self._fork, _ = self._fork_request.begin()
@@ -139,15 +141,15 @@ class Introduction:
             self.ask_for_fingerprint()
 
     def quick_fingerprint(self) -> str:
-        """The program's, as it is now, if it is known or soon taken; else empty. Only while the loader is being made:
-        afterwards the program may not be what was forked."""
+        """Returns the program's fingerprint, as it is now, if it is known or soon taken; else an empty string. To be
+        called only while the loader is being made: afterwards the program may not be what was forked."""
         if self._fork_request is None:
             return ""
         known = self._fork.fingerprint if self._fork is not None else ""
         return known or self._fork_request.quick_fingerprint()
 
     def ask_for_fingerprint(self) -> None:
-        """The daemon waits for it, or somebody will."""
+        """Has the fork take its fingerprint now: the daemon waits for it, or somebody will."""
         if self._fork is not None:
             self._fork.ask()
 
@@ -194,7 +196,7 @@ class Introduction:
             os.close(fd)
 
     def close(self) -> None:
-        """The session ends: its fork is the daemon's alone. Idempotent."""
+        """Ends the session's part in its fork, which is the daemon's alone from now on. Idempotent."""
         if self._fork is not None:
             self._fork.close()
         reap()
@@ -204,6 +206,8 @@ class Introduction:
         assert self._fork_request is not None
         former = self._fork.fingerprint if self._fork is not None else ""
         print(f"prefetchd: {NO_FORK.format(error.strerror, self._spec.name)}", file=sys.stderr)
+        # Without a fork nobody else takes the fingerprint. Another one than the fork's is another program: its batches
+        # must not be mixed.
         self._spec = dataclasses.replace(self._spec, fingerprint=self._fork_request.fingerprint())
         self._fork_request = None
         if former not in ("", self._spec.fingerprint):

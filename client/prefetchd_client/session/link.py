@@ -1,4 +1,4 @@
-"""A session's way to the daemon: reached at first and, without ever blocking, again whenever it is lost."""
+"""Link is a session's way to the daemon: reached at first and, without ever blocking, again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from prefetchd_client.session.remote_errors import refusal
 
 ANSWER_TIMEOUT_S = 60.0
 ATTEMPTS = 8
-"""Daemons that may die on us one after another before a loader gives up."""
+"""The number of daemons that may die on us one after another before a loader gives up."""
 
 
 class Link:
-    """One thread at a time. Sends and receives as Connection does; a daemon that wants the program gets it."""
+    """Sends and receives as Connection does, over one connection after the other; a daemon that wants the program gets
+    it. One thread at a time."""
 
     def __init__(self, paths: RuntimePaths, introduction: Introduction, hello: Callable[[], Hello]) -> None:
         """Reaches a daemon, says `hello` and waits for the `welcome`, unless the daemon has yet to start or to decide.
@@ -46,9 +47,9 @@ class Link:
         self._is_new = False
         self._has_helped = False
         self.returns = 0
-        """Daemons that have welcomed us after the first."""
+        """The number of daemons that have welcomed us after the first."""
         self.welcome: Welcome | None = None
-        """What was answered at once; None when it is to be received yet."""
+        """The daemon's answer, if it came at once; None when it is to be received yet."""
         for attempts_left in reversed(range(ATTEMPTS)):
             sock, is_answered = introduction.reach()
             self._connection = Connection(sock)
@@ -90,8 +91,9 @@ class Link:
         return message
 
     def _help_to_decide(self, message: Deciding) -> None:
-        """The batches that are there may be what is wanted: where that can soon be told here, the fork is not waited
-        for. The fork tells it all the same, before it makes anything; but not at the same time."""
+        """Sends the fingerprint, where it can soon be taken here: the batches that are there may be what is wanted, and
+        the fork is not waited for then. The fork tells it all the same, before it makes anything; but not at the same
+        time."""
         if message.takes_fingerprint and not self._has_helped:
             self._has_helped = True
             fingerprint = self._introduction.quick_fingerprint()
@@ -118,16 +120,16 @@ class Link:
 
     @property
     def is_lost(self) -> bool:
-        """True until another daemon is reached."""
+        """Whether the daemon is gone and no other one is reached yet."""
         return self._reconnection is not None
 
     def send(self, message: Message) -> None:
-        """Silent while the link is lost."""
+        """Sends to the daemon; does nothing while the link is lost."""
         self._connection.send(message)
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """The next message that is there already, with its descriptors, or None. Raises ProtocolError, and what handing
-        the program over raises."""
+        """Returns the next message that is there already, with its descriptors, or None. Raises ProtocolError, and what
+        handing the program over raises."""
         found = self._connection.receive()
         if found is not None:
             message = found[0]
@@ -148,20 +150,20 @@ class Link:
         return found
 
     def hand_over_fork(self) -> None:
-        """After the Hello to another daemon."""
+        """Hands the fork over, after the Hello to another daemon."""
         if self._introduction.forks:
             self._introduction.hand_over_fork(self._connection)
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is something to receive, or come_back() can do anything, or `timeout_s` is over."""
+        """Waits until there is something to receive, or come_back() can do anything, or `timeout_s` is over."""
         if self._reconnection is not None:
             time.sleep(min(self._reconnection.pause_s, max(0.0, timeout_s)))
         else:
             self._connection.wait(timeout_s)
 
     def come_back(self) -> bool:
-        """True when another daemon was reached just now: it is to be told a Hello, and knows nothing else. Does not
-        block."""
+        """Returns True when another daemon was reached just now: it is to be told a Hello, and knows nothing else. Does
+        not block."""
         if self._reconnection is None:
             return False
         sock = self._reconnection.step()
@@ -181,29 +183,30 @@ class Link:
             raise DaemonUnavailableError(f"{gone}, and {error}")
 
     def why_silent(self) -> str:
-        """What is to be said when the daemon does not say why something takes so long."""
+        """Says what is to be said when the daemon does not say why something takes so long."""
         if self._reconnection is not None:
             return f"there is no daemon at {self._paths.socket}; it is tried again and again"
         return f"the daemon does not say why; is it stopped? `prefetchd status` tells, and {what_it_says(self._paths)}"
 
     def lose(self) -> None:
-        """What is still to be received is of no use: the next receive() finds the link lost."""
+        """Drops the connection: what is still to be received is of no use, and the next receive() finds the link
+        lost."""
         self._connection.close()
 
     def stay(self) -> None:
-        """Tries no longer to come back, and has no fork of its own any more. Idempotent."""
+        """Ends coming back, and the session's part in its fork. Idempotent."""
         if self._reconnection is not None:
             self._reconnection.close()
         self._introduction.close()
 
     def abandon(self) -> None:
-        """In a forked child: closes what it inherited."""
+        """Closes what a forked child inherited."""
         self._connection.close()
         self._introduction.close()
         if self._reconnection is not None:
             self._reconnection.abandon()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the connection, and ends the session's part in its fork. Idempotent."""
         self._connection.close()
         self._introduction.close()

@@ -1,4 +1,4 @@
-"""One call of next() that waits for long: what the trainer's stderr says of it, and when."""
+"""LongWait decides what the trainer's stderr says of a call of next() that waits for long, and when."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from prefetchd.wire.messages import WaitNamed
 NAME_AFTER_S = 60.0
 NAME_AGAIN_S = 30.0
 DAEMON_NAMES_WITHIN_S = 3.0
-"""The daemon says why, and every time again; what it has not said by so much later the client says, as well as it
-can."""
+"""Seconds after which the client says why a call waits, as well as it can, if the daemon has not: the daemon says why
+itself, and every time again."""
 ANSWERS_WITHIN_S = 2.0
-"""How much longer than its timeout a call of next() waits to be told why. A look at a worker takes up to 1 s."""
+"""Seconds that a call of next() waits beyond its timeout to be told why. A look at a worker takes up to 1 s."""
 
 
 class LongWait:
-    """From the call on. With a `timeout_s` other than 0 the call raises after so long; the daemon is then asked why,
-    and what it says is for the error."""
+    """Follows one call of next() from its beginning. With a `timeout_s` other than 0 the call raises after so long; the
+    daemon is then asked why, and what it says is for the error."""
 
     def __init__(self, stream: str, epoch: int, step: int, timeout_s: float = 0.0) -> None:
         self._stream = stream
@@ -29,26 +29,27 @@ class LongWait:
         self.over_at_s = timeout_s or math.inf
         self.answered_by_s = math.inf
         self.why = ""
-        """What the daemon says that the call has timed out for."""
+        """The daemon's reason for the timeout of this call, or an empty string."""
 
     def times_out(self) -> None:
-        """The daemon has been asked why."""
+        """Notes that the daemon has been asked why: the call raises when the daemon has answered, ANSWERS_WITHIN_S
+        later at most."""
         self.over_at_s = math.inf
         self.answered_by_s = self.waited_s + ANSWERS_WITHIN_S
 
     @property
     def is_over(self) -> bool:
-        """The call raises, as soon as it is known why."""
+        """Whether the call will raise, as soon as it is known why."""
         return self.answered_by_s < math.inf
 
     @property
     def is_answered(self) -> bool:
-        """It has said why the call times out, or is not expected to any more."""
+        """Whether the daemon has said why the call times out, or is not expected to any more."""
         return bool(self.why) or self.waited_s >= self.answered_by_s
 
     @property
     def wake_at_s(self) -> float:
-        """When there is something to do if nothing comes."""
+        """The time at which there is something to do if nothing comes."""
         return min(self.name_at_s, self.over_at_s, self.answered_by_s)
 
     @property

@@ -1,4 +1,4 @@
-"""What the daemon has not been told yet of a cursor's progress.
+"""Progress collects what the daemon has not been told yet of a cursor's progress.
 
 Telling it costs a message, and wakes the daemon; but until a good part of the ring is consumed it has little to do with
 the slots. So several batches are told at once: at most every EVERY-th part of the ring, at most MOST of them, and none
@@ -17,7 +17,7 @@ LATEST_NS = 1_000_000_000
 
 
 class Progress:
-    """Of one cursor at a time."""
+    """Collects the progress of one cursor at a time."""
 
     __slots__ = ("_count", "_released", "_waited_us", "cursor", "told_ns")
 
@@ -29,8 +29,8 @@ class Progress:
         self._released: tuple[int, ...] = ()
 
     def went_on(self, cursor: Any, released: tuple[int, ...], waited_us: int) -> None:
-        """`cursor`, the same as before unless all was told, has stepped on; `released` are (cursor, slot, generation)
-        triples, flat."""
+        """Notes that `cursor`, the same as before unless all was told, has stepped on; `released` are (cursor, slot,
+        generation) triples, flat."""
         self.cursor = cursor
         self._count += 1
         self._released += released
@@ -40,7 +40,7 @@ class Progress:
         return self._count >= min(MOST, slots // EVERY) or now_ns - self.told_ns > LATEST_NS
 
     def take(self) -> Consumed | None:
-        """All of it as one message, or None when all was told."""
+        """Returns all that was not told as one message, or None when all was told."""
         if not self._count:
             return None
         message = Consumed(self.cursor.number, self.cursor.step, self._released, self._waited_us)

@@ -1,4 +1,5 @@
-"""A worker's exception, raised again in the trainer: same type, same message, with the worker's traceback."""
+"""rebuild_exception makes a worker's exception anew, to be raised in the trainer: same type, same message, with the
+worker's traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from prefetchd_client.batches.class_lookup import find_named
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, never raised itself
-    """The traceback as the worker saw it, and which sample it was about."""
+    """Carries the traceback as the worker saw it, and which sample it was about."""
 
     def __init__(self, place: str, text: str) -> None:
         super().__init__(place, text)
@@ -28,7 +29,7 @@ class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, never r
 
 
 def rebuild_exception(encoded: bytes) -> BaseException:
-    """The exception to raise; its __cause__ tells where it came from. Raises ProtocolError.
+    """Returns the exception to raise; its __cause__ tells where it came from. Raises ProtocolError.
 
     An exception of ours comes back as itself. One whose class cannot be had here becomes a RemoteError that says so,
     and so does StopIteration, which would end the loop in silence.
@@ -45,7 +46,8 @@ def rebuild_exception(encoded: bytes) -> BaseException:
 
 
 def stream_failure(code: str, message: str, encoded: bytes) -> PrefetchdError:
-    """Why a stream cannot go on: what the daemon says, and what the user's code raised (`encoded`, if not empty)."""
+    """Returns why a stream cannot go on: what the daemon says, and what the user's code raised (`encoded`, if not
+    empty)."""
     if not encoded:
         return error_from_code(code, message)
     remote = decode_exception(encoded)
@@ -56,7 +58,7 @@ def stream_failure(code: str, message: str, encoded: bytes) -> PrefetchdError:
 
 
 def refusal(message: Refused) -> PrefetchdError:
-    """A caller's mistake under its own name, whatever else under one."""
+    """Returns the error of a refusal: a caller's mistake under its own name, whatever else under one."""
     error = error_from_code(message.code, message.message)
     return error if not isinstance(error, RemoteError) else DaemonRefusedError(message.message)
 
@@ -86,7 +88,8 @@ def _original(remote: RemoteException) -> BaseException | None:
 
 
 def _initialise_builtin(error: BaseException, arguments: tuple[Any, ...]) -> None:
-    """Some builtin exceptions keep what they tell outside of `args`, as UnicodeDecodeError does."""
+    """Calls the __init__ of a builtin exception: some keep what they tell outside of `args`, as UnicodeDecodeError
+    does."""
     for kind in type(error).__mro__:
         initialise = vars(kind).get("__init__")
         if initialise is not None and not isinstance(initialise, types.FunctionType):

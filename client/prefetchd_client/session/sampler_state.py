@@ -1,5 +1,6 @@
-"""What decides the next epoch's order beside the program, where a sampler does: the states of the trainer's generators,
-and what the sampler's set_epoch() was called with. Its planner assumes both; the trainer compares when it begins."""
+"""SamplerState has what decides the next epoch's order beside the program, where a sampler does: the states of the
+trainer's generators, and what the sampler's set_epoch() was called with. Its planner assumes both; the trainer compares
+when it begins."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ MOST_GENERATORS = 8
 
 
 class SamplerState:
-    """Those about one loader's sampler and generators, which stay the trainer's own."""
+    """Reads and sets the states of one loader's sampler and generators, which stay the trainer's own."""
 
     def __init__(self, index_sampler: Any, generators: Sequence[torch.Generator]) -> None:
-        """Raises CallerError."""
+        """Takes the generators that the sampler uses. Raises CallerError when they are too many."""
         if len(generators) > MOST_GENERATORS:
             raise CallerError(f"the sampler uses {len(generators)} generators; allowed: {MOST_GENERATORS}")
         self.generators = list(generators)
         self._holders = epoch_holders(index_sampler)
 
     def __bool__(self) -> bool:
-        """True when there is anything to compare."""
+        """Returns True when there is anything to compare."""
         return bool(self.generators or self._holders)
 
     @property
@@ -46,11 +47,12 @@ class SamplerState:
             holder.set_epoch(epoch)
 
     def about(self, epoch: int) -> Assume:
-        """How `epoch` would begin now."""
+        """Returns how `epoch` would begin now."""
         return Assume(epoch, self.sampler_epoch, self.states)
 
     def set(self, states: Sequence[bytes]) -> None:
-        """Raises CallerError when these are not the generators' states."""
+        """Sets the generators' states. Raises CallerError when these are none, and leaves the generators as they
+        were."""
         if len(states) != len(self.generators):
             raise CallerError(f"states of {len(states)} generators; this loader's sampler uses {len(self.generators)}")
         if not all(states):
@@ -67,7 +69,7 @@ class SamplerState:
 
     @contextlib.contextmanager
     def at_epoch_zero(self) -> Iterator[None]:
-        """Within it the sampler does not tell which epoch it was set to: that makes no other stream."""
+        """Hides, while its block runs, which epoch the sampler was set to: that makes no other stream."""
         found = [holder.epoch for holder in self._holders]
         try:
             for holder in self._holders:
@@ -79,17 +81,17 @@ class SamplerState:
 
 
 def as_assumed(planned: EpochStates) -> Assume:
-    """What an epoch was planned from, in the trainer's words."""
+    """Returns what an epoch was planned from, as the trainer says it."""
     return Assume(planned.epoch, planned.sampler_epoch, planned.states)
 
 
 def as_text(states: Sequence[bytes]) -> list[str]:
-    """States as state_dict() has them."""
+    """Returns states as state_dict() has them."""
     return [base64.b64encode(state).decode("ascii") for state in states]
 
 
 def from_text(texts: Sequence[str], key: str) -> tuple[bytes, ...]:
-    """Raises CallerError, naming the state's `key`."""
+    """Returns the states of these texts. Raises CallerError, naming the state's `key`."""
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise CallerError(f"the state's {key!r} is no list of texts")
     try:

@@ -1,6 +1,25 @@
-"""One process on one stream: cursors, what was offered to each, and the messages that keep both sides agreed.
+"""StreamClient is one process's session on one stream: cursors, what was offered to each, and the messages that keep
+both sides agreed. The daemon offers batches in order, cursor by cursor; next_batch() takes them. Nothing here knows of
+DataLoader. The rules, with the decisions that have the reasons:
 
-The daemon offers batches in order, cursor by cursor; next_batch() takes them. Nothing here knows of DataLoader.
+1. A batch is marked and noted in the ring before it is handed out (`next_batch`): a daemon that adopts the ring knows
+   by that what it must not offer again (0017).
+2. Progress is told now and then, and in any case before a wait, before an assumption, before a cursor is closed or
+   another one goes on, before offers are given back, and with an error (0016).
+3. The socket is looked at when DRAIN_BELOW offers or fewer are left, and after more than DRAIN_EVERY batches; while the
+   link is lost, each time (0016).
+4. A next() that has waited for TELL_WAIT_AFTER_S says so, once to each daemon (0011). After its timeout it asks why,
+   and raises with the answer, or when none is expected any more.
+5. What was offered is good until another daemon is told our Hello (0017). The Hello has all cursors and all held
+   batches, so what was not told of either is dropped, and all offers are forgotten. After it come the fork, what the
+   iterators began with, and the states of their shards (`_begin_again`).
+6. A ring that is another daemon's by now, or a record that another process has locked, ends the connection: nothing
+   else that this daemon has said can be trusted (0017).
+7. A failure of the stream is final. The next_batch() that learns of it may still have its batch; each later one raises.
+8. close() ends coming back first, then says Goodbye. The connection stays until the last held batch is gone, for then
+   the daemon may reuse the slots. The lock on our record goes before the connection: afterwards the record may be
+   another's.
+9. In a forked child everything is the parent's: inherited descriptors are closed, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -59,7 +78,7 @@ _outliving: set[StreamClient] = set()
 
 
 def _after_fork_in_child() -> None:
-    """Their connections, and the locks on their records, are the parent's."""
+    """Closes what a fork inherits of closed clients (rule 9)."""
     for client in list(_outliving):
         client.abandon()
     _outliving.clear()
@@ -69,12 +88,12 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
-    """The batch did not come within the loader's timeout, and why, as far as that is known. No TimeoutError: the user's
-    own code may raise that."""
+    """The batch did not come within the loader's timeout; the text says why, as far as that is known. It is no
+    TimeoutError: the user's own code may raise that."""
 
 
 class StreamClient:
-    """The session of one loader. One thread at a time."""
+    """Is the session of one loader. One thread at a time."""
 
     def __init__(
         self,
@@ -116,6 +135,8 @@ class StreamClient:
         self._undrained = 0
         self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
         self._first = self._cursors.new(*first, first[0], proposed=True) if first is not None else None
+        # A function makes the Hello: each daemon that is tried is told what is known by then, such as the fork's
+        # fingerprint.
         self._link = Link(
             paths, self._introduction, lambda: self._introduction.hello(self.name, self._cursors, None, fresh=fresh)
         )
@@ -126,8 +147,8 @@ class StreamClient:
                 self._first = None
 
     def take_first_cursor(self) -> ClientCursor | None:
-        """The waiting cursor that was proposed, unless the daemon has said that it has batches of the stream. It is
-        placed if it has none."""
+        """Returns the waiting cursor that was proposed, or None when the daemon has said that it has batches of the
+        stream. It is placed if the daemon has none."""
         first, self._first = self._first, None
         return first
 
@@ -152,11 +173,11 @@ class StreamClient:
 
     @property
     def has_cursors(self) -> bool:
-        """True while an iterator lives, or the next one is waited for."""
+        """Whether an iterator lives, or the next one is waited for."""
         return any(True for _ in self._cursors)
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
-        """A new waiting cursor, filled ahead from (epoch, step) on."""
+        """Places a new waiting cursor, filled ahead from (epoch, step) on."""
         self._check_usable()
         cursor = self._cursors.new(epoch, step, 0 if self.spec.equal_epochs else epoch)
         if step and self._starts[0] == epoch:
@@ -165,13 +186,13 @@ class StreamClient:
         return cursor
 
     def activate(self, cursor: ClientCursor) -> None:
-        """The waiting cursor's iterator begins."""
+        """Begins the iterator of the waiting cursor."""
         cursor.waiting = False
         kill_point("client.cursor.begun")
         self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, cursor.step, False))
 
     def close_cursor(self, cursor: ClientCursor) -> None:
-        """Its iterator is gone. Idempotent, and silent after close()."""
+        """Closes the cursor, whose iterator is gone. Idempotent; sends nothing after close()."""
         if self._cursors.end(cursor) and not self._closed:
             self._tell_progress()
             self._link.send(CloseCursor(cursor.number))
@@ -182,10 +203,10 @@ class StreamClient:
     # --- batches ---
 
     def next_batch(self, cursor: ClientCursor, timeout_s: float) -> Any:
-        """The cursor's next batch; waits for it. `timeout_s` 0 waits as long as it takes.
+        """Waits for the cursor's next batch, and returns it. `timeout_s` 0 waits as long as it takes.
 
-        Raises EndOfEpoch, the user's own exception for a batch that failed, StreamFailedError,
-        DaemonUnavailableError, WaitTimedOut.
+        Raises EndOfEpoch, the user's own exception for a batch that failed, StreamFailedError, DaemonUnavailableError,
+        WaitTimedOut.
         """
         self._check_usable()
         if self._plans is None:
@@ -197,6 +218,7 @@ class StreamClient:
         cursor.step += 1
         attachment = self._attachment
         if isinstance(offer, bytes):
+            # Rule 2: after an error there may be no further next() to tell it.
             self._progress.went_on(cursor, (), waited_us)
             self._tell_progress()
             raise rebuild_exception(offer)
@@ -209,6 +231,7 @@ class StreamClient:
             cursor.shard_states[shard] = (number + 1, batch.state)
             batch = batch.batch
         kill_point("client.batch.unnoted")
+        # Rule 1.
         now_ns = attachment.note_yield(cursor.number, cursor.plan_epoch, step + 1, waited_us)
         kill_point("client.batch.noted")
         if not leased:
@@ -224,7 +247,8 @@ class StreamClient:
     # --- iterable datasets ---
 
     def begin_shards(self, epoch: int, states: Mapping[int, ShardState]) -> None:
-        """Cursors that are placed within the epoch from now on may begin with these, by shard."""
+        """Has cursors that are placed within the epoch from now on begin with these states, by shard, where they
+        may."""
         self._starts = (epoch, states)
         self._tell_shards(epoch, states)
 
@@ -236,18 +260,18 @@ class StreamClient:
     # --- where a sampler decides the order ---
 
     def assume(self, epoch: int) -> None:
-        """The next iterator begins `epoch` as sampler and generators are now."""
+        """Says that the next iterator begins `epoch` as sampler and generators are now."""
         if self._plans is not None:
             self._plans.assume(epoch)
 
     def ended(self, cursor: ClientCursor) -> None:
-        """The epoch is over: the sampler's generators are left as DataLoader leaves them."""
+        """Leaves the sampler's generators as DataLoader leaves them when the epoch is over."""
         if self._plans is not None:
             self._plans.ended(cursor)
 
     def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
-        """The epoch goes on, but DataLoader's sampler would be at its end: run_out() does to the generators what that
-        does there."""
+        """Calls run_out() when DataLoader's sampler would be at its end though the epoch goes on: it does to the
+        generators what the sampler does there."""
         if self._plans is not None:
             self._plans.ran_out(cursor, run_out)
 
@@ -264,7 +288,7 @@ class StreamClient:
         return 0
 
     def close(self) -> None:
-        """Ends the session in order. Batches that are still held stay valid. Idempotent."""
+        """Ends the session in order (rule 8). Batches that are still held stay valid. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -296,13 +320,14 @@ class StreamClient:
         _outliving.discard(self)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the loader was made, times in seconds; the bad samples that were named, and their number."""
+        """Returns counts since the loader was made, times in seconds; the bad samples that were named, and their
+        number."""
         counts = self._attachment.stats() if self._attachment is not None else {"yielded": 0}
         bad = {"bad_sample_count": self._bad.count, "bad_samples": self._bad.told()}
         return counts | {"reconnections": self._link.returns} | bad
 
     def abandon(self) -> None:
-        """In a forked child: closes what it inherited and sends nothing."""
+        """Closes what a forked child inherited, and sends nothing (rule 9)."""
         self._closed = True
         self._link.abandon()
         if self._attachment is not None:
@@ -311,18 +336,19 @@ class StreamClient:
     # --- inside ---
 
     def _come_to_next(self, cursor: ClientCursor, timeout_s: float) -> int:
-        """Until the cursor's next batch is offered; microseconds that it took."""
+        """Waits until the cursor's next batch is offered; returns how many microseconds that took."""
         self._undrained += 1
-        # What has come meanwhile is not urgent while there is enough: each look costs a system call and, when the
-        # caches are cold, a good part of a next().
+        # Rule 3: each look costs a system call and, when the caches are cold, a good part of a next().
         if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._link.is_lost:
             self._drain()
         return 0 if cursor.is_offered else self._wait_for(cursor, timeout_s)
 
     def _come_to_planned(self, plans: EpochPlans, cursor: ClientCursor, timeout_s: float) -> int:
-        """As _come_to_next, to a batch or an end of the plan that the trainer means."""
+        """Waits as _come_to_next() does, for a batch or an end of the plan that the trainer means."""
         waited_us = 0
         while True:
+            # A plan may become another one during either wait: what was reached by then is of the former plan, and does
+            # not count.
             if not cursor.compared:
                 waited_us += plans.compare(cursor, timeout_s)
             try:
@@ -348,7 +374,7 @@ class StreamClient:
             raise self._failure
 
     def _wait_for(self, cursor: ClientCursor, timeout_s: float) -> int:
-        """Until the cursor's next batch is offered; microseconds that it took."""
+        """Waits until the cursor's next batch is offered; returns how many microseconds that took."""
         self._tell_progress()
         wait = self._wait = LongWait(self.name, cursor.epoch, cursor.step, timeout_s)
         try:
@@ -377,7 +403,7 @@ class StreamClient:
                 told = True
                 self._link.send(Waiting(cursor.number))
             wake_at_s = wait.wake_at_s if told else min(wait.wake_at_s, TELL_WAIT_AFTER_S)
-            # The next daemon has not been told.
+            # Rule 4: the next daemon has not been told.
             told = told and not self._link.is_lost
             self._link.wait(wake_at_s - waited_s)
             self._drain()
@@ -403,8 +429,8 @@ class StreamClient:
             raise
 
     def _begin_again(self) -> None:
-        """What was offered is good as long as no daemon has heard our Hello; then it is offered again."""
-        # The Hello says all that was not told.
+        """Introduces this session to another daemon (rule 5)."""
+        # Dropped: the Hello says all that was not told.
         self._progress.take()
         if self._attachment is not None:
             self._attachment.take_released()
@@ -426,7 +452,7 @@ class StreamClient:
         try:
             self._attachment = Attachment(fd, self._consumer, self._generation, former, self._classes)
         except NotOurs:
-            # Whatever else the daemon has said is about a ring as it was, or about another's record.
+            # Rule 6.
             self._link.lose()
             return
         if former is not None:

@@ -1,4 +1,4 @@
-"""What workers print, on the trainer's stderr."""
+"""print_output shows on the trainer's stderr what workers print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _told_topics: set[str] = set()
 
 
 def print_output(message: Output) -> None:
-    """Each line under the name of who printed it."""
+    """Prints each line under the name of the worker that printed it. Output of a topic is printed once."""
     if message.topic in _told_topics:
         return
     if message.topic:
