@@ -1,9 +1,5 @@
-<<<<<<< HEAD:client/prefetchd_demo/__main__.py
-"""python -m prefetchd_demo: the demo itself. People call `prefetchd demo`, which has checked the arguments."""
-=======
 """This module is `python -m prefetchd_demo`, the demo itself. People call `prefetchd demo`, which has checked
 the arguments."""
->>>>>>> wip-prose-c:client/prefetchd_client/demo/__main__.py
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-<<<<<<< HEAD:client/prefetchd_demo/training.py
-"""One trainer, a process of its own: python -m prefetchd_demo.training PLAN.
-=======
 """This module is one trainer, a process of its own: python -m prefetchd_demo.training PLAN.
->>>>>>> wip-prose-c:client/prefetchd_client/demo/training.py
 
 It tells how it gets on through stdout. Once its epochs are done it waits to be killed, as a trainer may be at any
 moment; it also ends with whoever listens.
