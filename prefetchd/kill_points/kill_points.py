@@ -10,7 +10,7 @@ of orders with commas in between:
 
 kill_point_table.py has all points. A point's name begins with the role of the process that passes it: daemon, env or
 zygote (which fork streams' zygotes, workers and planners), worker, planner, client. Passings are counted process by
-process. Each kill is told first: one line (point, pid, role, seconds of the monotonic clock) at the end of the file
+process. Each kill is logged first: one line (point, pid, role, seconds of the monotonic clock) at the end of the file
 that PREFETCHD_KILL_LOG names.
 """
 

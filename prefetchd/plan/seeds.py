@@ -23,7 +23,7 @@ key at row `substitute` of the same batch, with the batch's samples as length. S
 global generators begin with the sampler seed in each epoch. Iterable datasets have neither ordinals nor indices: the
 global generators begin with the shard seed at `place` = shard when a shard's iterator is made, and at `place` = shards
 + step when the samples of a batch are taken from it. With the worker seed they begin when worker_init_fn is called in
-the worker at `place`, and get_worker_info() tells it.
+the worker at `place`, and get_worker_info() returns it.
 """
 
 from __future__ import annotations

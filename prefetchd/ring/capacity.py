@@ -10,9 +10,9 @@ are in decisions 0010 and 0091:
 3. It must fit what there is now, in the store, the cgroup and the daemon's memory setting. It is not made smaller to
    fit: the caller gets an error that names the knob.
 4. A ring whose buffer was asked for in bytes never grows. Others grow up to `usual` as their batches turn out to be
-   larger, and up to `most` if a single batch cannot do with less (`bounds_for`). `most` is what there is in all: what is
-   in use today may be free when that batch comes. `usual` is GROWTH times the slots that were asked for in batches, else
-   what the default holds by what there is now; never more than `most`.
+   larger, and up to `most` if a single batch cannot do with less (`bounds_for`). `most` is what there is in all: what
+   is in use today may be free when that batch comes. `usual` is GROWTH times the slots that were asked for in batches,
+   else what the default holds by what there is now; never more than `most`.
 5. A growth must fit the store and the memory setting. Of the cgroup's memory it leaves as much as the ring then has:
    larger batches take more in the workers too, and the kernel kills for what is beyond the limit (`check_growth`).
 6. Slots are whole pages (decision 0003). Where a ring may grow, small slots become larger while all of them together

@@ -11,7 +11,7 @@
 A tensor is named by its place in the batch: "0" and "1" for (images, labels), "image" for {"image": ...}, "0.left" for
 what lies deeper, "batch" when the batch is nothing but a tensor. What is no tensor stands in the metadata, as do the
 stream, the position, and for our own client the batch's structure, as JSON (prefetchd.workers.structure_nodes): nothing
-in a file is code. Beside the files, STREAM_FILE tells what they are.
+in a file is code. Beside the files, STREAM_FILE describes them.
 
 Format: https://github.com/huggingface/safetensors#format. Pure.
 """

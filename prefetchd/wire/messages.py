@@ -490,8 +490,8 @@ PLANNER = -1
 @_numbered(41)
 @record
 class SpawnWorker(Message):
-    """Asks a stream zygote to fork a worker. `worker_index` of `workers` is what get_worker_info tells, from 0 on. With
-    it: a descriptor of the memory where the worker writes its status."""
+    """Asks a stream zygote to fork a worker. `worker_index` of `workers` is what get_worker_info returns, from 0 on.
+    With it: a descriptor of the memory where the worker writes its status."""
 
     worker: int
     worker_index: int

@@ -77,7 +77,7 @@ class RingMemory:
     def batch(self, slot: int, span: int = 1) -> Buffer:
         """Returns the memory of the batch that begins in `slot` and takes `span` slots, as one ctypes array.
 
-        With span > 1 the chain is read from the slot records, which the daemon wrote before it told of the batch.
+        With span > 1 the chain is read from the slot records, which the daemon wrote before it published the batch.
         """
         header = self.header
         if not 0 <= slot < header.slots:
