@@ -1,4 +1,4 @@
-"""python -m prefetchd"""
+"""Runs the command as `python -m prefetchd`."""
 
 from prefetchd.cli.main import main
 

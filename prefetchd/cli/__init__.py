@@ -1,1 +1,1 @@
-"""The command line: one file a verb."""
+"""Implements the command line: one file a verb."""

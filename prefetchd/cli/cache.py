@@ -1,4 +1,4 @@
-"""prefetchd cache: sample caches on disk, built, listed, removed and checked."""
+"""Implements `prefetchd cache`: builds, lists, removes and checks sample caches on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sample cache holds, and whether that is what was stored."""
+"""Counts what a sample cache holds, and checks that it is what was stored."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from prefetchd.wire.trusted_paths import open_below
 
 
 def count_rows(directory: Path, description: CacheDescription) -> int:
-    """How many samples are stored. Raises OSError."""
+    """Counts the samples that are stored. Raises OSError."""
     return sum(mark != 0 for mark in _marks(directory, description))
 
 
 def check_rows(
     directory: Path, description: CacheDescription, *, fix: bool, looked_at: Callable[[int], None] = lambda row: None
 ) -> tuple[list[int], list[int]]:
-    """The rows that are not what their marks say; and with `fix`, those of them that have none any more: not one that
-    somebody is storing just then. Tells looked_at() of each row that it comes to. Raises OSError."""
+    """Compares all rows with their marks. Returns the rows that differ; and with `fix`, those of them whose marks were
+    cleared: not a row that somebody is storing just then. Calls looked_at() for each row that it comes to. Raises
+    OSError."""
     with contextlib.ExitStack() as stack:
         maps = []
         for leaf in description.leaves:
@@ -49,16 +50,18 @@ def check_rows(
                 for mapping, leaf in zip(maps, description.leaves)
             ]
             if row_digest(iter(parts)) != mark:
+                # With the mark as it was read: whoever clears it looks whether it still is that one.
                 bad[row] = mark
     return list(bad), _forgotten(directory, bad) if fix and bad else []
 
 
 def _forgotten(directory: Path, marks: dict[int, int]) -> list[int]:
-    """The rows that still had these marks, and have none now."""
+    """Clears the marks of these rows, where they still are as given. Returns the rows whose marks were cleared."""
     found = []
     fd = _open(directory, MARKS, os.O_RDWR)
     try:
         for row, mark in marks.items():
+            # Whoever stores a row holds its byte, and the mark may be another one since it was read.
             if try_lock(fd, ROW_LOCK_OFFSET + row):
                 with marks_locked(fd) as locked:
                     if locked and os.pread(fd, MARK.size, row * MARK.size) == MARK.pack(mark):
@@ -78,7 +81,7 @@ def _marks(directory: Path, description: CacheDescription) -> tuple[int, ...]:
 
 
 def _open(directory: Path, name: str, flags: int) -> int:
-    """A descriptor of that file of the cache. Raises ProtocolError when it is no file in it, OSError."""
+    """Opens that file of the cache. Raises ProtocolError when it is no file in it, OSError."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return open_below(fd, name, flags)

@@ -1,4 +1,4 @@
-"""Colours, where they are wanted: on a terminal, and not with NO_COLOR."""
+"""Colours text where that is wanted: on a terminal, and not with NO_COLOR."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ STYLES = [
 
 
 def wants_colours(stream: TextIO, env: Mapping[str, str] = os.environ) -> bool:
-    """As no-color.org has it: never with NO_COLOR set to anything, nor where nobody looks."""
+    """Returns True where colours are wanted, as no-color.org has it: never with NO_COLOR set to anything, nor where
+    nobody looks."""
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
 def coloured(text: str, stream: TextIO, env: Mapping[str, str] = os.environ) -> str:
-    """`text` of status for `stream`; as it is where no colours are wanted."""
+    """Colours `text` of status for `stream`; leaves it as it is where no colours are wanted."""
     if not wants_colours(stream, env):
         return text
     for pattern, colour in STYLES:

@@ -1,4 +1,4 @@
-"""prefetchd completion: what a shell needs to complete verbs, options and streams."""
+"""Implements `prefetchd completion`: prints what a shell needs to complete verbs, options and streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def stream_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The daemon's streams that begin so, out of its status."""
+    """Lists the daemon's streams that begin with `incomplete`, out of its status."""
     try:
         report = read_report(runtime_paths(ctx.params.get("socket")))
     except (PrefetchdError, OSError):

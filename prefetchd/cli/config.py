@@ -1,4 +1,4 @@
-"""prefetchd config: what a configuration file says, before a daemon has to hear it."""
+"""Implements `prefetchd config`: says what a configuration file declares, before a daemon has to read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A control connection: one request, one answer."""
+"""Opens a control connection: one request, one answer."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class ControlClient:
         self._sock.close()
 
     def say(self, request: Message) -> None:
-        """Sends what is answered by several messages; hear() them."""
+        """Sends a request that is answered by several messages; hear() them."""
         send(self._sock, request)
 
     def wait_up_to(self, timeout_s: float) -> None:
-        """How long hear() waits from now on."""
+        """Sets how long hear() waits from now on."""
         self._sock.settimeout(timeout_s)
 
     def hear(self) -> Message:
-        """The next message. Raises ClickException when the daemon refuses, ends or does not answer."""
+        """Receives the next message. Raises ClickException when the daemon refuses, ends or does not answer."""
         try:
             found = receive(self._sock)
         except (OSError, ProtocolError) as error:
@@ -68,7 +68,7 @@ class ControlClient:
         return found
 
     def ask(self, request: Message, answer: type[Message]) -> Message:
-        """Sends and waits for an answer of that type."""
+        """Sends a request and waits for an answer of that type. Raises ClickException when none comes."""
         try:
             send(self._sock, request)
             found = receive(self._sock)
@@ -86,7 +86,7 @@ class ControlClient:
         return found
 
     def wait_for_end(self) -> None:
-        """Until the daemon closes the connection."""
+        """Waits until the daemon closes the connection."""
         try:
             while receive(self._sock) is not None:
                 pass

@@ -1,4 +1,4 @@
-"""prefetchd demo: a small training through the daemon and through DataLoader, side by side."""
+"""Implements `prefetchd demo`: runs a small training through the daemon and through DataLoader, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that detaches itself from whoever starts it: `prefetchd run --detach`, and what loaders start.
+"""Runs a daemon that detaches itself from whoever starts it: `prefetchd run --detach`, and what loaders start.
 
 Loaders run this module by itself, as a first batch waits for it: the library of the command line would take a quarter
 of the time that the daemon takes.
@@ -37,26 +37,27 @@ Number = TypeVar("Number", int, float)
 
 
 def first_chosen(*choices: Number | None) -> Number:
-    """The first that somebody has chosen; the last one is always there."""
+    """Returns the first that somebody has chosen; the last one is always there."""
     return next(each for each in choices if each is not None)
 
 
 def metrics_address(address: str | None) -> str | None:
-    """Where metrics are answered, as a daemon can use it that is in another directory; None: nowhere."""
+    """Returns where metrics are answered, as a daemon can use it that is in another directory; None: nowhere."""
     if address and address.startswith("unix:"):
         return f"unix:{os.path.abspath(address[5:])}"
     return address or None
 
 
 def use_all_cpus() -> None:
-    """A trainer that starts a daemon may be bound to a few CPUs; its loading should not be."""
+    """Lets this process use all CPUs: a trainer that starts a daemon may be bound to a few; its loading should not
+    be."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 def run_detached(paths: RuntimePaths, options: Options) -> bool:
-    """Returns once a daemon serves the socket: False when it is another one. Raises DaemonUnavailableError with what
-    the daemon said."""
+    """Starts a daemon. Returns once a daemon serves the socket: False when it is another one. Raises
+    DaemonUnavailableError with what the daemon said."""
     told, tell = os.pipe()
     if os.fork() == 0:
         os.close(told)
@@ -98,7 +99,7 @@ def _be_detached(paths: RuntimePaths, options: Options, tell: int) -> int:
 
 
 def _from_stdin() -> bytes:
-    """All of it, if it is a file; of anything else nothing is read."""
+    """Reads all of stdin, if it is a file; of anything else nothing is read."""
     with contextlib.suppress(OSError):
         if stat.S_ISREG(os.fstat(0).st_mode):
             return os.pread(0, os.fstat(0).st_size, 0)
@@ -106,7 +107,7 @@ def _from_stdin() -> bytes:
 
 
 def main(socket: str, idle_exit_s: str, config: str = "") -> int:
-    """The exit code: 0 when a daemon serves the socket now; else 1, and why on stdout."""
+    """Starts a daemon. Returns the exit code: 0 when a daemon serves the socket now; else 1, and why on stdout."""
     try:
         use_all_cpus()
         paths = runtime_paths(socket)

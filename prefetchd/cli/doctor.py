@@ -1,4 +1,4 @@
-"""prefetchd doctor: what on this machine would be in the way, and how to mend it."""
+"""Implements `prefetchd doctor`: shows what on this machine would be in the way, and how to mend it."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def command(
 
 
 def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) -> Iterator[Finding]:
-    """All of them, as they are found; `config` is a file, which may have put rings on RAM disks. With `only`, leftovers
-    of other sockets' daemons are not looked for."""
+    """Yields all findings, as they come; `config` is a file, which may have put rings on RAM disks. With `only`,
+    leftovers of other sockets' daemons are not looked for."""
     declared = NO_CONFIG
     if config is not None:
         check, why = "configuration", "no daemon starts with one that is wrong"

@@ -1,4 +1,4 @@
-"""prefetchd drain: stop filling, and give CPUs and the workers' memory back."""
+"""Implements `prefetchd drain`: stops filling, and gives CPUs and the workers' memory back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(socket: str | None, timeout: float, streams: tuple[str, ...]) -> Non
 
 
 def _with_processes(paths: RuntimePaths, names: list[str]) -> list[str]:
-    """Those of the streams that run. What a daemon that has gone had, has gone with it."""
+    """Returns those of the streams that have processes. What a daemon that has gone had, has gone with it."""
     report = read_report(paths)
     if report.snapshot is None or report.state == "dead":
         return []

@@ -1,4 +1,4 @@
-"""prefetchd evict: drop a stream and free its memory."""
+"""Implements `prefetchd evict`: drops a stream and frees its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a daemon is well, and what is not. Pure."""
+"""Decides whether a daemon is well, and what is not. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXIT_CODES = {HEALTHY: 0, DEGRADED: 3, ABSENT: 4}
 
 
 def health(report: Report) -> tuple[str, list[str]]:
-    """HEALTHY, DEGRADED with the reasons, or ABSENT. What only is slow is healthy."""
+    """Returns HEALTHY, DEGRADED with the reasons, or ABSENT. What only is slow is healthy."""
     if report.snapshot is None:
         return ABSENT, []
     problems = []
@@ -22,6 +22,7 @@ def health(report: Report) -> tuple[str, list[str]]:
     if workers["limit"] != workers["asked"]:
         of = f" of {workers['asked']}" if workers["asked"] else ""
         problems.append(f"workers were killed for memory: {workers['limit']}{of} may be busy at once since")
+    # Of the streams only what an operator must act upon: a slow one is what the verdict is about.
     for stream in report.snapshot["streams"]:
         if stream["failure"] is not None:
             problems.append(f"stream {stream['name']} has failed")
@@ -41,7 +42,7 @@ def health(report: Report) -> tuple[str, list[str]]:
 
 
 def duration(seconds: float) -> str:
-    """For people, as in "1 h 05 min"."""
+    """Formats a duration for people, as in "1 h 05 min"."""
     seconds = max(0.0, seconds)
     if seconds < 100:
         return f"{seconds:.1f} s"

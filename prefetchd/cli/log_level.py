@@ -1,4 +1,4 @@
-"""prefetchd log-level: what the daemon logs from now on."""
+"""Implements `prefetchd log-level`: changes what the daemon logs from now on."""
 
 from __future__ import annotations
 

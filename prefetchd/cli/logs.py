@@ -1,4 +1,4 @@
-"""prefetchd logs: the daemon's log, for reading or as it is."""
+"""Implements `prefetchd logs`: shows the daemon's log, for reading or as it is."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def command(socket: str | None, lines: int, follow: bool, as_json: bool) -> None
             line = log.readline()
             if line:
                 click.echo(line.rstrip("\n") if as_json else readable(line))
+            # Another file has the name now: its lines are read from the first one on.
             elif _was_rotated(path, log.fileno()):
                 log.close()
                 log = path.open()
@@ -49,7 +50,7 @@ def command(socket: str | None, lines: int, follow: bool, as_json: bool) -> None
 
 
 def readable(line: str) -> str:
-    """One log line for people: time, level, event, fields."""
+    """Formats one log line for people: time, level, event, fields."""
     try:
         found = json.loads(line)
         stamp, level, event = found.pop("time"), found.pop("level"), found.pop("event")

@@ -1,4 +1,4 @@
-"""prefetchd: the command and its verbs, each loaded only when it is asked for."""
+"""Implements the command `prefetchd` and its verbs, each loaded only when it is asked for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERBS = {
 
 
 class _Verbs(click.Group):
-    """Verbs by name; `prefetchd --help` needs none of their modules."""
+    """Loads verbs by name; `prefetchd --help` needs none of their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -61,7 +61,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 failed, 2 wrong usage; `status` has its own."""
+    """Runs the command. Exit codes: 0 done, 1 failed, 2 wrong usage; `status` has its own."""
     try:
         # What ctx.exit() was given, or None.
         sys.exit(cli(prog_name="prefetchd", standalone_mode=False))

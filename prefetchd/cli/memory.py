@@ -1,4 +1,5 @@
-"""What a process has of memory for itself, out of /proc: its share of every page (PSS), ring pages included."""
+"""Measures what a process has of memory for itself, out of /proc: its share of every page (PSS), ring pages
+included."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ import time
 from typing import Any
 
 MEASURE_WITHIN_S = 0.04
-"""Mapped rings are large, and this walks all of them: what is not known by then stays unknown."""
+"""The most time that measuring takes: mapped rings are large, and this walks all of them. What is not known by then
+stays unknown."""
 
 
 def add_pss(snapshot: dict[str, Any]) -> None:
-    """Sets `pss_bytes` of every worker in `snapshot`: bytes, or None where that is not known. The command measures
-    this and not the daemon, whom it would hold up."""
+    """Sets `pss_bytes` of every worker in `snapshot`: bytes, or None where that is not known. The command measures this
+    and not the daemon, which it would hold up."""
     until_s = time.monotonic() + MEASURE_WITHIN_S
     for stream in snapshot["streams"]:
         for worker in stream["workers"]:

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Defines options that several verbs share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefetchd.wire.runtime_paths import CONFIG_VARIABLE, SOCKET_VARIABLE, runti
 
 
 def as_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """An option's callback: a size such as 8GiB, as bytes."""
+    """Parses an option's size such as 8GiB, as the option's callback. Returns bytes."""
     try:
         return parse_bytes(value, param.opts[0]) if value is not None else None
     except CallerError as error:

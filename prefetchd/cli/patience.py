@@ -1,4 +1,4 @@
-"""A sign of life on stderr for what takes longer than a second; nothing where no terminal looks."""
+"""Shows a sign of life on stderr for what takes longer than a second; nothing where no terminal looks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_S = 0.2
 
 
 class Patience:
-    """A context manager: call go_on() now and then, and `what` is shown with the seconds that it has taken."""
+    """Shows `what`, with the seconds that it has taken, while go_on() is called now and then. A context manager."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -31,7 +31,7 @@ class Patience:
             sys.stderr.flush()
 
     def go_on(self, what: str | None = None) -> None:
-        """It still takes time, perhaps with something else now."""
+        """Shows that it still takes time, perhaps with something else now."""
         self._what = what or self._what
         now_s = time.monotonic()
         if now_s - self._began_s < SHOWN_AFTER_S or now_s - self._shown_s < EVERY_S or not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""prefetchd pause: nothing more is filled."""
+"""Implements `prefetchd pause`: makes the daemon fill nothing more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What status tells, as text for people. Pure: what it tells in, lines out."""
+"""Renders what status says, as text for people. Pure: its object in, lines out."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST_WORKERS = 16
 
 
 def render(found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: bool = False) -> list[str]:
-    """The lines of `prefetchd status` for the daemon on `socket`, none wider than `width` unless one word is. With
-    `history`, how full each ring was in the last minute. No control character is in them, whatever names have."""
+    """Returns the lines of `prefetchd status` for the daemon on `socket`, none wider than `width` unless one word is.
+    With `history`, how full each ring was in the last minute. No control character is in them, whatever names have."""
     return [one_line(line) for line in _lines(found, socket, width, history=history)]
 
 
@@ -44,6 +44,7 @@ def _lines(found: dict[str, Any], socket: Path, width: int, *, history: bool) ->
         lines.append("no streams")
     for stream in found["streams"]:
         lines += ["", *_stream(stream, width, history)]
+    # A declared stream that has begun is among the streams, with more to say.
     begun = {stream["name"] for stream in found["streams"]}
     for declared in found.get("declared", []):
         if declared["name"] not in begun:
@@ -199,7 +200,7 @@ def _worker(worker: dict[str, Any]) -> str:
 
 
 def bar(ring: dict[str, Any]) -> str:
-    """Slots by state in BAR_CELLS cells; a state that has any slot has a cell, as far as there are some."""
+    """Draws slots by state in BAR_CELLS cells; a state that has any slot has a cell, as far as there are some."""
     slots = max(1, ring["slots"])
     cells = ""
     for state in ("ready", "leased", "behind", "filling", "quarantined"):
@@ -209,7 +210,7 @@ def bar(ring: dict[str, Any]) -> str:
 
 
 def rate(per_s: float) -> str:
-    """Three figures are enough."""
+    """Formats a rate; three figures are enough."""
     return f"{per_s:.0f}" if per_s >= 99.95 else f"{per_s:.1f}"
 
 
@@ -219,7 +220,7 @@ def _sparkline(percents: list[int], cells: int) -> str:
 
 
 def _flow(parts: Iterable[str], width: int, *, gap: str = "  ", begin: str = "  ", hang: str = "    ") -> list[str]:
-    """The parts one after another, on as many lines as that takes; parts are not broken."""
+    """Flows the parts one after another, on as many lines as that takes; parts are not broken."""
     lines, line, is_empty = [], begin, True
     for part in parts:
         if not is_empty and len(line) + len(gap) + len(part) > width:

@@ -1,4 +1,4 @@
-"""What `prefetchd status` tells: the snapshot, and what can be said of it. Pure; this is what --json prints."""
+"""Builds what `prefetchd status` shows: the snapshot, and what can be said of it. Pure; this is what --json prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prefetchd.cli.verdict import judge
 
 
 def told(report: Report) -> dict[str, Any]:
-    """The object that docs/status.md describes."""
+    """Returns the object that docs/status.md describes."""
     state, problems = health(report)
     head = {"state": report.state, "health": state, "heartbeat_age_s": report.heartbeat_age_s, "problems": problems}
     if report.snapshot is None:
@@ -30,13 +30,13 @@ def told(report: Report) -> dict[str, Any]:
 
 
 def _mean_busy(stream: dict[str, Any]) -> float:
-    """Workers that the stream kept busy in the last minute, on average."""
+    """Returns how many workers the stream kept busy in the last minute, on average."""
     recent = stream["recent"]
     return max(0.0, recent["fill_s"]) / recent["over_s"] if recent else 0.0
 
 
 def _runway_s(stream: dict[str, Any]) -> float | None:
-    """For how long the trainer can go on with what is ready, at its own pace; None when it has none."""
+    """Returns for how long the trainer can go on with what is ready, at its own pace; None when it has none."""
     recent, ring = stream["recent"], stream["ring"]
     if not recent or ring is None or not recent["consumed_batches_per_s"]:
         return None

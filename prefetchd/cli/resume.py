@@ -1,4 +1,4 @@
-"""prefetchd resume: take pause and drain back."""
+"""Implements `prefetchd resume`: takes pause and drain back."""
 
 from __future__ import annotations
 

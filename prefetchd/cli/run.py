@@ -1,4 +1,4 @@
-"""prefetchd run: the daemon, in the foreground or detached."""
+"""Implements `prefetchd run`: runs the daemon, in the foreground or detached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the status segment. Pure but for the reading: it asks no daemon, so it works when the daemon does not."""
+"""Reads the status segment. Pure but for the reading: it asks no daemon, so it works when the daemon does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ATTEMPTS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What the status segment told, and how fresh it is. `state`: "running", "hanging", "dead" or "absent"."""
+    """The status segment's content, and how fresh it is. `state`: "running", "hanging", "dead" or "absent"."""
 
     state: str
     heartbeat_age_s: float | None = None
@@ -37,8 +37,8 @@ class Report:
 
 
 def read_report(paths: RuntimePaths) -> Report:
-    """The daemon's last word. Waits up to a second for one that is just starting. Raises ProtocolError when the segment
-    is of another version, or still says nothing."""
+    """Reads the daemon's last word. Waits up to a second for one that is just starting. Raises ProtocolError when the
+    segment is of another version, or still says nothing."""
     for _ in range(_ATTEMPTS):
         report = _read(paths)
         if report is not None:
@@ -48,7 +48,7 @@ def read_report(paths: RuntimePaths) -> Report:
 
 
 def _read(paths: RuntimePaths) -> Report | None:
-    """None while the segment is being made, or is written faster than it can be read."""
+    """Reads once; None while the segment is being made, or is written faster than it can be read."""
     try:
         fd = open_status(paths)
     except FileNotFoundError:
@@ -82,6 +82,7 @@ def _state(pid: int, found: dict[str, Any], age_s: float) -> str:
 
 
 def _lives(pid: int, start_ticks: int) -> bool:
-    """True when `pid` is the daemon that started then: not its corpse, and not another process with its number."""
+    """Returns True when `pid` is the daemon that started then: not its corpse, and not another process with its
+    number."""
     found = process_stat(pid)
     return found is not None and found.state != "Z" and found.start_ticks == start_ticks

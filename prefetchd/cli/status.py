@@ -1,4 +1,4 @@
-"""prefetchd status: what the daemon is doing, read from memory."""
+"""Implements `prefetchd status`: shows what the daemon is doing, read from memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prefetchd stop: end the daemon in order."""
+"""Implements `prefetchd stop`: ends the daemon in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking the daemon to do something with streams, and saying of which it has."""
+"""Asks the daemon to do something with streams, and prints with which it has."""
 
 from __future__ import annotations
 

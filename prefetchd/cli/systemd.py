@@ -1,4 +1,4 @@
-"""prefetchd systemd: the units, written and enabled."""
+"""Implements `prefetchd systemd`: writes and enables the units."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def install(socket_activation: bool, user: str | None, no_start: bool, only_prin
 
 
 def unit_text(name: str, path: str) -> str:
-    """The unit, with `path` as the command that it runs."""
+    """Returns the unit, with `path` as the command that it runs."""
     text = files("prefetchd.units").joinpath(name).read_text("utf-8")
     for placeholder in PLACEHOLDERS:
         text = text.replace(f"ExecStart={placeholder}", f"ExecStart={path}")
@@ -79,7 +79,7 @@ def unit_text(name: str, path: str) -> str:
 
 
 def program() -> str:
-    """This very command, as systemd can run it."""
+    """Returns this very command, as systemd can run it."""
     beside = Path(sys.executable).with_name("prefetchd")
     if os.access(beside, os.X_OK):
         return os.fspath(beside)
@@ -87,7 +87,7 @@ def program() -> str:
 
 
 def user_directory() -> Path:
-    """Where a user's own units are."""
+    """Returns the directory of a user's own units."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
 
 

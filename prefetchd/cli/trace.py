@@ -1,4 +1,4 @@
-"""prefetchd trace: what workers and trainers do, as a picture over time."""
+"""Implements `prefetchd trace`: records what workers and trainers do, as a picture over time."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
                 if isinstance(message, TraceEvents):
                     events += message.events
                     names |= {n: name.decode("utf-8", "replace") for n, name in zip(message.streams, message.names)}
+                    # The count so far, not a sum: each message has all that were dropped.
                     dropped = message.dropped
                 now_s = min(time.monotonic(), began_s + seconds)
                 progress.update(round(1000 * (now_s - seen_s)))
@@ -62,5 +63,5 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
 
 
 def _progress(seconds: float) -> Any:
-    """A bar on stderr, where that is a terminal."""
+    """Makes a bar on stderr, where that is a terminal."""
     return click.progressbar(length=round(1000 * seconds), label="tracing", file=sys.stderr, show_pos=False)

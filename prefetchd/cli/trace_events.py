@@ -1,4 +1,4 @@
-"""A trace in the Trace Event Format, which chrome://tracing and Perfetto open. Pure."""
+"""Writes a trace in the Trace Event Format, which chrome://tracing and Perfetto open. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE, TRAC
 KINDS = {MEASURE: "measure", FILL_ROWS: "rows", FILL_WHOLE: "batch", DIGEST: "digest"}
 TRAINERS = 1
 FIRST_STREAM = 1000
-"""Processes of the picture: the trainers are one, each stream is another."""
+"""The first number of a stream's process in the picture, where the trainers are one process and each stream is
+another."""
 
 
 def trace_json(events: Iterable[Ints], names: Mapping[int, str], dropped: int) -> dict[str, Any]:
-    """The whole file. Times in it are microseconds since the first event."""
+    """Returns the whole file. Times in it are microseconds since the first event."""
     rows = sorted(events, key=lambda each: each[8])
     first_us = rows[0][8] if rows else 0
     found: list[dict[str, Any]] = []

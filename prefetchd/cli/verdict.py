@@ -1,4 +1,4 @@
-"""What limits a stream, in words and as arithmetic on its last minute. Pure; docs/status.md explains it.
+"""Says what limits a stream, in words and as arithmetic on its last minute. Pure; docs/status.md explains it.
 
 demand   batches a second that the trainer would take if it never waited: consumed / (its time - stalls)
 cost     worker-seconds that a batch takes: time of workers in tasks / batches made
@@ -14,27 +14,27 @@ from collections.abc import Mapping
 from typing import Any
 
 MEASURE_S = 3.0
-"""Nothing is judged on less than that."""
+"""The trainer's time below which nothing is judged."""
 STALLED_SHARE = 0.02
-"""Below this the trainer does not wait in earnest."""
+"""The share of its time below which the trainer does not wait in earnest."""
 BUSY_SHARE = 0.75
-"""From here on the allowed workers have no time left."""
+"""The share from which on the allowed workers have no time left."""
 WAITS_ALWAYS_SHARE = 0.95
-"""Who waits for so much of its time has shown no pace of its own."""
+"""The share of waiting from which on a trainer has shown no pace of its own."""
 MOST_BUSY = 0.9
-"""So busy may workers be that keep up."""
+"""The most that workers may be busy and still keep up."""
 SELDOM_FULL_SHARE = 0.02
-"""Workers that idle while the ring is full less than that wait for tasks."""
+"""The share of time with a full ring below which idle workers wait for tasks, not for room."""
 STARVED_SHARE = 0.25
-"""From here on it is the lack of CPUs that makes tasks long."""
+"""The share of waiting for a CPU from which on it is the lack of CPUs that makes tasks long."""
 COMPUTING_SHARE = 0.7
-"""Tasks that have the CPU for so much of their time are no faster with more workers than CPUs."""
+"""The share of CPU time from which on tasks are no faster with more workers than CPUs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`limit`: "none" (nothing to judge), "trainer", "dataset", "cpu", "other streams", "daemon", "slow samples" or
-    "buffer". `text` says it to people. Rates in batches a second; None where they are not known."""
+    """A verdict. `limit`: "none" (nothing to judge), "trainer", "dataset", "cpu", "other streams", "daemon", "slow
+    samples" or "buffer". `text` says it to people. Rates in batches a second; None where they are not known."""
 
     limit: str
     text: str
@@ -47,7 +47,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """What is derived from the last minute, once."""
+    """The numbers that are derived from the last minute, once."""
 
     stalled: float
     demand: float
@@ -74,8 +74,8 @@ class _Rates:
 
 
 def judge(stream: Mapping[str, Any], workers: Mapping[str, Any], others_fill_s: float = 0.0) -> Verdict:
-    """The verdict on one stream of a snapshot. `workers` is the snapshot's own; `others_fill_s` is what workers spent
-    on other streams in the last minute, per second of it."""
+    """Judges one stream of a snapshot. `workers` is the snapshot's own; `others_fill_s` is what workers spent on other
+    streams in the last minute, per second of it."""
     silent = _nothing_to_judge(stream)
     if silent is not None:
         return Verdict("none", silent)
@@ -109,6 +109,7 @@ def _nothing_to_judge(stream: Mapping[str, Any]) -> str | None:
         if not stream["consumed_batches"] and ring is not None and ring["ready"] and not ring["filling"]:
             return "its ring is full, and nobody has taken a batch yet"
         return "measuring"
+    # No batch in the last minute: rates would be of nothing.
     if recent["consumed_batches_per_s"] * recent["over_s"] < 1:
         if not recent["stalled_s"]:
             return "the trainer does not ask for batches"
@@ -124,11 +125,13 @@ def _rates(stream: Mapping[str, Any], workers: Mapping[str, Any], others_fill_s:
     produced = recent["produced_batches_per_s"] * over_s
     fill_s = max(0.0, recent["fill_s"])
     limit = max(1, stream["workers_limit"])
+    # Nothing was made in the last minute: what its batches have cost so far is the best guess.
     if not produced and stream["produced_batches"]:
         cost_s = stream["fill_s"] / stream["produced_batches"]
     else:
         cost_s = fill_s / max(1.0, produced)
     stalled_s = min(recent["stalled_s"], recent["consumer_s"])
+    # Never 0: a trainer that only waits would have an endless demand.
     computed_s = max(recent["consumer_s"] - stalled_s, 0.01 * recent["consumer_s"])
     return _Rates(
         stalled=stalled_s / recent["consumer_s"],
@@ -149,7 +152,7 @@ def _rates(stream: Mapping[str, Any], workers: Mapping[str, Any], others_fill_s:
 
 
 def _limit(rates: _Rates) -> tuple[str, str, int | None, int | None]:
-    """(limit, text, workers wanted, buffer wanted)."""
+    """Returns (limit, text, workers wanted, buffer wanted)."""
     if rates.stalled < STALLED_SHARE:
         if rates.full >= 0.5:
             return "trainer", f"the trainer is the limit; the ring is full {rates.full:.0%} of the time", None, None
@@ -196,6 +199,7 @@ def _no_worker_idle(rates: _Rates, head: str) -> tuple[str, str, int | None, int
         return "other streams", head + text, math.ceil(rates.wanted + rates.others_busy), None
     which = "worker" if rates.workers == 1 else "workers"
     head += f"the limit is the dataset in {rates.workers} {which}; "
+    # Its demand would be a guess, and so would the number of workers.
     if rates.stalled > WAITS_ALWAYS_SHARE:
         if rates.computing >= COMPUTING_SHARE and rates.workers >= rates.cpus:
             return "cpu", f"{head}they compute, and {rates.cpus} CPUs can be used", None, None

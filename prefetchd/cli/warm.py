@@ -1,4 +1,4 @@
-"""prefetchd warm: declared streams are filled when it returns, for scripts that start a job then."""
+"""Implements `prefetchd warm`: returns when declared streams are filled, for scripts that start a job then."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _is_served(paths: RuntimePaths) -> bool:
 
 
 def _cold(paths: RuntimePaths, declared: Config) -> str | None:
-    """What is still to be filled, in words; None when nothing is. Raises ClickException when it never will be."""
+    """Describes what is still to be filled; None when nothing is. Raises ClickException when it never will be."""
     try:
         report = read_report(paths)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""The live screen of `prefetchd status --watch`."""
+"""Shows the live screen of `prefetchd status --watch`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 
 
 def watch(look: Callable[[], dict[str, Any]], paths: RuntimePaths, interval_s: float) -> None:
-    """Shows what look() tells, every `interval_s`, until it is interrupted. Where the output is no terminal, one report
-    after another."""
+    """Shows what look() returns, every `interval_s`, until it is interrupted. Where the output is no terminal, prints
+    one report after another."""
     console = Console(no_color=not wants_colours(sys.stdout), highlight=False)
     with contextlib.suppress(KeyboardInterrupt):
         if console.is_terminal:

@@ -1,1 +1,1 @@
-"""Labelled places where a process may be made to kill itself, so that tests can kill anything anywhere."""
+"""Provides labelled places where a process may be made to kill itself, so that tests can kill anything anywhere."""

@@ -1,4 +1,5 @@
-"""Kill points: labelled places where a process may be made to kill itself, so that tests can kill anything anywhere.
+"""Implements kill points: labelled places where a process may be made to kill itself, so that tests can kill anything
+anywhere.
 
 Nothing happens at any of them unless PREFETCHD_KILL_POINTS was set when this process imported prefetchd. It is a list
 of orders with commas in between:
@@ -9,7 +10,7 @@ of orders with commas in between:
 
 kill_point_table.py has all points. A point's name begins with the role of the process that passes it: daemon, env or
 zygote (which fork streams' zygotes, workers and planners), worker, planner, client. Passings are counted process by
-process. Each kill is told first: one line (point, pid, role, seconds of the monotonic clock) at the end of the file
+process. Each kill is logged first: one line (point, pid, role, seconds of the monotonic clock) at the end of the file
 that PREFETCHD_KILL_LOG names.
 """
 
@@ -31,14 +32,14 @@ ORDER_BYTES = 128
 
 
 class NthPassing:
-    """The `nth` passing of a point that matches `pattern`."""
+    """An order that is due at the `nth` passing of a point that matches `pattern`."""
 
     def __init__(self, pattern: str, nth: int) -> None:
         self._pattern = pattern
         self._left = nth
 
     def is_due(self, point: str) -> bool:
-        """Called at each passing of a point: True when its process is to die there."""
+        """Counts a passing of `point`. Returns True when its process is to die there."""
         if not fnmatch.fnmatchcase(point, self._pattern):
             return False
         self._left -= 1
@@ -46,8 +47,8 @@ class NthPassing:
 
 
 class RandomPassings:
-    """Each passing of a point that matches `pattern`, with a probability. Forked processes go on with random numbers
-    of their own, the same in each run with the same `seed`."""
+    """An order that is due, with a probability, at each passing of a point that matches `pattern`. Forked processes go
+    on with random numbers of their own, the same in each run with the same `seed`."""
 
     def __init__(self, pattern: str, probability: float, seed: int) -> None:
         self._pattern = pattern
@@ -67,7 +68,7 @@ class RandomPassings:
 
 
 class OrderInFile:
-    """One order at a time, from a file that its owner rewrites; of all processes that read it one dies of it."""
+    """One order at a time, read from a file that its owner rewrites; of all processes that read it one dies of it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -114,7 +115,7 @@ def write_order(path: str | os.PathLike[str], number: int, pattern: str = "", nt
 
 
 def parse_orders(text: str) -> list[NthPassing | RandomPassings | OrderInFile]:
-    """What PREFETCHD_KILL_POINTS says. Raises ValueError."""
+    """Parses what PREFETCHD_KILL_POINTS says. Raises ValueError."""
     return [_parse(order.strip()) for order in text.split(",") if order.strip()]
 
 
@@ -131,7 +132,7 @@ def _parse(order: str) -> NthPassing | RandomPassings | OrderInFile:
 
 
 def killer(orders: list[NthPassing | RandomPassings | OrderInFile], log: str) -> Callable[[str], None]:
-    """A kill_point() that follows `orders` and appends to the file `log`, if that has a name."""
+    """Makes a kill_point() that follows `orders` and appends to the file `log`, if that has a name."""
 
     def kill_point(point: str) -> None:
         # Each order sees each passing, even of one that another order ends.
@@ -151,7 +152,7 @@ def _die(point: str, log: str) -> None:
 
 
 def kills_by_point(log: str | os.PathLike[str]) -> Counter[str]:
-    """How often a process has died at which point, as PREFETCHD_KILL_LOG's file tells."""
+    """Counts how often a process has died at which point, as PREFETCHD_KILL_LOG's file has it."""
     try:
         with open(log) as lines:
             return Counter(line.split()[0] for line in lines)
@@ -160,7 +161,7 @@ def kills_by_point(log: str | os.PathLike[str]) -> Counter[str]:
 
 
 def _pass(point: str) -> None:
-    """Nothing: no order was given."""
+    """Does nothing: no order was given."""
 
 
 _orders = os.environ.get(ORDERS_VARIABLE, "")

@@ -1,4 +1,4 @@
-"""The plan of one stream: which samples a batch has, with which ordinals and seeds. What workers evaluate."""
+"""Plans one stream: which samples a batch has, with which ordinals and seeds. Workers evaluate it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class PlannedRows:
 
 
 class BatchPlan:
-    """(epoch, step, rows) -> PlannedRows, for orders that are arithmetic.
+    """Maps (epoch, step, rows) to PlannedRows, for orders that are arithmetic.
 
-    Pure but for a few cached blocks: the arithmetic is vectorised over BLOCK consecutive samples of the rank,
-    which makes a row cost well under a microsecond, whatever the batch size.
+    Pure but for a few cached blocks: the arithmetic is vectorised over BLOCK consecutive samples of the rank, which
+    makes a row cost well under a microsecond, whatever the batch size.
     """
 
     def __init__(self, spec: StreamSpec) -> None:
@@ -40,7 +40,7 @@ class BatchPlan:
         self._block = functools.lru_cache(maxsize=4)(self._make_block)
 
     def rows(self, epoch: int, step: int, first_row: int, end_row: int) -> PlannedRows:
-        """Rows [first_row, end_row) of the batch at (epoch, step)."""
+        """Returns rows [first_row, end_row) of the batch at (epoch, step)."""
         first = step * self.schedule.rows_per_batch + first_row
         end = first + end_row - first_row
         parts = []
@@ -64,7 +64,7 @@ class BatchPlan:
         return self.schedule.rows(step)
 
     def given(self, epoch: int, step: int) -> list[int]:
-        """All keys of the batch: what __getitems__ is called with."""
+        """Returns all keys of the batch: what __getitems__ is called with."""
         found: list[int] = self.rows(epoch, step, 0, self.schedule.rows(step)).indices.tolist()
         return found
 
@@ -72,7 +72,8 @@ class BatchPlan:
         return batch_seed(self._spec.seed, epoch, step, self._spec.rank)
 
     def substitute(self, epoch: int, ordinal: int, attempt: int) -> int:
-        """The index of the sample that is tried in place of a bad one; `attempt` counts from 1 to SUBSTITUTES."""
+        """Returns the index of the sample that is tried in place of a bad one; `attempt` counts from 1 to
+        SUBSTITUTES."""
         return substitute(self._spec.seed, epoch, ordinal, attempt, self._spec.length)
 
     def _make_block(self, epoch: int, block: int) -> PlannedRows:

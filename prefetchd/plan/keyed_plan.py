@@ -1,4 +1,4 @@
-"""The plan of a stream whose order only a sampler knows: the keys come with each task, seeds are as ever."""
+"""Plans a stream whose order only a sampler knows: the keys come with each task, seeds are as ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefetchd.wire.stream_spec import Position, StreamSpec
 
 
 class KeyedPlan:
-    """What BatchPlan is for orders that are arithmetic; knows the one batch whose keys it was told last.
+    """The counterpart of BatchPlan for samplers' orders; knows the one batch whose keys it was given last.
 
     A sample's ordinal is (samples of its epoch before it, on this rank) * world_size + rank: no two ranks have the
     same, whatever their samplers do. A substitute is another key of the same batch: only the sampler knows which
@@ -27,7 +27,7 @@ class KeyedPlan:
         self._planned = _NOTHING
 
     def use(self, position: Position, blob: bytes) -> None:
-        """The keys of the batch at `position`. Raises what unpickling them raises."""
+        """Takes the keys of the batch at `position`. Raises what unpickling them raises."""
         if (position, blob) == (self._position, self.blob):
             return
         self._given, keys, first = unpack(blob)
@@ -44,13 +44,13 @@ class KeyedPlan:
         return len(self._of(epoch, step).indices)
 
     def rows(self, epoch: int, step: int, first_row: int, end_row: int) -> PlannedRows:
-        """Rows [first_row, end_row) of the batch at (epoch, step)."""
+        """Returns rows [first_row, end_row) of the batch at (epoch, step)."""
         planned = self._of(epoch, step)
         part = slice(first_row, end_row)
         return PlannedRows(planned.indices[part], planned.ordinals[part], planned.seeds[part])
 
     def given(self, epoch: int, step: int) -> Any:
-        """The keys of the batch in the sampler's own form: what __getitems__ is called with."""
+        """Returns the keys of the batch in the sampler's own form: what __getitems__ is called with."""
         self._of(epoch, step)
         return self._given
 
@@ -58,7 +58,7 @@ class KeyedPlan:
         return batch_seed(self._spec.seed, epoch, step, self._spec.rank)
 
     def substitute(self, epoch: int, ordinal: int, attempt: int) -> Any:
-        """The key that is tried in place of a bad one; `attempt` counts from 1 to SUBSTITUTES."""
+        """Returns the key that is tried in place of a bad one; `attempt` counts from 1 to SUBSTITUTES."""
         keys = self._planned.indices
         return keys[substitute(self._spec.seed, epoch, ordinal, attempt, len(keys))]
 

@@ -1,11 +1,11 @@
-"""The sample keys of one batch as bytes, for orders that only a sampler knows. The planner packs, workers unpack.
+"""Packs the sample keys of one batch as bytes, for orders that only a sampler knows. The planner packs, workers unpack.
 
     offset 0  kind       u8    INTS, ONE or PICKLED; 7 bytes of padding
            8  first      u64   samples that come before this batch in its epoch, on this rank
           16  keys             INTS and ONE: i64, little-endian, one a sample; PICKLED: what the batch sampler gave
 
-INTS stands for a list of Python's own ints, ONE for samples that come as they are, by a single int key. Whatever
-else a sampler may give is pickled as it is. Workers unpickle it; the daemon passes it on and looks at nothing.
+INTS stands for a list of Python's own ints, ONE for samples that come as they are, by a single int key. Whatever else a
+sampler may give is pickled as it is. Workers unpickle it; the daemon passes it on and looks at nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ INTS, PICKLED, ONE, ONE_PICKLED = range(4)
 
 
 def pack_batch(keys: Any, first: int) -> tuple[bytes, int]:
-    """(blob, samples) of what a batch sampler gave. Raises TypeError when it cannot be iterated over, and whatever
-    pickling raises."""
+    """Packs what a batch sampler gave. Returns (blob, samples). Raises TypeError when it cannot be iterated over, and
+    whatever pickling raises."""
     if type(keys) is list and set(map(type, keys)) <= {int}:
         try:
             return HEAD.pack(INTS, first) + _little_endian(array("q", keys)).tobytes(), len(keys)
@@ -35,14 +35,14 @@ def pack_batch(keys: Any, first: int) -> tuple[bytes, int]:
 
 
 def pack_one(key: Any, first: int) -> bytes:
-    """The blob of one sample that comes as it is."""
+    """Packs the key of one sample that comes as it is."""
     if type(key) is int and -(1 << 63) <= key < 1 << 63:
         return HEAD.pack(ONE, first) + key.to_bytes(8, "little", signed=True)
     return HEAD.pack(ONE_PICKLED, first) + _pickled(key)
 
 
 def unpack(blob: bytes) -> tuple[Any, Sequence[Any], int]:
-    """(what the sampler gave, its keys one by one, samples that come before)."""
+    """Unpacks a blob. Returns (what the sampler gave, its keys one by one, samples that come before)."""
     kind, first = HEAD.unpack_from(blob)
     if kind in (INTS, ONE):
         words = array("q")
@@ -56,8 +56,8 @@ def unpack(blob: bytes) -> tuple[Any, Sequence[Any], int]:
 
 
 def digest(blob: bytes) -> int:
-    """What a slot's record has as `plan`: the first eight bytes of the blob's SHA-1, as a little-endian number; 1 if
-    that is 0, which stands for an order that is arithmetic."""
+    """Computes a slot record's `plan`: the first eight bytes of the blob's SHA-1, as a little-endian number; 1 if that
+    is 0, which stands for an order that is arithmetic."""
     return int.from_bytes(hashlib.sha1(blob, usedforsecurity=False).digest()[:8], "little") or 1
 
 

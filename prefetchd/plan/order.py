@@ -1,15 +1,16 @@
-"""A keyed bijection of range(n): the shuffle of an epoch that nobody has to store. Order version 1.
+"""Shuffles an epoch by a keyed bijection of range(n) that nobody has to store. Order version 1; decision 0008 says why
+small orders are sorted.
 
-n > SMALL: a Feistel network over w = bit_length(n - 1) bits with ROUNDS rounds, and cycle-walking (Black and
-Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): a result outside range(n) is encrypted again,
-fewer than two times on average. The word is split into a left part of w // 2 bits and a right part of the rest;
-even rounds change the left part by the right one, odd rounds the right part by the left one:
+n > SMALL: a Feistel network over w = bit_length(n - 1) bits with ROUNDS rounds, and cycle-walking (Black and Rogaway,
+"Ciphers with arbitrary finite domains", CT-RSA 2002): a result outside range(n) is encrypted again, fewer than two
+times on average. The word is split into a left part of w // 2 bits and a right part of the rest; even rounds change the
+left part by the right one, odd rounds the right part by the left one:
 
     part ^= low bits of finalise((round key + other part) mod 2**64)
     round key i = derive(key, ORDER, n, i)
 
-n <= SMALL: range(n) sorted by derive(key, ORDER, n, position), ties by position: small Feistel domains reach
-too few of the permutations.
+n <= SMALL: range(n) sorted by derive(key, ORDER, n, position), ties by position: small Feistel domains reach too few of
+the permutations.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Permutation:
         self._round_keys = [derive(self.key, ORDER, n, i) for i in range(ROUNDS)]
 
     def at(self, position: int) -> int:
-        """The element at `position`, 0 <= position < n."""
+        """Returns the element at `position`, 0 <= position < n."""
         if not 0 <= position < self.n:
             raise IndexError(f"position {position} of a permutation of {self.n}")
         if self._sorted is not None:
@@ -50,7 +51,7 @@ class Permutation:
         return word
 
     def take(self, positions: U64) -> U64:
-        """The elements at `positions`, each in range(n)."""
+        """Returns the elements at `positions`, each in range(n)."""
         if self._sorted is not None:
             chosen: U64 = self._sorted[positions]
             return chosen

@@ -1,11 +1,11 @@
-"""Where every sample of an epoch falls: steps, rows, ordinals, ranks. Plain arithmetic on counts.
+"""Computes where every sample of an epoch falls: steps, rows, ordinals, ranks. Plain arithmetic on counts.
 
     padded length P     length rounded up to a multiple of world_size, or down with drop_uneven
     ordinal of (step, row) on rank r        (step * batch_size + row) * world_size + r         < P
     position in the epoch's order           ordinal mod length     (padding repeats the epoch's first samples)
 
-Ranks partition range(P) as torch's DistributedSampler does. A position has as many steps as its rank has batches;
-with drop_last a smaller last batch is left out.
+Ranks partition range(P) as torch's DistributedSampler does. A position has as many steps as its rank has batches; with
+drop_last a smaller last batch is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from prefetchd.wire.stream_spec import StreamSpec
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The counts of one rank's epoch. `batch_size` 0 means samples as they come, one a step; -1, that nobody knows."""
+    """The counts of one rank's epoch. `batch_size` 0 means that samples come as they are, one a step; -1, that nobody
+    knows."""
 
     length: int
     batch_size: int
@@ -45,14 +46,14 @@ class Schedule:
         return -(-self.rank_length // self.rows_per_batch)
 
     def rows(self, step: int) -> int:
-        """Samples in the batch at `step`: all but perhaps the last are full."""
+        """Returns samples in the batch at `step`: all but perhaps the last are full."""
         return min(self.rows_per_batch, self.rank_length - step * self.rows_per_batch)
 
     def first_ordinal(self, step: int) -> int:
-        """The ordinal of row 0; row k follows after k * world_size."""
+        """Returns the ordinal of row 0; row k follows after k * world_size."""
         return step * self.rows_per_batch * self.world_size + self.rank
 
 
 def schedule_of(spec: StreamSpec) -> Schedule:
-    """The schedule of a stream whose length is known."""
+    """Returns the schedule of a stream whose length is known."""
     return Schedule(spec.length, spec.batch_size, spec.drop_last, spec.rank, spec.world_size, spec.drop_uneven)

@@ -1,6 +1,6 @@
-"""The plan of a stream over an iterable dataset: which shard makes which batch, and every seed. Pure arithmetic.
+"""Plans a stream over an iterable dataset: which shard makes which batch, and every seed. Pure arithmetic.
 
-Step t of an epoch is batch number t // shards of shard t mod shards; ring.shard_lengths tells which steps are void.
+Step t of an epoch is batch number t // shards of shard t mod shards; ring.shard_lengths knows which steps are void.
 Nothing about samples can be planned: a shard's next batch begins where its last one ended.
 """
 
@@ -11,27 +11,27 @@ from prefetchd.wire.stream_spec import StreamSpec
 
 
 class ShardPlan:
-    """What BatchPlan is for datasets with __getitem__."""
+    """The counterpart of BatchPlan for iterable datasets."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self.shards = spec.logical_shards
         self._spec = spec
 
     def row_count(self, epoch: int, step: int) -> int:
-        """Most samples of a batch: a shard's last one may have fewer."""
+        """Returns the most samples of a batch: a shard's last one may have fewer."""
         return max(1, self._spec.batch_size)
 
     def shard_of(self, step: int) -> tuple[int, int]:
-        """(shard, number of the batch within the shard)."""
+        """Returns (shard, number of the batch within the shard)."""
         number, shard = divmod(step, self.shards)
         return shard, number
 
     def begin_seed(self, epoch: int, shard: int) -> int:
-        """What the generators begin with when the shard's iterator is made."""
+        """Returns the seed of the generators when the shard's iterator is made."""
         return shard_seed(self._spec.seed, epoch, shard, self._spec.rank)
 
     def samples_seed(self, epoch: int, step: int) -> int:
-        """What they begin with when the samples of the batch are taken from the iterator."""
+        """Returns the seed of the generators when the samples of the batch are taken from the iterator."""
         return shard_seed(self._spec.seed, epoch, self.shards + step, self._spec.rank)
 
     def batch_seed(self, epoch: int, step: int) -> int:

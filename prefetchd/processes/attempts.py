@@ -1,4 +1,4 @@
-"""What a zygote needs a process for, when none can be had: tried again until it can."""
+"""Tries again what a zygote needs a process for, when none can be had, until it can."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ class _Attempt:
 
 
 class Attempts:
-    """Those of one process. Whoever waits for something else waits no longer than `pause_s`, and calls again()."""
+    """The attempts of one process. Whoever waits for something else waits no longer than `pause_s`, and calls
+    again()."""
 
     def __init__(self) -> None:
         self._waiting: list[_Attempt] = []
 
     def make(self, what: str, make: Callable[[], None]) -> None:
-        """Calls make(), which forks. When that raises OSError it is told on stderr, once, that `what` cannot be done,
-        and make() is called again after a pause, which grows."""
+        """Calls make(), which forks. When that raises OSError, stderr says once that `what` cannot be done, and make()
+        is called again after a pause, which grows."""
         self._make(_Attempt(what, make, 0.0, 0.0))
 
     @property
     def pause_s(self) -> float | None:
-        """Until again() has something to do; None while there is nothing."""
+        """The seconds until again() has something to do; None while there is nothing."""
         if not self._waiting:
             return None
         return max(0.0, min(each.due_s for each in self._waiting) - time.monotonic())
 
     def again(self) -> None:
-        """What is due is tried again."""
+        """Tries again what is due."""
         now_s = time.monotonic()
         due = [each for each in self._waiting if each.due_s <= now_s]
         self._waiting = [each for each in self._waiting if each.due_s > now_s]
@@ -48,7 +49,7 @@ class Attempts:
             self._make(each)
 
     def forget(self) -> None:
-        """In a forked child: they are the parent's."""
+        """Drops all attempts, in a forked child: they are the parent's."""
         self._waiting.clear()
 
     def _make(self, attempt: _Attempt) -> None:

@@ -1,4 +1,4 @@
-"""How an interpreter that was started for us becomes a zygote or a worker."""
+"""Defines how an interpreter that was started for us becomes a zygote or a worker."""
 
 from __future__ import annotations
 

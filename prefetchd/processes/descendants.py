@@ -1,7 +1,8 @@
-"""What a process of ours leaves behind when it dies: processes that the user's code has started, found and ended.
+"""Finds and ends what a process of ours leaves behind when it dies: processes that the user's code has started.
 
 A subreaper is given the orphans below it (prctl(2), PR_SET_CHILD_SUBREAPER): each zygote those of its workers, and the
-daemon those of its zygotes. Where the one that was to be given them has died too, they are found by their session.
+daemon those of its zygotes. Where the subreaper has died too, they are found by their session. Decision 0101 has the
+reasons.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """From now on orphans below this process are its children. A fork does not inherit that."""
+    """Makes orphans below this process its children from now on. A fork does not inherit that."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children(pid: int = 0) -> set[int]:
-    """Those of a process, by default of this one, dead ones that nobody has reaped included; empty where the kernel
-    does not tell."""
+    """Lists the children of a process, by default of this one, dead ones that nobody has reaped included; empty where
+    the kernel does not say."""
     found: set[int] = set()
     tasks = f"/proc/{pid or 'self'}/task"
     with contextlib.suppress(OSError):
@@ -38,15 +39,15 @@ def children(pid: int = 0) -> set[int]:
 
 
 def reap_strangers(known: Collection[int]) -> None:
-    """Orphans that have ended leave nothing behind; `known` children are somebody else's to reap. Does not block."""
+    """Reaps orphans that have ended; `known` children are somebody else's to reap. Does not block."""
     for pid in children().difference(known):
         with contextlib.suppress(OSError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def kill_strangers(known: Collection[int]) -> bool:
-    """SIGKILL to all children but the `known` ones; False when there are none. What they have started is ours next, if
-    we are a subreaper. Does not block."""
+    """Sends SIGKILL to all children but the `known` ones. Returns False when there are none. What they have started is
+    ours next, if we are a subreaper. Does not block."""
     strangers = children().difference(known)
     for pid in strangers:
         # A child's number is its own until it is reaped, which nobody but us does.
@@ -64,7 +65,7 @@ def end_strangers(known: Collection[int], within_s: float) -> None:
 
 
 def end_tree(root: int) -> None:
-    """SIGKILL to all below `root`, which lives or is not reaped yet. Does not block."""
+    """Sends SIGKILL to all below `root`, which lives or is not reaped yet. Does not block."""
     parents, found = [root], []
     try:
         while parents:
@@ -87,7 +88,7 @@ def end_tree(root: int) -> None:
 
 
 def end_session(leader: int) -> None:
-    """SIGKILL to what is left of the session of a process that has died. Does not block."""
+    """Sends SIGKILL to what is left of the session of a process that has died. Does not block."""
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
             if name.isdigit():
@@ -95,7 +96,8 @@ def end_session(leader: int) -> None:
 
 
 def _kill_if_of(pid: int, leader: int) -> None:
-    """By a descriptor, which is of the same process before and after the look."""
+    """Kills `pid` if it is of the leader's session: by a descriptor, which is of the same process before and after the
+    look."""
     with contextlib.suppress(OSError):
         if os.getsid(pid) != leader or pid == leader:
             return

@@ -1,4 +1,4 @@
-"""The trainer's environment, as the workers get it: what an interpreter must be started with, and what it can be given
+"""Makes the trainer's environment that of workers: what an interpreter must be started with, and what it can be given
 after it has imported torch. Values are never logged."""
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ THREADS = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"NU
 
 
 def read_environment(fd: int) -> Environment:
-    """The environment in the program segment behind `fd`. Reads nothing else of that, however long it is, and maps
-    nothing: it may be made shorter meanwhile. Raises ProtocolError and OSError."""
+    """Reads the environment in the program segment behind `fd`. Reads nothing else of that, however long it is, and
+    maps nothing: it may be made shorter meanwhile. Raises ProtocolError and OSError."""
     length = environment_bytes(os.pread(fd, HEAD.size, 0), os.fstat(fd).st_size)
     return decode_environment(os.pread(fd, length, HEAD_BYTES))
 
@@ -71,19 +71,20 @@ def restrict(variables: MutableMapping[bytes, bytes]) -> None:
 
 
 def variables_for_workers(environment: Environment) -> dict[bytes, bytes]:
-    """All variables that the user's code sees in a worker."""
+    """Returns all variables that the user's code sees in a worker."""
     kept = dict(environment.variables)
     restrict(kept)
     return kept
 
 
 def variables_at_start(environment: Environment) -> dict[bytes, bytes]:
-    """Those of them that an interpreter must be started with."""
+    """Returns the variables that an interpreter must be started with."""
     return {name: value for name, value in variables_for_workers(environment).items() if name.startswith(READ_AT_START)}
 
 
 def digest_at_start(environment: Environment) -> bytes:
-    """Equal for trainers that one environment zygote can serve; what they have imported it can import as well."""
+    """Computes a digest that is equal for trainers that one environment zygote can serve; what they have imported it
+    can import as well."""
     shared = dataclasses.replace(
         environment, directory=b"", variables=variables_at_start(environment), preload=(), authkey=b""
     )
@@ -91,8 +92,8 @@ def digest_at_start(environment: Environment) -> bytes:
 
 
 def enter(environment: Environment) -> None:
-    """Makes this process the place that the trainer's code expects: module path, directory, variables, and a process of
-    the trainer's to multiprocessing's managers."""
+    """Makes this process the place that the trainer's code expects: module path, directory, variables, and, to
+    multiprocessing's managers, a process of the trainer's."""
     sys.path[:] = list(environment.sys_path)
     os.environb.clear()
     os.environb.update(variables_for_workers(environment))

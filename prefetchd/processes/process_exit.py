@@ -1,4 +1,4 @@
-"""How processes end, and whether one that has ended like this is started again. Pure."""
+"""Describes how processes end, and decides whether one that has ended like this is started again. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 
 UNEXPLAINED = "died"
-"""How a process ended whose zygote could not tell, as it is dead too."""
+"""How a process ended whose zygote could not say, as it is dead too."""
 
 ORPHANED = "its zygote died"
 """How a worker ended that was never heard of: it may never have begun."""
@@ -24,17 +24,17 @@ killed from outside."""
 
 
 def is_hopeless(deaths: int, how: str) -> bool:
-    """True when a process that has died so often in a row, the last time like this, will die again."""
+    """Returns True when a process that has died so often in a row, the last time like this, will die again."""
     return deaths > (MOST_KILLS if how in (KILLED, UNEXPLAINED) else MOST_DEATHS)
 
 
 def describe_exit(how: str) -> str:
-    """What happened to a process that ended like this, after its name."""
+    """Says what happened to a process that ended like this, after its name."""
     return f"was {how}" if how.startswith("killed") else how
 
 
 def ending(status: int) -> str:
-    """In words, of what waitpid(2) gives."""
+    """Describes in words what waitpid(2) gives."""
     if os.WIFSIGNALED(status):
         return f"killed by {_signal_name(os.WTERMSIG(status))}"
     return f"exited with {os.WEXITSTATUS(status)}"

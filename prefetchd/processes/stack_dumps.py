@@ -1,8 +1,8 @@
-"""Stacks of other processes, from outside: a signal makes faulthandler write them, even while C code keeps the
+"""Takes stacks of other processes from outside: a signal makes faulthandler write them, even while C code keeps the
 interpreter to itself.
 
-A child registers with the file of its note; the dump is appended behind the note. The signal is a real-time one that
-nobody is known to use. It is sent only to who catches it: its default would be the end of the process.
+A child registers with the file of its status; the dump is appended behind the status. The signal is a real-time one
+that nobody is known to use. It is sent only to a process that catches it: its default would be the end of the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OURS = re.compile(r"/prefetchd/workers/\w+\.py$")
 
 
 def answer_with_stacks(fd: int) -> None:
-    """From now on the signal has this process write all its threads' stacks to `fd`, which stays open."""
+    """Makes the signal write all of this process's threads' stacks to `fd` from now on; `fd` stays open."""
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
@@ -39,7 +39,7 @@ def answer_with_stacks(fd: int) -> None:
 
 
 def ask_for_stacks(pid: int, pidfd: int, fd: int) -> bool:
-    """Has the child write its stacks behind the note in `fd`; False when it would not."""
+    """Makes the child write its stacks behind the status in `fd`. Returns False when it would not."""
     if not _catches(pid):
         return False
     os.ftruncate(fd, STACK_OFFSET)
@@ -52,25 +52,25 @@ def ask_for_stacks(pid: int, pidfd: int, fd: int) -> bool:
 
 
 def read_stacks(fd: int) -> str:
-    """What was written by now."""
+    """Returns what was written by now."""
     return os.pread(fd, STACK_LIMIT_BYTES, STACK_OFFSET).decode("utf-8", "replace")
 
 
 def process_state(pid: int) -> str:
-    """The state in /proc, one letter as proc(5) lists them, or "" when there is no such process."""
+    """Returns the state in /proc, one letter as proc(5) lists them, or "" when there is no such process."""
     found = process_stat(pid)
     return found.state if found is not None else ""
 
 
 def gist(stacks: str) -> list[str]:
-    """The innermost frames of the user's code, the innermost first, of the thread that does our tasks; of whatever
-    thread there is when none does."""
+    """Lists the innermost frames of the user's code, the innermost first, in the thread that does our tasks; in
+    whatever thread there is when none does."""
     frames = [each for each in _frames(stacks) if not each["path"].startswith(_IMPORTING)]
     return [f"{each['path']}:{each['line']} in {each['name']}" for each in frames[:GIST_FRAMES]]
 
 
 def imported(stacks: str) -> str:
-    """The file of the module that this thread is at importing, the innermost one; empty when it is at none."""
+    """Returns the file of the module that this thread is importing, the innermost one; empty when it imports none."""
     frames = _frames(stacks)
     for place, each in enumerate(frames):
         if each["name"] == "<module>" and any(outer["path"].startswith(_IMPORTING) for outer in frames[place:]):
@@ -79,7 +79,7 @@ def imported(stacks: str) -> str:
 
 
 def _frames(stacks: str) -> list[re.Match[str]]:
-    """Those of the user's code in that thread, the innermost first."""
+    """Returns the frames of the user's code in that thread, the innermost first."""
     threads = [block for block in re.split(r"\n\s*\n", stacks) if _FRAME.search(block)]
     working = [block for block in threads if any(_OURS.search(each["path"]) for each in _FRAME.finditer(block))]
     for block in [*working, *threads][:1]:

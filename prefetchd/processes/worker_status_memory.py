@@ -1,4 +1,5 @@
-"""The memory that a worker's status lies in: the worker's end, which writes it, and the daemon's, which reads it."""
+"""Maps the memory that a worker's status lies in: the worker's end, which writes it, and the daemon's, which reads
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _now_ns = time.monotonic_ns
 
 
 class WorkerStatusWriter:
-    """The worker's end. Without `memory` it keeps the note to itself, for backends without processes.
+    """The worker's end. Without `memory` it keeps the status to itself, for backends without processes.
 
     `words` are for the loop over samples, which does what load() does: a call would be a third of the price.
     """
@@ -39,7 +40,7 @@ class WorkerStatusWriter:
         self.phase(STARTING)
 
     def begin(self, task: int) -> None:
-        """The worker takes a task in hand."""
+        """Records that the worker begins a task."""
         words = self.words
         # The task last: a row is never read as one of a task that it does not belong to.
         words[PHASE] = IDLE
@@ -49,21 +50,22 @@ class WorkerStatusWriter:
         words[TASK] = task
 
     def phase(self, phase: int) -> None:
-        """Something begins that is about no single row."""
+        """Records that something begins which concerns no single row."""
         words = self.words
         words[ROW] = words[INDEX] = -1
         words[SINCE] = _now_ns()
         words[PHASE] = phase
 
     def load(self, row: int, index: int) -> None:
-        """The dataset is asked for a row's sample; after phase(LOADING)."""
+        """Records that the dataset is asked for a row's sample; after phase(LOADING)."""
         words = self.words
         words[ROW] = row
         words[INDEX] = index
         words[SINCE] = _now_ns()
 
     def attempt(self, attempt: int, index: int) -> None:
-        """The dataset is asked for another sample in place of the row's own; 0 and the own index when that is over."""
+        """Records that the dataset is asked for another sample in place of the row's own; 0 and the own index when that
+        is over."""
         words = self.words
         words[ATTEMPT] = attempt
         words[INDEX] = index
@@ -74,7 +76,7 @@ class WorkerStatusWriter:
 
 
 def map_worker_status(fd: int) -> WorkerStatusWriter:
-    """The note behind `fd`, which stays the caller's."""
+    """Maps the status behind `fd`, which stays the caller's."""
     return WorkerStatusWriter(mmap.mmap(fd, STATUS_WORDS_BYTES))
 
 
@@ -82,18 +84,18 @@ class WorkerStatusFile:
     """The daemon's end: a memfd for one child process."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Makes the memfd. Raises OSError."""
         self.fd = os.memfd_create("prefetchd-note", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, STACK_OFFSET)
         os.pwrite(self.fd, STATUS_WORDS.pack(*dataclasses.astuple(NO_WORKER_STATUS)), 0)
 
     def read(self) -> WorkerStatus:
-        """NO_WORKER_STATUS when the worker has made it shorter."""
+        """Reads the status; NO_WORKER_STATUS when the worker has made the memfd shorter."""
         found = os.pread(self.fd, STATUS_WORDS_BYTES, 0)
         return read_worker_status(found) if len(found) == STATUS_WORDS_BYTES else NO_WORKER_STATUS
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the memfd. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

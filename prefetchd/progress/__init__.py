@@ -1,1 +1,1 @@
-"""Where a consumer stands, when it is told by other ways than the socket: sources, and how to trust what they say."""
+"""Reports where a consumer stands when it says so by other ways than the socket: sources, and how far to trust them."""

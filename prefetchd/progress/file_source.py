@@ -1,5 +1,5 @@
-"""A consumer that writes where it stands into a file (two_lines): watched, and looked at again and again, because not
-every file system tells of changes that another machine makes."""
+"""Follows a consumer that writes where it stands into a file (two_lines). The file is watched, and read again and
+again, because not every file system reports changes that another machine makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prefetchd.wire.stream_spec import Position
 
 
 class FileSource:
-    """Implements Source. The file may be missing, late, or replaced; its directory too."""
+    """A progress file as a Source. The file may be missing, late, or replaced; its directory too."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class FileSource:
         moved: Moved,
         in_plan: Callable[[Position], Position | str] = lambda position: position,
     ) -> None:
-        """`moved` is called from the loop of `timers`, never from here: what can be told at once is `position` by now.
-        `in_plan` as in Settling."""
+        """Reads the file once: what it says by now is `position`. `moved` is called from the loop of `timers`, never
+        from here. `in_plan` as in Settling."""
         self.path = path
         self._name = os.path.basename(path)
         self._poll_s = poll_s
@@ -115,7 +115,7 @@ class FileSource:
             os.close(fd)
 
     def _complain(self, why: str) -> None:
-        """Counted once, however often it is looked at."""
+        """Counts a complaint once, however often the file is read."""
         self._unread += why != self._why
         self._why = why
 

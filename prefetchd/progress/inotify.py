@@ -1,4 +1,4 @@
-"""inotify(7) by ctypes: a descriptor that can be read when something in a directory changes."""
+"""Wraps inotify(7) by ctypes: a descriptor that can be read when something in a directory changes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class DirectoryWatch:
             raise OSError(code, os.strerror(code), directory)
 
     def changes(self) -> Iterator[tuple[int, str]]:
-        """(mask, name in the directory) of what has happened since the last call; name is empty for the directory
-        itself. Does not block."""
+        """Yields (mask, name in the directory) of what has happened since the last call; name is empty for the
+        directory itself. Does not block."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.fd, _ROOM):
                 at = 0
@@ -46,7 +46,7 @@ class DirectoryWatch:
                     at += length
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the descriptor. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -1,5 +1,5 @@
-"""Which reads of a progress file are acted upon: the file may be looked at while it is being written. Pure; time is an
-argument.
+"""Decides which reads of a progress file count: the file may be read while it is being written. Pure; time is an
+argument. Decision 0041 has the reasons.
 
 A complete text that lies ahead of the last position counts at once: nobody must wait for batches because of our doubts,
 and the worst that it costs is work that is done again. Anything else may be half of something: "45" the beginning of
@@ -18,8 +18,8 @@ SETTLE_S = 0.05
 
 
 class Settling:
-    """One file's reads. `position` is the last that counted; `unreadable` counts the texts that did not make sense, and
-    `complaint` says what is wrong with the present one.
+    """The reads of one file. `position` is the last that counted; `unreadable` counts the texts that did not make
+    sense, and `complaint` says what is wrong with the present one.
 
     `in_plan` gives the position that a text stands for, or why there is none: a batch beyond its epoch.
     """
@@ -34,7 +34,8 @@ class Settling:
         self._done: bytes | None = None
 
     def read(self, content: bytes | None, now_s: float) -> Position | None:
-        """What was read at `now_s`; None when the file is not there. The position to go to, or None: nowhere new."""
+        """Takes what was read at `now_s`; None when the file is not there. Returns the position to go to, or None:
+        nowhere new."""
         if content is None:
             # Missing at first, or deleted: nothing is said, and that is no mistake.
             self._seen = self._done = None

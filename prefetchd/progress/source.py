@@ -1,4 +1,4 @@
-"""The small interface of whatever tells where a consumer stands."""
+"""Defines the small interface of whatever reports where a consumer stands."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 from prefetchd.wire.stream_spec import Position
 
 Moved = Callable[[Position], None]
-"""The consumer is at the batch of this position now: all before it is done with."""
+"""Called when the consumer is at the batch of this position: all before it is done with."""
 
 
 class Timers(Protocol):
-    """What a source needs of the daemon's loop."""
+    """The part of the daemon's loop that a source needs."""
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
 
@@ -22,19 +22,19 @@ class Timers(Protocol):
 
 
 class Source(Protocol):
-    """Tells of one consumer, from its construction to close(). Never blocks for long, nor raises for what it reads."""
+    """Follows one consumer, from its construction to close(). Never blocks for long, nor raises for what it reads."""
 
     @property
     def position(self) -> Position | None:
-        """Where the consumer stands; None until it has said so for the first time."""
+        """The consumer's position; None until it has said so for the first time."""
 
     @property
     def unreadable(self) -> int:
-        """How often it said what cannot be understood."""
+        """The number of texts that could not be understood."""
 
     @property
     def complaint(self) -> str:
-        """What is wrong with what it says now, for people; empty when nothing is."""
+        """The fault of the present text, for people; empty when there is none."""
 
     def close(self) -> None:
-        """Tells nothing any more. Idempotent."""
+        """Ends all reports. Idempotent."""

@@ -1,4 +1,4 @@
-"""The progress file: exactly two lines, epoch and batch, both decimal and counted from 0. Pure.
+"""Reads and writes the progress file: exactly two lines, epoch and batch, both decimal and counted from 0. Pure.
 
     3
     4567
@@ -19,7 +19,7 @@ _TEXT = re.compile(rb"[ \t]*(\d{1,19})[ \t]*\r?\n[ \t]*(\d{1,19})[ \t]*(\r?\n)?\
 
 
 def parse(content: bytes) -> tuple[Position, bool] | str:
-    """(position, whether the last line has its end), or why it cannot be read."""
+    """Parses the file's content. Returns (position, whether the last line has its end), or why it cannot be read."""
     if not content.strip():
         return "it is empty"
     found = _TEXT.fullmatch(content) if len(content) <= LONGEST_BYTES else None
@@ -33,5 +33,5 @@ def parse(content: bytes) -> tuple[Position, bool] | str:
 
 
 def written(position: Position) -> bytes:
-    """What stands in the file for `position`."""
+    """Returns the file's content for `position`."""
     return b"%d\n%d\n" % position

@@ -1,7 +1,7 @@
-"""The directory of one stream's batch files, as the daemon sees it: locked, described, looked at, and cleaned.
+"""Keeps the directory of one stream's batch files, for the daemon: locks, describes, checks and cleans it.
 
-Only what is named as batches are, and STREAM_FILE, is ever touched. Nobody else may write to the directory, and what is
-there counts only if nobody else may have written it (wire.trusted_paths).
+Only files that are named as batches are, and STREAM_FILE, are ever touched. Nobody else may write to the directory, and
+a file counts only if nobody else may have written it (wire.trusted_paths).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from prefetchd.wire.trusted_paths import check_directory, is_trusted_file, open_
 
 HEAD_BYTES = 1 << 20
 RESERVE_BYTES = 3 * 4096
-"""What the directory holds beside batches: STREAM_FILE, the next one while it is written, the lock. An error's file
-takes less than the batch that is not made."""
+"""Room for what the directory holds beside batches: STREAM_FILE, the next one while it is written, the lock. An error's
+file takes less than the batch that is not made."""
 ERROR_LIMIT_CHARACTERS = 1000
 
 
 class BatchFiles:
-    """Owned by one daemon from open() to close(). No call blocks but for the file system. `ring` is the created_ns of
-    the ring that has the records, once there is one."""
+    """The batch files of one directory, owned by one daemon from open() to close(). No call blocks but for the file
+    system. `ring` is the created_ns of the ring that has the records, once there is one."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -53,8 +53,8 @@ class BatchFiles:
         )
 
     def open(self) -> None:
-        """Raises CallerError when there is no such directory, it cannot be written to, another daemon has it, or others
-        may write to it."""
+        """Takes the directory. Raises CallerError when there is none, it cannot be written to, another daemon has it,
+        or others may write to it."""
         try:
             check_directory(self.directory, self._knob)
             found = os.stat(self.directory)
@@ -68,7 +68,7 @@ class BatchFiles:
         self._device = found.st_dev
 
     def fault(self) -> str:
-        """What is wrong with the directory now, for people; empty when nothing is."""
+        """Says what is wrong with the directory now, for people; empty when nothing is."""
         try:
             found = os.stat(self.directory)
         except OSError as error:
@@ -87,12 +87,12 @@ class BatchFiles:
         return ""
 
     def describe(self, description: bytes) -> None:
-        """Says what the files are. Atomic; raises OSError."""
+        """Writes the description of the files. Atomic; raises OSError."""
         self._description = description
         replace_file(self._path(STREAM_FILE), description, written=lambda: kill_point("daemon.files.undescribed"))
 
     def mend(self) -> None:
-        """Says again what the files are, and takes the lock again, if somebody has removed that."""
+        """Writes the description again, and takes the lock again, if somebody has removed them."""
         with contextlib.suppress(OSError):
             if self._description and not os.path.exists(os.path.join(self.directory, STREAM_FILE)):
                 self.describe(self._description)
@@ -100,15 +100,15 @@ class BatchFiles:
                 self._lock.restore()
 
     def described(self) -> dict[str, object] | None:
-        """What a former daemon said that the files are, or None."""
+        """Reads the description that a former daemon has left; None when there is none to be read."""
         try:
             return read_description(read_file(self._path(STREAM_FILE), DESCRIPTION_LIMIT_BYTES))
         except (OSError, ProtocolError, UntrustedPathError):
             return None
 
     def sizes(self) -> dict[Position, int]:
-        """All batches that are there, in order, by their bytes; what somebody else may have written is none. Raises
-        OSError when nobody can tell: then none of them is gone for that."""
+        """Lists all batches that are there, in order, by their bytes; a file that somebody else may have written is
+        left out. Raises OSError when nobody can tell: that does not mean that any of them is gone."""
         found: dict[Position, int] = {}
         with os.scandir(self.directory) as entries:
             for entry in entries:
@@ -121,7 +121,7 @@ class BatchFiles:
         return dict(sorted(found.items()))
 
     def positions(self) -> list[Position]:
-        """Whatever is there in the place of a batch, in order, whosever it is."""
+        """Lists the positions for which anything is there, in order, whosever it is."""
         with contextlib.suppress(OSError):
             return sorted(
                 position for name in os.listdir(self.directory) if (position := position_of(name)) is not None
@@ -129,7 +129,7 @@ class BatchFiles:
         return []
 
     def is_of(self, position: Position, fingerprint: str) -> bool:
-        """True when the batch at `position` is whole, and of the stream with that fingerprint."""
+        """Returns True when the batch at `position` is whole, and of the stream with that fingerprint."""
         try:
             with open(open_file(self._path(file_name(position))), "rb") as file:
                 _, metadata, _ = decode_header(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
@@ -139,7 +139,8 @@ class BatchFiles:
         return metadata.get("fingerprint") == fingerprint
 
     def in_the_way(self) -> str:
-        """What lies where a batch belongs and cannot be replaced by it, for people; empty: nothing. Raises OSError."""
+        """Says what lies where a batch belongs and cannot be replaced by it, for people; empty: nothing. Raises
+        OSError."""
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False) and _is_ours(entry.name):
@@ -147,7 +148,8 @@ class BatchFiles:
         return ""
 
     def tell_errors(self, errors: dict[Position, str]) -> None:
-        """These batches cannot be made, and no others: whoever waits for one finds why in its place."""
+        """Puts each error in the place of its batch, which cannot be made, and removes all other errors: whoever waits
+        for a batch reads why it does not come."""
         with contextlib.suppress(OSError):
             names = os.listdir(self.directory)
             told = {position for name in names if (position := failed_position_of(name)) is not None}
@@ -159,17 +161,17 @@ class BatchFiles:
                     replace_file(self._path(error_name(position)), why)
 
     def appear(self, position: Position) -> None:
-        """What a worker has written is the batch from now on. Raises OSError."""
+        """Turns what a worker has written into the batch. Raises OSError."""
         os.rename(self._path(temporary_name(position, self.ring)), self._path(file_name(position)))
 
     def vanish(self, position: Position) -> None:
-        """There is no batch at `position`, whole or half. Who has it mapped keeps it."""
+        """Removes the batch at `position`, whole or half. Whoever has it mapped keeps it."""
         for name in (file_name(position), temporary_name(position, self.ring)):
             with contextlib.suppress(OSError):
                 os.unlink(self._path(name))
 
     def sweep(self, kept: set[Position]) -> int:
-        """Removes all batches but the `kept` ones, and what was left half written; how many files that were."""
+        """Removes all batches but the `kept` ones, and what was left half written. Returns how many files that were."""
         removed = 0
         with contextlib.suppress(OSError):
             for name in os.listdir(self.directory):
@@ -186,13 +188,13 @@ class BatchFiles:
         return removed
 
     def remove_all(self) -> None:
-        """Leaves nothing of the stream."""
+        """Removes every file of the stream."""
         self.sweep(set())
         with contextlib.suppress(OSError):
             os.unlink(self._path(STREAM_FILE))
 
     def close(self) -> None:
-        """The directory is anybody's again; files stay. Idempotent."""
+        """Gives the directory up; files stay. Idempotent."""
         with contextlib.suppress(OSError):
             self._lock.release()
 
@@ -201,5 +203,5 @@ class BatchFiles:
 
 
 def _is_ours(name: str) -> bool:
-    """True of what a batch, its error or STREAM_FILE is called."""
+    """Returns True for the name of a batch, of its error or of STREAM_FILE."""
     return name == STREAM_FILE or position_of(name) is not None or failed_position_of(name) is not None

@@ -1,4 +1,23 @@
-"""How many slots a ring gets: arithmetic on what was asked and what there is. Pure."""
+"""Computes how many slots a ring gets: arithmetic on what was asked and what there is. Pure. The rules, whose reasons
+are in decisions 0010 and 0091:
+
+1. What was asked for decides (`slots_for`). In batches, that many slots. In bytes, as many as a segment of that length
+   holds, records and marks included. If nothing was asked for, as many as `default_buffer_bytes` hold, but for no more
+   than DEFAULT_EPOCHS epochs, UNKNOWN_EPOCH_STEPS standing in for an unknown length: what lies further ahead is work
+   for nothing as soon as the run ends. LEAST_DEFAULT_SLOTS are allowed for short epochs too. Where the default is no
+   more than the smallest ring takes, the ring has its minimum.
+2. A ring has `minimum_slots` at least, else the buffer is too small; and SLOTS_LIMIT at most.
+3. It must fit what there is now, in the store, the cgroup and the daemon's memory setting. It is not made smaller to
+   fit: the caller gets an error that names the knob.
+4. A ring whose buffer was asked for in bytes never grows. Others grow up to `usual` as their batches turn out to be
+   larger, and up to `most` if a single batch cannot do with less (`bounds_for`). `most` is what there is in all: what
+   is in use today may be free when that batch comes. `usual` is GROWTH times the slots that were asked for in batches,
+   else what the default holds by what there is now; never more than `most`.
+5. A growth must fit the store and the memory setting. Of the cgroup's memory it leaves as much as the ring then has:
+   larger batches take more in the workers too, and the kernel kills for what is beyond the limit (`check_growth`).
+6. Slots are whole pages (decision 0003). Where a ring may grow, small slots become larger while all of them together
+   stay small, so that a much larger batch takes fewer (`roomy_slot_bytes`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +43,7 @@ ROOMY_BYTES = 16 << 20
 class Room:
     """What a ring may take, in bytes. `store` names the file system, `memory` is that of the cgroup (None without a
     limit), `budget` the daemon's own `memory` setting (None without one), and `mapped` how long a file or mapping may
-    be (None without a limit). Of a new ring, or one that grows, it is what there is now; for Bounds what there is in
+    be (None without a limit). For a new ring, or one that grows, it is what there is now; for Bounds what there is in
     all, whoever has it now."""
 
     store_bytes: int
@@ -34,7 +53,7 @@ class Room:
     mapped_bytes: int | None = None
 
     def bound(self) -> tuple[int, str]:
-        """The least of what there is in all, and what it is and how to raise it, for people."""
+        """Returns the least of what there is in all, and what it is and how to raise it, for people."""
         found = [
             (self.store_bytes, f"{self.store} is {_mib(self.store_bytes)} large. Enlarge {_named(self.store)}"),
             (
@@ -48,7 +67,8 @@ class Room:
 
 
 def default_buffer_bytes(room: Room) -> int:
-    """The least of 1 GiB, a quarter of the free store and a quarter of the cgroup's headroom."""
+    """Returns the least of 1 GiB, a quarter of the free store, a quarter of the cgroup's headroom, and what the
+    daemon's memory setting leaves."""
     shares = [DEFAULT_BUFFER_BYTES, room.store_bytes // DEFAULT_SHARE]
     if room.memory_bytes is not None:
         shares.append(room.memory_bytes // DEFAULT_SHARE)
@@ -58,15 +78,14 @@ def default_buffer_bytes(room: Room) -> int:
 
 
 def aligned_slot_bytes(slot_bytes: int) -> int:
-    """Slots are whole pages: a batch of several is mapped page by page."""
+    """Rounds up to whole pages: a batch of several slots is mapped page by page."""
     return -(-slot_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Slots that a ring may come to have beyond what it is made with: `usual` as its batches turn out to be larger than
-    the one that it was measured by, `most` if a single batch cannot do with less. `why` says what `most` comes from and
-    what to turn, for people."""
+    """Slots that a ring may grow to (rule 4): `usual` and `most`. `why` says what `most` comes from and what to turn,
+    for people."""
 
     usual: int
     most: int
@@ -74,10 +93,9 @@ class Bounds:
 
 
 def bounds_for(spec: StreamSpec, slots: int, slot_bytes: int, room: Room, whole: Room) -> Bounds:
-    """Those of a ring of `slots`. It may grow, unless the buffer was asked for in bytes: what it was measured by may
-    have been a small one, be it a row of a layout that others do not fit. Usually it grows within what there is now
-    (`room`); for a single batch as far as there is anything to be had at all (`whole`): what is in use today may be
-    free when that comes."""
+    """Computes the bounds of a ring of `slots` by rule 4. `room` is what there is now, `whole` what there is in all."""
+    # What the ring was measured by may have been a small batch, be it a row of a layout that others do not fit. A bound
+    # in bytes holds all the same.
     if spec.buffer_bytes:
         return Bounds(slots, slots, f"buffer={_mib(spec.buffer_bytes)}. Raise buffer=")
     whole_bytes, why = whole.bound()
@@ -92,15 +110,13 @@ def bounds_for(spec: StreamSpec, slots: int, slot_bytes: int, room: Room, whole:
 
 
 def roomy_slot_bytes(slot_bytes: int, slots: int) -> int:
-    """Of a ring of `slots` that may grow: small slots become larger while all of them together stay small, so that a
-    much larger batch takes fewer."""
+    """Enlarges the slots of a ring of `slots` that may grow, by rule 6."""
     return max(slot_bytes, min(ROOMY_SLOT_BYTES, aligned_slot_bytes(ROOMY_BYTES // max(1, slots) - PAGE_BYTES + 1)))
 
 
 def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, epoch_steps: int | None = None) -> int:
-    """The slots of the stream's ring. When nothing was asked for, no more than for DEFAULT_EPOCHS epochs of
-    `epoch_steps` (None: nobody knows, and UNKNOWN_EPOCH_STEPS must do): what lies further ahead is work for nothing as
-    soon as the run ends. Raises BufferTooSmallError or NoSpaceError, naming sizes and knob."""
+    """Computes the slots of the stream's ring by rules 1 to 3. `epoch_steps` is None when nobody knows them. Raises
+    BufferTooSmallError or NoSpaceError, naming sizes and knob."""
     least_bytes = ring_bytes(spec.minimum_slots, slot_bytes)
     lower = "lower buffer="
     if spec.buffer_batches:
@@ -115,6 +131,7 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
         slots = min(slots, max(LEAST_DEFAULT_SLOTS, spec.minimum_slots, DEFAULT_EPOCHS * steps))
         asked = f"buffer={_mib(default_bytes)} (the default here)"
     else:
+        # A quarter of what is free does not hold the smallest ring; all of it may.
         slots = spec.minimum_slots
         asked = f"the smallest ring, {slots} batches of {_mib(batch_bytes)},"
         lower = "use smaller batches"
@@ -137,15 +154,14 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
 
 
 def check_growth(ring_bytes: int, growth_bytes: int, room: Room) -> None:
-    """Raises NoSpaceError when a ring of `ring_bytes` must not take `growth_bytes` more. Of the cgroup's memory it must
-    leave as much as it then has: larger batches take more in the workers too, and the kernel kills for what is beyond
-    the limit."""
+    """Raises NoSpaceError when a ring of `ring_bytes` must not take `growth_bytes` more (rule 5)."""
     for what, left, allowed, remedy in (
         (f"{room.store} has", room.store_bytes, room.store_bytes, f"enlarge {_named(room.store)}"),
         ("the daemon's memory setting leaves", room.budget_bytes, room.budget_bytes, "raise --memory"),
         (
             "the cgroup has",
             room.memory_bytes,
+            # The largest growth g for which left - g >= ring + g.
             ((room.memory_bytes or 0) - ring_bytes) // 2,
             "raise the memory limit of the daemon's cgroup",
         ),
@@ -165,7 +181,7 @@ def check_step(step_bytes: int, memory_bytes: int | None) -> None:
 
 
 def ring_bytes(slots: int, slot_bytes: int) -> int:
-    """The whole segment of a ring: records, marks and payloads."""
+    """Returns the bytes of the whole segment of a ring: records, marks and payloads."""
     return _header(slots, slot_bytes).segment_bytes
 
 
@@ -186,12 +202,12 @@ def _header(slots: int, slot_bytes: int) -> SegmentHeader:
 
 
 def _named(store: str) -> str:
-    """The store, and how to enlarge it where that is not plain."""
+    """Returns the store's name, and how to enlarge it where that is not plain."""
     return f"{store} (docker: --shm-size)" if store == SHARED_MEMORY else store
 
 
 def _mib_that_hold(size: int) -> str:
-    """As buffer= takes it, and no less than `size`."""
+    """Formats a size as buffer= takes it, and no less than `size`."""
     return f"{math.ceil(size * 10 / (1 << 20)) / 10:.1f} MiB"
 
 

@@ -1,4 +1,5 @@
-"""The control groups that this process is in, version 1 or 2. Sources: cgroups(7), cgroup-v2.rst of the kernel."""
+"""Finds the control groups that this process is in, version 1 or 2. Sources: cgroups(7), cgroup-v2.rst of the
+kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ MEMBERSHIP = "/proc/self/cgroup"
 
 
 def cgroup_levels(controller: str, root: str = ROOT, membership: str = MEMBERSHIP) -> Iterator[tuple[int, Path]]:
-    """(version, directory) of each group that bounds what `controller` gives this process: its own first, then those
-    above it, up to `root`. The directories need not exist: a container may see less than the kernel tells it of."""
+    """Yields (version, directory) of each group that bounds what `controller` gives this process: its own first, then
+    those above it, up to `root`. The directories need not exist: a container may see fewer groups than the kernel
+    names."""
     try:
         lines = Path(membership).read_text().splitlines()
     except OSError:
@@ -26,6 +28,8 @@ def cgroup_levels(controller: str, root: str = ROOT, membership: str = MEMBERSHI
             version, base = 1, Path(root) / controller
         else:
             continue
+        # The path begins with `/..` where the group lies outside of this process's cgroup namespace
+        # (cgroup_namespaces(7)).
         parts = [part for part in path.split("/") if part and part != ".."]
         for depth in range(len(parts), -1, -1):
             yield version, base.joinpath(*parts[:depth])

@@ -1,4 +1,4 @@
-"""A ring whose batches are files in a directory: the segment has the records, and nothing behind its slots.
+"""Keeps a ring whose batches are files in a directory: the segment has the records, and nothing behind its slots.
 
 A slot is a right to bytes: a batch's file is no larger than the slots that were claimed for it, so that all files
 together never pass what the ring may have. The directory changes only here: a file appears when its record becomes
@@ -26,7 +26,7 @@ from prefetchd.wire.stream_spec import Position
 
 
 class FileRing(RingSegment):
-    """Made by create(); `files` is set then, by whoever owns the directory."""
+    """A ring of files, made by create(); whoever owns the directory then sets `files`."""
 
     files: BatchFiles
 
@@ -35,7 +35,7 @@ class FileRing(RingSegment):
         # A position may be made again in another slot while a trainer has its former use.
         self._slot_of: dict[Position, int] = {}
         self._unshown: set[Position] = set()
-        """READY, and could not be made to appear."""
+        """Positions whose record is READY and whose file could not be made to appear."""
 
     @property
     def next_step_bytes(self) -> int:
@@ -43,7 +43,8 @@ class FileRing(RingSegment):
         return 0
 
     def reserve_step(self) -> int:
-        """All slots are usable at once: nothing is kept for them. Raises NoSpaceError."""
+        """Makes all slots usable at once: no memory is kept for them. Returns the number of slots. Raises
+        NoSpaceError."""
         self._reserve_tables(self.wanted_slots)
         self._reserved_bytes = self._wanted_end
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, self.reserved_slots)
@@ -53,7 +54,8 @@ class FileRing(RingSegment):
         return True
 
     def write_slot(self, slot: int, record: SlotRecord) -> None:
-        """A batch that becomes READY appears in the directory first. If it cannot, it is found missing later."""
+        """Writes one slot's record. A batch that becomes READY appears in the directory first. If it cannot, missing()
+        names it later."""
         if record.state == SLOT_READY:
             kill_point("daemon.file.hidden")
             try:
@@ -73,7 +75,7 @@ class FileRing(RingSegment):
         super().write_slot(slot, record)
 
     def free_slot(self, slot: int, generation: int) -> None:
-        """The batch that took `slot` with `generation` is done with: its file goes."""
+        """Ends the use of `slot` with `generation`: its batch is done with, and its file goes."""
         record = self._record(slot)
         if record.generation == generation and record.state != SLOT_EMPTY:
             position = _position(record)
@@ -85,17 +87,18 @@ class FileRing(RingSegment):
             kill_point("daemon.file.gone")
 
     def missing(self) -> list[tuple[int, int]]:
-        """(slot, generation) of batches whose files somebody else has removed or replaced, or that did not appear."""
+        """Lists (slot, generation) of batches whose files somebody else has removed or replaced, or that did not
+        appear."""
         there = self.files.sizes().keys() - self._unshown
         return [(slot, record.generation) for slot, record in self._ready() if _position(record) not in there]
 
     def leftover(self) -> list[Position]:
-        """Batches that are there and should not be: they could not be removed when they were done with."""
+        """Lists batches that are there and should not be: they could not be removed when they were done with."""
         kept = self.kept()
         return [position for position in self.files.positions() if position not in kept]
 
     def kept(self) -> set[Position]:
-        """The positions of all batches that are READY."""
+        """Returns the positions of all batches that are READY."""
         return {_position(record) for _, record in self._ready()}
 
     def _ready(self) -> Iterator[tuple[int, SlotRecord]]:
@@ -113,6 +116,6 @@ def _position(record: SlotRecord) -> Position:
 
 
 def file_bytes(directory: str) -> int:
-    """What all files of `directory` take together."""
+    """Returns the bytes that all files of `directory` take together."""
     with os.scandir(directory) as entries:
         return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries if entry.is_file())

@@ -1,4 +1,4 @@
-"""What there is to take: free space of a store, headroom of the memory cgroup. Reads, decides nothing."""
+"""Measures what there is to take: free space of a store, headroom of the memory cgroup. Reads, decides nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-{}kB/{}_hugepages"
 
 
 def free_bytes(directory: str) -> int:
-    """Bytes that a file in `directory` may still take."""
+    """Returns the bytes that a file in `directory` may still take."""
     found = os.statvfs(directory)
     if found.f_blocks:
         return found.f_bavail * found.f_frsize
@@ -29,7 +29,7 @@ def free_bytes(directory: str) -> int:
 
 
 def total_bytes(directory: str) -> int:
-    """Bytes that files in `directory` may take together."""
+    """Returns the bytes that files in `directory` may take together."""
     found = os.statvfs(directory)
     if found.f_blocks:
         return found.f_blocks * found.f_frsize
@@ -39,7 +39,7 @@ def total_bytes(directory: str) -> int:
 
 
 def mapped_limit_bytes() -> int | None:
-    """How long a file that this process makes, and others of the user's map, may be; None without a limit."""
+    """Returns how long a file that this process makes, and others of the user's map, may be; None without a limit."""
     # Of an address space there must be enough for all else, and for the rings of other loaders.
     shares = ((resource.RLIMIT_FSIZE, 4), (resource.RLIMIT_AS, 16))
     limits = [(resource.getrlimit(which)[0], share) for which, share in shares]
@@ -47,24 +47,24 @@ def mapped_limit_bytes() -> int | None:
 
 
 def available_bytes() -> int:
-    """What the kernel would give to a new process without swapping."""
+    """Returns what the kernel would give to a new process without swapping."""
     return _machine_bytes("MemAvailable")
 
 
 def _huge_bytes(page_bytes: int, which: str) -> int:
-    """All pages of that size, or those that are free."""
+    """Returns the bytes of all pages of that size, or of those that are free, as `which` says."""
     return (_number(Path(_HUGE_PAGES.format(page_bytes >> 10, which))) or 0) * page_bytes
 
 
 def _machine_bytes(which: str) -> int:
-    """A line of proc_meminfo(5)."""
+    """Reads one line of proc_meminfo(5), in bytes."""
     with open("/proc/meminfo") as file:
         found = dict(line.split(":") for line in file)
     return int(found[which].removesuffix(" kB\n")) << 10
 
 
 def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:
-    """What this process's cgroups (version 1 or 2, all levels) leave of memory, or None without a limit.
+    """Returns what this process's cgroups (version 1 or 2, all levels) leave of memory, or None without a limit.
 
     File cache that the kernel gives up under pressure counts as left.
     """
@@ -77,12 +77,12 @@ def cgroup_headroom_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int
 
 
 def cgroup_limit_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int | None:
-    """The least memory limit of this process's cgroups, or None without one."""
+    """Returns the least memory limit of this process's cgroups, or None without one."""
     return min((limit for _, _, limit in _cgroup_limits(root, membership)), default=None)
 
 
 def _cgroup_limits(root: str, membership: str) -> Iterator[tuple[int, Path, int]]:
-    """(version, directory, limit) of each that has one."""
+    """Yields (version, directory, limit) of each cgroup that has a limit."""
     for version, level in cgroup_levels("memory", root, membership):
         for name in _LIMITS[version]:
             limit = _number(level / name)

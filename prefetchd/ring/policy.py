@@ -1,13 +1,20 @@
-"""The table of slot states, the free list, and leases. Pure: it decides, it touches no memory.
+"""Decides who may use which slot: the table of slot states, the free list, and leases. Pure: it touches no memory. The
+rules, whose reasons are in decisions 0003 (batches in several slots) and 0017 (quarantine and adoption):
 
-A slot is FREE, FILLING while workers write its rows, READY when all are in, LEASED while a consumer may read it,
-and QUARANTINED while a writer of a dead daemon may still live. TABLE below is the whole of it; the picture in
-docs/architecture.md is drawn from it.
-
-A batch takes as many slots as it needs, any free ones, and is known by the first: a kept batch shrinks the ring
-and blocks nothing, and no run of adjacent slots is ever waited for. All slots of a batch share one state. A slot's
-generation grows with each claim, so that a release of an earlier use is told apart and harmless. An event that the
-table does not have raises InvariantError and changes nothing.
+1. A slot is FREE, FILLING while workers write its rows, READY when all are in, LEASED while a consumer may read it, and
+   QUARANTINED while a writer of a dead daemon may still live. TABLE below is the whole of it; the picture in
+   docs/architecture.md is drawn from it. An event that it does not have raises InvariantError and changes nothing.
+2. A batch takes as many slots as it needs, any free ones, and is known by the first: a kept batch shrinks the ring and
+   blocks nothing, and no run of adjacent slots is ever waited for. All slots of a batch share one state.
+3. A slot's generation grows with each claim, and (slot, generation) names one use of it. A release that is late, or of
+   another use, changes nothing.
+4. A batch may have several leases. It stays LEASED when the last one ends: then the caller keeps or evicts it, and
+   neither is possible before (`release`, `keep`, `evict`).
+5. `on_free` is called for each use that is over, before its slots can be claimed.
+6. Slots become usable as they get memory, the first ones first. A claim takes the slot that was freed last, else the
+   lowest one: reuse stays warm, and the first slots are prefaulted first.
+7. A grant of a former daemon is adopted into free slots alone, and only if its generation is older than any that may
+   yet be given: so it cannot be taken for another use (`adopt`).
 """
 
 from __future__ import annotations
@@ -75,9 +82,9 @@ class Grant:
 
 
 class Ring:
-    """Who uses which slot. `slots` is the full size; slots become usable as `reserve` says, first ones first.
+    """The slots and their users. `slots` is the full size; slots become usable as `reserve` says, first ones first.
 
-    `first_generation` must exceed every generation that was ever given out on the same memory. `on_free` is told of
+    `first_generation` must exceed every generation that was ever given out on the same memory. `on_free` is called with
     each grant that is over, before its slots can be claimed.
     """
 
@@ -97,7 +104,7 @@ class Ring:
         self._counts = dict.fromkeys(SlotState, 0)
 
     def reserve(self, slots: int) -> None:
-        """Slots up to `slots` (exclusive) now have memory behind them."""
+        """Makes slots up to `slots` (exclusive) usable: they now have memory behind them."""
         if not self.reserved <= slots <= self.slots:
             raise InvariantError(f"reserve {slots} slots; {self.reserved} of {self.slots} are reserved")
         self._states += [SlotState.FREE] * (slots - self.reserved)
@@ -107,7 +114,7 @@ class Ring:
         self.reserved = slots
 
     def count(self, state: SlotState) -> int:
-        """Slots in `state`; a batch of span n counts n times."""
+        """Counts the slots in `state`; a batch of span n counts n times."""
         return self._counts[state]
 
     def state(self, slot: int) -> SlotState:
@@ -117,7 +124,7 @@ class Ring:
         return frozenset(self._leases.get(slot, ()))
 
     def grant_of(self, slot: int, generation: int) -> Grant | None:
-        """The use that (slot, generation) names, or None when it is over."""
+        """Returns the use that (slot, generation) names, or None when it is over."""
         grant = self._grants.get(slot)
         return grant if grant is not None and grant.generation == generation else None
 
@@ -132,7 +139,7 @@ class Ring:
         return self.reserved * self._claims // self._claimed_slots if self._claims else self.reserved
 
     def claim(self, span: int = 1) -> Grant | None:
-        """FREE -> FILLING for the first batch that comes, or None when fewer than `span` slots are free."""
+        """FREE -> FILLING: claims `span` slots for one batch. Returns None when fewer are free."""
         if span < 1:
             raise InvariantError(f"a claim of {span} slots")
         if len(self._free) < span:
@@ -151,7 +158,7 @@ class Ring:
         self._move(self._current(grant), SlotEvent.FILL)
 
     def abandon(self, grant: Grant) -> None:
-        """FILLING -> FREE: nobody can write to it any more, and the batch will be made elsewhere or never."""
+        """FILLING -> FREE: nobody can write to the slots any more, and the batch will be made elsewhere or never."""
         self._free_up(grant, SlotEvent.ABANDON)
 
     def quarantine(self, grant: Grant) -> None:
@@ -163,7 +170,7 @@ class Ring:
         self._free_up(grant, SlotEvent.CLEAR)
 
     def lease(self, grant: Grant, holder: Hashable) -> None:
-        """READY or LEASED -> LEASED by one more holder."""
+        """READY or LEASED -> LEASED: adds a lease by `holder`."""
         holders = self._leases.setdefault(grant.slot, set())
         if holder in holders:
             raise InvariantError(f"slot {grant.slot} is leased to {holder} already")
@@ -171,8 +178,8 @@ class Ring:
         holders.add(holder)
 
     def release(self, grant: Grant, holder: Hashable) -> bool:
-        """Ends one lease; True when it was the last: the caller then keeps or evicts. Late or unknown releases
-        change nothing and are False."""
+        """Ends one lease. Returns True when it was the last: the caller then keeps or evicts (rule 4). Late or unknown
+        releases change nothing and return False."""
         if self._grants.get(grant.slot) != grant:
             return False
         holders = self._leases.get(grant.slot)
@@ -213,6 +220,7 @@ class Ring:
             raise InvariantError(f"{grant} is still leased to {self._leases[grant.slot]}")
 
     def _move(self, grant: Grant, event: SlotEvent) -> None:
+        # All slots of a batch share one state: the first one's speaks for them.
         before = self._states[grant.slot]
         after = TABLE.get((before, event))
         if after is None:

@@ -1,9 +1,9 @@
-"""The memory behind a ring: made, locked, reserved, prefaulted and unlinked by the daemon that owns it.
+"""Owns the memory behind a ring: the daemon makes, locks, reserves, prefaults and unlinks it.
 
-Owned means: the daemon holds the lock on DAEMON_LOCK_OFFSET through a description that it never passes on, so that
-the lock ends with the daemon and with nobody else. Clients get another description. Workers get a third, which has a
-lock on WRITERS_LOCK_OFFSET from before the first of them is given it, and until the last of them is gone: messages on
-their way count.
+Owned means: the daemon holds the lock on DAEMON_LOCK_OFFSET through a description that it never passes on, so that the
+lock ends with the daemon and with nobody else. Clients get another description. Workers get a third, which has a lock
+on WRITERS_LOCK_OFFSET from before the first of them is given it, and until the last of them is gone: messages on their
+way count.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _MADV_POPULATE_WRITE = 23
 
 
 class RingSegment:
-    """One stream's ring: made by create(), or taken over from a dead daemon by adopt(). A file `name` in `directory`,
-    which is that of POSIX shared memory or a RAM disk: a tmpfs, or another whose pages are larger.
+    """The segment of one stream's ring: made by create(), or taken over from a dead daemon by adopt(). A file `name` in
+    `directory`, which is that of POSIX shared memory or a RAM disk: a tmpfs, or another whose pages are larger.
 
     Then call reserve_step() until it is done: each makes more slots usable. Then prefault_step() until it is done; it
     is only for speed. Both take a few milliseconds a call.
     """
 
     def __init__(self, name: str, fd: int, header: SegmentHeader, wanted_slots: int, directory: str) -> None:
-        """For create() and adopt(). Takes `fd` over, which has the daemon's lock; on an error it stays theirs."""
+        """Called by create() and adopt(). Takes over `fd`, which has the daemon's lock; on an error it stays theirs."""
         self.name = name
         self.directory = directory
         self.wanted_slots = wanted_slots
@@ -95,8 +95,9 @@ class RingSegment:
         wanted_slots: int,
         directory: str = SHARED_MEMORY,
     ) -> Self:
-        """A new segment, mode 0600, with header, spec and layout in it and no slot reserved. Of the header's slots,
-        `wanted_slots` will be reserved at first. Raises NoSpaceError, and FileExistsError when the name is taken."""
+        """Makes a new segment, mode 0600, with header, spec and layout in it and no slot reserved. Of the header's
+        slots, `wanted_slots` will be reserved at first. Raises NoSpaceError, and FileExistsError when the name is
+        taken."""
         fd = _make(name, directory)
         try:
             page_bytes = os.fstatvfs(fd).f_bsize
@@ -129,8 +130,8 @@ class RingSegment:
 
     @classmethod
     def adopt(cls, name: str, fd: int, daemon_generation: int, directory: str = SHARED_MEMORY) -> Self:
-        """The segment `name` of a dead daemon behind `fd`, which has the lock by now and is taken over, whatever
-        happens. Raises ProtocolError when it is no whole ring of this version, and OSError."""
+        """Takes over the segment `name` of a dead daemon behind `fd`, which has the lock by now and is taken over,
+        whatever happens. Raises ProtocolError when it is no whole ring of this version, and OSError."""
         try:
             size = os.fstat(fd).st_size
             header = decode_header(os.pread(fd, HEADER_BYTES, 0), size)
@@ -145,18 +146,20 @@ class RingSegment:
         except BaseException:
             os.close(fd)
             raise
+        # Before consumers' bytes are looked at: a consumer locks its byte and then reads this, so that one of the two
+        # sees the other (decision 0017).
         ring._write_header(header)
         kill_point("daemon.adopt.headed")
         ring._reserved_bytes = ring._prefaulted_bytes = header.slot_payload_offset(reserved)
         return ring
 
     def name_program(self, name: str) -> None:
-        """The program that makes its batches has this name from now on."""
+        """Writes the name of the program that makes the ring's batches into the header."""
         self._write_header(dataclasses.replace(self.header, program_name=name))
 
     def identify(self, fingerprint: str, spec: bytes) -> None:
-        """What its batches are of has become known: `spec` is what it was made with, with this fingerprint, and as
-        long as it was. It counts when both places have it."""
+        """Writes the fingerprint, which has become known: `spec` is what the ring was made with, with this fingerprint,
+        and as long as it was. It counts when both places have it."""
         assert len(spec) == self.header.spec_bytes
         self.memory.memory[SPEC_OFFSET : SPEC_OFFSET + len(spec)] = spec
         kill_point("daemon.ring.unidentified")
@@ -185,7 +188,7 @@ class RingSegment:
         return (self._reserved_bytes - self.header.payload_offset) // self.header.slot_bytes
 
     def slot_records(self) -> list[SlotRecord]:
-        """All reserved slots' records, in order."""
+        """Returns all reserved slots' records, in order."""
         memory = memoryview(self.memory.memory)
         return [decode_slot_record(memory, self.header.slot_record_offset(slot)) for slot in range(self.reserved_slots)]
 
@@ -193,15 +196,15 @@ class RingSegment:
         return decode_consumer_record(memoryview(self.memory.memory), self.header.consumer_record_offset(consumer))
 
     def has_living_consumer(self, consumer: int) -> bool:
-        """True while the process that writes this consumer's record lives."""
+        """Returns True while the process that writes this consumer's record lives."""
         return is_locked(self._fd, CONSUMER_LOCK_OFFSET + consumer)
 
     def has_former_writers(self) -> bool:
-        """True while a worker of a dead daemon may still write to the ring."""
+        """Returns True while a worker of a dead daemon may still write to the ring."""
         return is_locked(self.writers_fd, WRITERS_LOCK_OFFSET)
 
     def grow(self, slots: int) -> None:
-        """From now on reserve_step() goes up to `slots`."""
+        """Lets reserve_step() go up to `slots` from now on."""
         self._want(max(self.wanted_slots, min(slots, self.header.slots)))
 
     def _want(self, slots: int) -> None:
@@ -210,12 +213,13 @@ class RingSegment:
 
     @property
     def next_step_bytes(self) -> int:
-        """What the next reserve_step() takes."""
+        """The bytes that the next reserve_step() takes."""
         return max(0, min(RESERVE_STEP_BYTES, self._wanted_end - self._reserved_bytes))
 
     def reserve_step(self) -> int:
-        """Puts memory behind some more slots; the number of slots that have it. Raises NoSpaceError."""
+        """Puts memory behind some more slots. Returns the number of slots that have it. Raises NoSpaceError."""
         end = self._reserved_bytes + self.next_step_bytes
+        # Their tables first: whoever sees that a slot is reserved may read its record.
         if end > self._reserved_bytes:
             self._reserve_tables((end - self.header.payload_offset) // self.header.slot_bytes)
             self._reserve(self._reserved_bytes, end)
@@ -226,7 +230,7 @@ class RingSegment:
         return slots
 
     def _reserve_tables(self, slots: int) -> None:
-        """Puts memory behind the places that slots up to `slots` have in the tables. Raises NoSpaceError."""
+        """Puts memory behind the table entries of slots up to `slots`. Raises NoSpaceError."""
         for begin, end in self.header.tables_of(self.reserved_slots, slots):
             self._reserve(begin, end)
 
@@ -240,12 +244,12 @@ class RingSegment:
         return is_named(self.name, self._fd, self.directory)
 
     def stay(self) -> None:
-        """reserve_step() has nothing more to do."""
+        """Gives up all growth: reserve_step() has nothing more to do."""
         self._want(self.reserved_slots)
 
     @property
     def wanted_bytes(self) -> int:
-        """What the segment takes of memory once all wanted slots are reserved."""
+        """The bytes that the segment takes of memory once all wanted slots are reserved."""
         return self.header.bytes_with(self.wanted_slots)
 
     @property
@@ -257,8 +261,8 @@ class RingSegment:
         return self._reserved_bytes >= self._wanted_end
 
     def prefault_step(self) -> bool:
-        """Makes a few more MiB of what is reserved resident, first slots first; True when all is. Contents stay as
-        they are."""
+        """Makes a few more MiB of the reserved memory resident, first slots first. Returns True when all is. Contents
+        stay as they are."""
         end = min(self._prefaulted_bytes + PREFAULT_STEP_BYTES, self._reserved_bytes)
         length = end - self._prefaulted_bytes
         if length > 0:
@@ -272,8 +276,8 @@ class RingSegment:
         return end >= self._reserved_bytes
 
     def write_slot(self, slot: int, record: SlotRecord) -> None:
-        """Writes one slot's record, state first and state last (see segment_layout). What is not READY is offered to
-        nobody."""
+        """Writes one slot's record, state first and state last (see segment_layout). A slot that is not READY is
+        offered to nobody."""
         if record.state != SLOT_READY:
             self.offers.claimed(slot)
         offset = self.header.slot_record_offset(slot)
@@ -285,7 +289,8 @@ class RingSegment:
         memory[offset : offset + 4] = data[:4]
 
     def marks(self, consumer: int) -> tuple[int, ...]:
-        """What the consumer was handed without a copy: a generation for each reserved slot."""
+        """Returns a generation for each reserved slot: that of the batch which the consumer was handed without a
+        copy."""
         begin = self.header.mark_offset(consumer, 0)
         end = begin + self.reserved_slots * MARK.size
         return tuple(memoryview(self.memory.memory)[begin:end].cast("Q"))
@@ -305,7 +310,8 @@ class RingSegment:
 
 
 def _make(name: str, directory: str) -> int:
-    """A descriptor of a new, empty file. Raises FileExistsError, and NoSpaceError when there can be none."""
+    """Makes a new, empty file and returns its descriptor. Raises FileExistsError, and NoSpaceError when there can be
+    none."""
     try:
         fd = os.open(directory + name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -320,7 +326,7 @@ def _make(name: str, directory: str) -> int:
 
 
 def _reserve(fd: int, begin: int, end: int, directory: str, had_bytes: int, wanted_bytes: int) -> None:
-    """Puts memory behind the bytes from `begin` to `end`. Raises NoSpaceError, which tells that `had_bytes` of
+    """Puts memory behind the bytes from `begin` to `end`. Raises NoSpaceError, which says that `had_bytes` of
     `wanted_bytes` are there."""
     if end <= begin:
         return
@@ -345,7 +351,7 @@ def new_header(
     row_layout: bytes,
     program_name: str,
 ) -> SegmentHeader:
-    """The header of a ring that is about to be made."""
+    """Describes a ring that is about to be made: returns its header."""
     return SegmentHeader(
         slots=slots,
         slot_bytes=slot_bytes,
@@ -359,7 +365,7 @@ def new_header(
 
 
 def is_named(name: str, fd: int, directory: str = SHARED_MEMORY) -> bool:
-    """True while the shared memory behind `fd` is found under `name`."""
+    """Returns True while the shared memory behind `fd` is found under `name`."""
     try:
         named, mine = os.stat(directory + name), os.fstat(fd)
     except FileNotFoundError:

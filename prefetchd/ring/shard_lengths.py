@@ -1,8 +1,8 @@
-"""Which steps of an iterable dataset's epochs have a batch: learnt as its shards end, one by one. Pure.
+"""Learns which steps of an iterable dataset's epochs have a batch, as its shards end one by one. Pure.
 
 Step t belongs to shard t mod `shards`, and is that shard's batch number t // shards: the order in which DataLoader's
 workers take turns. A shard that has ended leaves its later steps void, as a worker that has ended is passed over; the
-epoch ends with the last batch of its last shard.
+epoch ends with the last batch of its last shard. Decision 0023 has the reasons.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from prefetchd.ring.cursors import EpochLengths
 from prefetchd.wire.stream_spec import Position
 
 KEPT_EPOCHS = 4096
-"""More than are ready ahead: an end that is forgotten costs an iterator that is run to it again."""
+"""How many epochs' shards are remembered. More than are ready ahead: an end that is forgotten costs an iterator that is
+run to it again."""
 
 
 class ShardLengths(EpochLengths):
-    """Those of one stream. Of all but the latest epochs only the number of batches is kept; where its shards
-    end is learnt again when needed."""
+    """The epochs' lengths of one stream of shards. For all but the latest epochs only the number of batches is kept;
+    where shards end is learnt again when needed."""
 
     def __init__(self, shards: int) -> None:
         super().__init__(None)
@@ -25,9 +26,10 @@ class ShardLengths(EpochLengths):
         self._ends: dict[int, int] = {}
 
     def learn_shard(self, epoch: int, shard: int, batches: int) -> None:
-        """The shard has but so many batches in the epoch."""
+        """Records that the shard has only `batches` batches in the epoch."""
         known = self._batches.setdefault(epoch, {})
         known[shard] = min(batches, known.get(shard, batches))
+        # The epoch's end is known with the last of its shards' ends, and not before.
         if len(known) == self._shards:
             self._ends[epoch] = max((each - 1) * self._shards + at + 1 if each else 0 for at, each in known.items())
             self.learn(epoch, sum(known.values()))

@@ -1,1 +1,1 @@
-"""Processes as the daemon holds them: started, watched, ended. Imports no torch."""
+"""Starts, watches and ends processes for the daemon. Imports no torch."""

@@ -1,4 +1,4 @@
-"""The small interface between the daemon and whatever runs workers."""
+"""Defines the small interface between the daemon and whatever runs workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from prefetchd.wire.worker_status import WorkerStatus
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """A child process from outside: `state` as proc(5) names them, "" when there is no process; `stacks` of all its
-    threads as faulthandler writes them, or empty when it does not answer."""
+    """A child process as seen from outside: `state` as proc(5) names them, "" when there is no process; `stacks` of all
+    its threads as faulthandler writes them, or empty when it does not answer."""
 
     pid: int = 0
     state: str = ""
@@ -22,7 +22,7 @@ class Look:
 
     @property
     def sleeps(self) -> bool:
-        """True when it waits for something that a signal ends."""
+        """True when the process waits for something that a signal ends."""
         return self.state == "S"
 
 
@@ -37,47 +37,47 @@ class Watcher(Protocol):
 
 
 class BackendEvents(Protocol):
-    """What a backend tells. Called from the loop's thread, never from within a call of the backend. A `host` is the
-    zygote of a stream, by the number that the backend was given for it."""
+    """Receives what a backend reports. Called from the loop's thread, never from within a call of the backend. A `host`
+    is the zygote of a stream, by the number that the backend was given for it."""
 
     def host_ready(self, host: int, note: str) -> None:
-        """It has the program, and workers can be started from it."""
+        """The host has the program, and workers can be started from it."""
 
     def load_failed(self, stream: int, message: str, error: bytes) -> None: ...
 
     def host_died(self, host: int, how: str) -> None: ...
 
     def host_not_started(self, host: int, reason: str) -> None:
-        """No process can be had for it: a limit, or memory. The host is gone."""
+        """No process can be had for the host: a limit, or memory. The host is gone."""
 
     def host_identified(self, host: int, fingerprint: str) -> None:
         """A host that was forked from a trainer knows the fingerprint of its program; empty: it never will."""
 
     def program_written(self, host: int, program: Program, fd: int) -> None:
-        """The answer to write_program; the receiver owns `fd`."""
+        """The host has written its program, as write_program asked; the receiver owns `fd`."""
 
     def program_refused(self, host: int, refusal: Unpicklable | TooLarge) -> None:
-        """The other answer to write_program."""
+        """The host does not write its program, though write_program asked for it; `refusal` says why."""
 
     def spare_ready(self, host: int) -> None:
-        """The host has another like itself in reserve (start_spare)."""
+        """The host has another zygote like itself in reserve (start_spare)."""
 
     def worker_ready(self, worker: int) -> None: ...
 
     def worker_not_started(self, worker: int, reason: str) -> None:
-        """No process can be had for it, as with host_not_started. Its host lives on."""
+        """No process can be had for the worker, as with host_not_started. Its host lives on."""
 
     def worker_message(self, worker: int, message: Message) -> None:
-        """Raises ProtocolError when that is no answer: the worker is killed for it."""
+        """The worker has sent `message`. Raises ProtocolError when that is no answer: the worker is killed for it."""
 
     def worker_died(self, worker: int, how: str, note: WorkerStatus) -> None:
-        """The death is certain: nothing of this worker can write to a slot any more. `note` is what it was at."""
+        """The worker is dead for certain: nothing of it can write to a slot any more. `note` is what it was doing."""
 
     def looked(self, stream: int, worker: int, look: Look) -> None:
-        """The answer to look_at."""
+        """The process that look_at asked about has been looked at."""
 
     def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
-        """Whole lines that the user's code printed, and how many more were too many to be read; worker 0 is a
+        """The user's code has printed whole lines; `left_out` counts those that were too many to be read. Worker 0 is a
         zygote."""
 
 
@@ -85,53 +85,55 @@ class Backend(Protocol):
     """Starts streams and workers and carries messages to them. Nothing here blocks."""
 
     def prepare(self, environment: bytes) -> None:
-        """A stream in this environment, encoded as in a program, is about to come: what takes long for that is begun.
-        Silent when nothing can be."""
+        """Starts what takes long for a stream in this environment, encoded as in a program, which is about to come.
+        Fails silently when nothing can be started."""
 
     def start_stream(self, stream: int, host: int, program_fd: int, spec: StreamSpec) -> None:
-        """A new host loads the program; answered by host_ready, load_failed, host_died or host_not_started. Keeps no
-        hold of program_fd. Raises OSError."""
+        """Starts a host that loads the program; answered by host_ready, load_failed, host_died or host_not_started.
+        Keeps no hold of program_fd. Raises OSError."""
 
     def take_fork(self, host: int, pid: int, fds: list[int]) -> None:
-        """A host that was forked from a trainer, with the descriptors of Forked, which are taken over whatever happens.
-        Answered like start_stream, and by host_identified. Raises ProtocolError when they are not what they should
-        be."""
+        """Takes a host that was forked from a trainer, with the descriptors of Forked, which are taken over whatever
+        happens. Answered like start_stream, and by host_identified. Raises ProtocolError when they are not what they
+        should be."""
 
     def bind(self, host: int, stream: int) -> None:
-        """The host is this stream's."""
+        """Makes the host this stream's."""
 
     def start_spare(self, stream: int, host: int, former: int) -> None:
-        """What the host `former`, which died, had in reserve goes on as `host`. Answered like start_stream."""
+        """Lets the zygote that the host `former`, which died, had in reserve go on as `host`. Answered like
+        start_stream."""
 
     def write_program(self, host: int, limit_bytes: int) -> None:
-        """A host that was forked from a trainer writes its program, unless that is of more than `limit_bytes`, or, with
-        0, than there is comfortable room for. Answered by program_written or program_refused."""
+        """Asks a host that was forked from a trainer to write its program, unless that is of more than `limit_bytes`,
+        or, with 0, than there is comfortable room for. Answered by program_written or program_refused."""
 
     def start_worker(self, stream: int, host: int, worker: int, worker_index: int, workers: int) -> None:
-        """Answered by worker_ready, worker_died or worker_not_started, and by load_failed before that if worker_init_fn
-        raised. With the `worker_index` PLANNER it is the stream's planner."""
+        """Starts a worker. Answered by worker_ready, worker_died or worker_not_started, and by load_failed before that
+        if worker_init_fn raised. With the `worker_index` PLANNER it is the stream's planner."""
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
-        """The worker, which is ready, maps the ring; keeps no hold of ring_fd."""
+        """Makes the worker, which is ready, map the ring; keeps no hold of ring_fd."""
 
     def assign(self, worker: int, message: Message) -> None:
-        """Fill tasks, or what a planner is asked. Answered, task by task, through worker_message."""
+        """Sends fill tasks, or what a planner is asked. Answered, task by task, through worker_message."""
 
     def stop_worker(self, worker: int, *, kill: bool) -> None:
         """Ends the worker after the tasks that it has, or at once; answered by worker_died."""
 
     def note(self, worker: int) -> WorkerStatus:
-        """What the worker is at; an empty note when it is gone."""
+        """Returns what the worker is doing; an empty status when it is gone."""
 
     def pid(self, worker: int) -> int:
-        """The worker's process, or 0 when there is none by now."""
+        """Returns the pid of the worker's process, or 0 when there is none by now."""
 
     def look_at(self, stream: int, worker: int) -> None:
-        """Finds out where the worker's process is, or for worker 0 the zygote's that loads the stream. Answered by
-        looked, within about a second."""
+        """Looks where the worker's process is, or for worker 0 the zygote's that loads the stream. Answered by looked,
+        within about a second."""
 
     def drop_host(self, host: int) -> None:
-        """Kills the host and its workers; no event about them follows. Of one that has died, what it had in reserve."""
+        """Kills the host and its workers; no event about them follows. Of a host that has died, what it had in reserve
+        is killed."""
 
     def drop_stream(self, stream: int) -> None:
         """Kills the stream's hosts and workers; no event about them follows."""

@@ -1,4 +1,4 @@
-"""What a child prints, read from its pipe: whole lines, a bounded part of it a turn and a second.
+"""Reads what a child prints from its pipe: whole lines, a bounded part of it a turn and a second.
 
 1. A turn reads one chunk: whoever prints without end does not keep the daemon's loop.
 2. Of a second's output so many lines and bytes are passed on; what is beyond that is read, counted and left out.
@@ -19,10 +19,11 @@ LINES_A_SECOND = 2000
 SHOWN_BYTES_A_SECOND = 1 << 20
 READ_BYTES_A_SECOND = 16 << 20
 LAST_WORDS_BYTES = 1 << 20
-"""What is read at a child's death: a pipe has no more, unless a process that the child has left still prints."""
+"""The most that is read at a child's death: a pipe has no more, unless a process that the child has left still
+prints."""
 
 OnOutput = Callable[[list[str], int], None]
-"""Is told lines, and how many were left out since it was told last."""
+"""Called with lines, and with how many were left out since the last call."""
 
 
 class ChildOutput:
@@ -42,7 +43,7 @@ class ChildOutput:
         watcher.watch(fd, self._readable)
 
     def last_words(self) -> None:
-        """Reads what a child that has died still had in its pipe."""
+        """Reads what a child that has died still has in its pipe."""
         most_bytes = LAST_WORDS_BYTES
         while self._is_open and most_bytes > 0:
             chunk = self._read()
@@ -51,7 +52,7 @@ class ChildOutput:
             most_bytes -= len(chunk)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the pipe. Idempotent."""
         if self._is_open:
             self._unwatch()
             self._is_open = False
@@ -75,7 +76,7 @@ class ChildOutput:
             self._watcher.unwatch(self._fd)
 
     def _read(self) -> bytes:
-        """One chunk; empty when there is nothing, or never will be."""
+        """Reads one chunk; empty when there is nothing, or never will be."""
         try:
             chunk = os.read(self._fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -110,6 +111,7 @@ class ChildOutput:
         if len(self._partial) > CHUNK_BYTES:
             lines.append(self._partial)
             self._partial = b""
+        # Rule 2: the first so many lines of the second are shown, the rest counted.
         shown = lines[: LINES_A_SECOND - self._lines]
         left_out += len(lines) - len(shown)
         self._lines += len(shown)
@@ -123,4 +125,4 @@ def _text(line: bytes) -> str:
 
 
 def silent(_lines: list[str], _left_out: int) -> None:
-    """Nobody is told."""
+    """Drops the output."""

@@ -1,4 +1,4 @@
-"""One child process as the daemon holds it: a socket to talk, a pidfd that tells its death, a pipe for its output."""
+"""Holds one child process for the daemon: a socket to talk, a pidfd that reports its death, a pipe for its output."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ REASON_DEADLINE_S = 0.2
 MESSAGES_A_TURN = 64
 FORSAKEN = "forsaken"
 LAST_MESSAGES = 1024
-"""Messages that are read at a child's death: its socket holds no more, unless a process that it has left still
+"""How many messages are read at a child's death: its socket holds no more, unless a process that it has left still
 sends."""
 
 
 class ChildProcess:
-    """Watched from here until close(). It is killed when it says what it must not: when a packet is no message, or came
-    without its descriptors, or `on_message` raises ProtocolError."""
+    """A child process, watched until close(). It is killed when it says what it must not: when a packet is no message,
+    or came without its descriptors, or `on_message` raises ProtocolError."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ChildProcess:
         self._output = ChildOutput(watcher, output, on_output)
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """A child that cannot take a message is dead or hopeless: its pidfd will tell."""
+        """Sends a message. A child that cannot take it is dead or hopeless: its pidfd will report that."""
         try:
             enclosed, beside = (message, []) if fds else enclose(message)
         except OSError as error:
@@ -73,7 +73,7 @@ class ChildProcess:
             close_all(beside)
 
     def end_input(self) -> None:
-        """The child sees end of file and ends when it has done what it is at."""
+        """Lets the child see end of file: it ends when it has done its tasks."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
@@ -82,7 +82,7 @@ class ChildProcess:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def is_dead(self, wait_s: float) -> bool:
-        """Waits up to `wait_s` for the death."""
+        """Waits up to `wait_s` for the death. Returns True when the child is dead."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0.0, wait_s) * 1000))
@@ -93,18 +93,19 @@ class ChildProcess:
         on_end: Callable[[str], None],
         on_output: OnOutput,
     ) -> None:
-        """From now on others are told."""
+        """Makes others receive what the child says from now on."""
         self._on_message, self._on_end, self._output.told = on_message, on_end, on_output
 
     def ended_as(self, how: str) -> None:
-        """Its zygote has reaped it. Why it was killed for what it said is known already."""
+        """Records how the child ended, after its zygote has reaped it. If it was killed for what it said, that reason
+        stays."""
         if not self.how.startswith(REFUSED):
             self.how = how
         if self._awaits_reason:
             self._reason_is_due()
 
     def forsake(self, then: Callable[[], None]) -> None:
-        """Nobody asks any more what it says; once it is dead it is closed, and `then` called."""
+        """Ignores what the child says from now on; once it is dead it is closed, and `then` called."""
         self._on_message = lambda _, fds: close_all(fds)
         self._output.told = silent
         self.how = FORSAKEN
@@ -157,7 +158,7 @@ class ChildProcess:
                 self._refuse(error)
 
     def _refuse(self, error: ProtocolError) -> None:
-        """It is not to be believed any more: whoever started it starts another."""
+        """Kills the child, which is not to be believed any more: whoever started it starts another."""
         if self._open:
             self._stop_reading()
             if self.how != FORSAKEN:

@@ -1,4 +1,4 @@
-"""How many CPUs there are for workers. Reads, decides nothing."""
+"""Counts the CPUs that there are for workers. Reads, decides nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from prefetchd.ring.cgroups import MEMBERSHIP, ROOT, cgroup_levels
 
 
 def usable_cpus(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """The CPUs that this process is bound to, or the whole ones that the quotas of its cgroups (version 1 or 2, all
-    levels) allow, whatever is less; at least 1."""
+    """Counts the CPUs that this process is bound to, or the whole ones that the quotas of its cgroups (version 1 or 2,
+    all levels) allow, whatever is less; at least 1."""
     cpus = len(os.sched_getaffinity(0))
     for version, level in cgroup_levels("cpu", root, membership):
         quota = _quota_cpus(version, level)

@@ -1,4 +1,4 @@
-"""An environment zygote as the daemon knows it. Runs in the daemon."""
+"""Holds an environment zygote for the daemon. Runs in the daemon."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EnvironmentZygote:
         *,
         nice: int,
     ) -> None:
-        """Executes it. Raises OSError."""
+        """Executes the zygote. Raises OSError."""
         self.hosts: set[int] = set()
         self.unused_since_s: float | None = None
         with contextlib.ExitStack() as undoing:
@@ -51,6 +51,7 @@ class EnvironmentZygote:
                 finally:
                     os.close(into)
             pid = self._process.pid
+            # Undone in reverse: killed, then waited for, so that no child is left behind an error.
             undoing.callback(self._process.wait, REAP_DEADLINE_S)
             undoing.callback(self._process.kill)
             if nice:
@@ -81,7 +82,7 @@ class EnvironmentZygote:
         return self._process.pid
 
     def reap(self) -> str:
-        """It has ended, or is about to: waits for that a while, and says how it did."""
+        """Waits a while for the zygote, which has ended or is about to. Returns how it ended."""
         self.note.close()
         try:
             code = self._process.wait(REAP_DEADLINE_S)

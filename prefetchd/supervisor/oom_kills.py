@@ -1,5 +1,5 @@
-"""Processes that the kernel killed because the memory cgroup, or the machine, had no more. Sources: cgroup-v2.rst
-(memory.events) and cgroup-v1/memory.rst (memory.oom_control) of the kernel."""
+"""Counts processes that the kernel killed because the memory cgroup, or the machine, had no more memory. Sources:
+cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control) of the kernel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _FILES = {1: "memory.oom_control", 2: "memory.events"}
 
 
 class OomKills:
-    """The kills in this process's own group, where its workers are too, and in those of trainers, where the workers are
-    that are forked from them. Without a group that can be read there are none."""
+    """Counts the kills in this process's own group, where its workers are too, and in those of trainers, where the
+    workers are that are forked from them. Where no group can be read there are none."""
 
     def __init__(self, now_s: float, root: str = ROOT, membership: str = MEMBERSHIP) -> None:
         self._root = root
@@ -25,7 +25,8 @@ class OomKills:
         self.watch(membership)
 
     def watch(self, membership: str) -> None:
-        """From now on kills in the group of another process count too, which /proc tells in the file `membership`."""
+        """Counts kills in the group of another process too, from now on; /proc describes that group in the file
+        `membership`."""
         files = [level / _FILES[version] for version, level in cgroup_levels("memory", self._root, membership)]
         # A container may not see its own group under its own name: then the first that it sees is its own.
         file = next((file for file in files if file.exists()), None)
@@ -34,7 +35,7 @@ class OomKills:
             self._count += _kills(file)
 
     def look(self, now_s: float) -> bool:
-        """Notices new kills, and tells whether there are any; to be called every now and then."""
+        """Notices new kills, and returns True when there are any; to be called every now and then."""
         self._files = [file for file in self._files if file.exists()]
         count = self._read()
         if now_s - self._grew_at_s > RECENT_S:
@@ -48,7 +49,8 @@ class OomKills:
         return grows
 
     def claim(self, now_s: float) -> int:
-        """A worker was killed just now: the count of all kills so far if that was one of them, else 0."""
+        """Claims a kill for a worker that was killed just now: returns the count of all kills so far if it was one of
+        them, else 0."""
         self.look(now_s)
         if not self._unexplained:
             return 0

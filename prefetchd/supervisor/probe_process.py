@@ -1,4 +1,4 @@
-"""A look at a child process from outside, without waiting for it."""
+"""Looks at a child process from outside, without waiting for it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LONGEST_LOOK_S = 1.0
 
 
 def look(watcher: Watcher, pid: int, pidfd: int, note: WorkerStatusFile, tell: Callable[[Look], None]) -> None:
-    """tell(Look), in a later turn: once the stacks are written, or after LONGEST_LOOK_S without. `note` may be closed
-    meanwhile."""
+    """Calls tell(Look) in a later turn: once the stacks are written, or after LONGEST_LOOK_S without. `note` may be
+    closed meanwhile."""
     state = process_state(pid)
     # A stopped process would write its stacks only when it goes on, wherever it is by then.
     asked = state not in ("T", "t", "Z", "") and ask_for_stacks(pid, pidfd, note.fd)

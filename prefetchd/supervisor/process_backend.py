@@ -1,7 +1,7 @@
-"""Zygotes as processes: environment zygotes by environment, stream zygotes (hosts) by number, with their workers.
+"""Runs zygotes as processes: environment zygotes by environment, stream zygotes (hosts) by number, with their workers.
 
-Runs in the daemon. Every child has a control socket (end of file ends it), a pidfd (its death is certain only when
-this says so) and an output pipe.
+Runs in the daemon. Every child has a control socket (end of file ends it), a pidfd (its death is certain only when this
+says so) and an output pipe.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.wire.worker_status import WorkerStatus
 
 SCARCITIES = frozenset([errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
-"""Why no process can be had now, though it may be later."""
+"""The errors for which no process can be had now, though it may be later."""
 HOW_LIMIT_CHARACTERS = 100
-"""Of how a child has ended, as its zygote tells, which has run the user's code."""
+"""The most that is kept of how a child has ended, in the words of its zygote, which has run the user's code."""
 
 KEEP_ENVIRONMENT_S = 600.0
 CLOSE_DEADLINE_S = 5.0
 
 
 class ProcessBackend:
-    """A Backend of processes (see workers.backend)."""
+    """A Backend of processes (see supervisor.backend)."""
 
     def __init__(self, watcher: Watcher, events: BackendEvents, *, nice: int = 0) -> None:
         self._watcher = watcher
@@ -227,7 +227,7 @@ class ProcessBackend:
 
     @property
     def own_pids(self) -> set[int]:
-        """Children of this process that are reaped here."""
+        """The children of this process that are reaped here."""
         return {zygote.pid for zygote in self._zygotes.values()}
 
     @property
@@ -362,6 +362,8 @@ class ProcessBackend:
         if is_forked and isinstance(message, Spare):
             self._spare_came(host, message.pid, fds)
             return
+        # From here on no message carries descriptors that anybody takes. What only a fork may say is ignored from
+        # others, and what concerns a worker counts only from the host that forks it.
         close_all(fds)
         if isinstance(message, Ready):
             self._events.host_ready(host, message.note[:MESSAGE_LIMIT_CHARACTERS])
@@ -424,13 +426,14 @@ class ProcessBackend:
     # --- endings ---
 
     def _bury_fork(self, child: ChildProcess | None) -> None:
-        """As _bury(), of a zygote that is a trainer's fork, with its session: what it leaves is not given to us."""
+        """Buries a zygote that is a trainer's fork, as _bury() does, with its session: the orphans of such a zygote are
+        not given to us."""
         if child is not None:
             end_tree(child.pid)
             self._bury(child, partial(end_session, child.pid))
 
     def _bury(self, child: ChildProcess | None, afterwards: Callable[[], object] = lambda: None) -> None:
-        """Kills it, and calls afterwards() when it is dead. Does not wait for that."""
+        """Kills the child, and calls afterwards() when it is dead. Does not wait for that."""
         if child is None:
             return
 

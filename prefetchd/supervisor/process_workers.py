@@ -1,4 +1,4 @@
-"""Workers and planners as processes, by number: forked by the zygotes that ProcessBackend keeps."""
+"""Runs workers and planners as processes, by number: forked by the zygotes that ProcessBackend keeps."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 
 MESSAGE_LIMIT_CHARACTERS = 2000
-"""Of what a child that runs the user's code tells for people."""
+"""The most that is kept of a text for people from a child that runs the user's code."""
 
 Adopt = Callable[[int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], OnOutput], ChildProcess]
-"""Makes a ChildProcess of a pid and descriptors; the rest is whom it tells."""
+"""Makes a ChildProcess of a pid and descriptors; the other arguments receive what it says."""
 
 
 class ProcessWorkers:
-    """Those of all streams. One is `coming` until its zygote says that it was forked. `ended` is called with the host
-    of a worker that is dead, before the events are."""
+    """The workers of all streams. A worker is `coming` until its zygote says that it was forked. `ended` is called with
+    the host of a worker that is dead, before the events are."""
 
     def __init__(self, events: BackendEvents, adopt: Adopt, ended: Callable[[int, int], None]) -> None:
         self._events = events
@@ -41,26 +41,26 @@ class ProcessWorkers:
         return iter(list(self._children))
 
     def is_of(self, worker: int, host: int) -> bool:
-        """True when the worker is forked by that host."""
+        """Returns True when the worker is forked by that host."""
         return self._host_of.get(worker) == host
 
     def is_expected(self, worker: int, host: int) -> bool:
-        """True when the host was asked to fork the worker, and has not said yet that it did."""
+        """Returns True when the host was asked to fork the worker, and has not said yet that it did."""
         return self.is_of(worker, host) and self.is_coming(worker)
 
     def expect(self, worker: int, stream: int, host: int) -> None:
-        """It is about to be forked."""
+        """Registers a worker that is about to be forked."""
         self._children[worker] = None
         self._stream_of[worker] = stream
         self._host_of[worker] = host
 
     def new_note(self, worker: int) -> WorkerStatusFile:
-        """The note that it is to write."""
+        """Makes the memory that the worker writes its status into. Raises OSError."""
         note = self._notes[worker] = WorkerStatusFile()
         return note
 
     def came(self, worker: int, pid: int, fds: list[int]) -> None:
-        """Its zygote has forked it; takes `fds` over."""
+        """Takes the process of a worker that its zygote has forked; takes `fds` over."""
         stream = self._stream_of[worker]
         self._children[worker] = self._adopt(
             pid,
@@ -69,6 +69,7 @@ class ProcessWorkers:
             lambda how: self._ended(worker, how),
             lambda lines, left_out: self._events.output(stream, worker, lines, left_out),
         )
+        # It was to be stopped before it was there.
         if worker in self._stopping:
             self.stop(worker, kill=self._stopping.pop(worker))
 
@@ -114,26 +115,26 @@ class ProcessWorkers:
         return child.pid if child is not None else 0
 
     def reaped(self, worker: int, how: str) -> None:
-        """Its zygote says how it ended."""
+        """Records how the worker ended, as its zygote says."""
         child = self._children.get(worker)
         if child is not None:
             child.ended_as(how)
 
     def not_started(self, worker: int, reason: str) -> None:
-        """Its zygote cannot fork it. Silent when its stream was dropped meanwhile."""
+        """Reports that its zygote cannot fork the worker. Silent when its stream was dropped meanwhile."""
         if worker in self._children and self._children[worker] is None:
             self._ended_of(self._host_of.get(worker, 0), worker)
             self.forget(worker)
             self._events.worker_not_started(worker, reason)
 
     def lost(self, worker: int, how: str) -> None:
-        """The worker never came to be. Silent when its stream was dropped meanwhile."""
+        """Reports that the worker never came to be. Silent when its stream was dropped meanwhile."""
         if worker in self._children:
             self.forget(worker)
             self._events.worker_died(worker, how, NO_WORKER_STATUS)
 
     def forget(self, worker: int) -> ChildProcess | None:
-        """What is left of it, for whoever buries it."""
+        """Forgets the worker. Returns its process, if there is one, for whoever buries it."""
         self._stream_of.pop(worker, None)
         self._host_of.pop(worker, None)
         self._stopping.pop(worker, None)
@@ -161,7 +162,8 @@ class ProcessWorkers:
 
 
 def failure(message: LoadFailed) -> tuple[str, bytes]:
-    """The text and the exception that are told on, in one packet. Raises ProtocolError when the latter is none."""
+    """Returns the text and the exception that are passed on, in one packet. Raises ProtocolError when the latter is
+    none."""
     if message.error:
         decode_exception(message.error)
     return message.message[:MESSAGE_LIMIT_CHARACTERS], message.error

@@ -1,4 +1,4 @@
-"""A stream's zygote as the daemon holds it: forked by an environment zygote, or from the trainer."""
+"""Holds a stream's zygote for the daemon: forked by an environment zygote, or from the trainer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from prefetchd.wire.messages import Message
 from prefetchd.wire.os_errors import why
 
 DEAD = -1
-"""What a pidfd tells of a process that has been reaped."""
+"""What a pidfd says of a process that has been reaped."""
 
 
 class StreamHost:
-    """`child` is None until it was forked; `environment` is the digest of the environment zygote that does so, or None
-    for one that was forked from the trainer. `stream` is 0 as long as nobody knows whose it is."""
+    """A stream's zygote. `child` is None until it was forked; `environment` is the digest of the environment zygote
+    that does so, or None for one that was forked from the trainer. `stream` is 0 as long as nobody knows whose it
+    is."""
 
     def __init__(self, stream: int = 0, environment: bytes | None = None) -> None:
         self.stream = stream
@@ -45,8 +46,8 @@ def handed_child(
     on_end: Callable[[str], None],
     on_output: OnOutput,
 ) -> ChildProcess:
-    """A process that a zygote of ours has forked, by its pidfd, control socket and output pipe. It may be dead by now.
-    Takes `fds` over, whatever happens. Raises ProtocolError when they are something else."""
+    """Takes a process that a zygote of ours has forked, by its pidfd, control socket and output pipe. It may be dead by
+    now. Takes `fds` over, whatever happens. Raises ProtocolError when they are something else."""
     pidfd, control, output = _checked(pid, fds, (pid, DEAD))
     return ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
 
@@ -61,8 +62,8 @@ def foreign_child(
     *,
     nice: int,
 ) -> ChildProcess:
-    """A process that a trainer has started, scheduled as the daemon's own children are; else as handed_child(). One
-    that is dead by now is a ProtocolError."""
+    """Takes a process that a trainer has started, and schedules it as the daemon's own children are; else as
+    handed_child(). Raises ProtocolError also when it is dead by now."""
     pidfd, control, output = _checked(pid, fds, (pid,))
     _schedule(pid, nice)
     child = ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
@@ -72,8 +73,8 @@ def foreign_child(
 
 
 def _checked(pid: int, fds: list[int], allowed: Collection[int]) -> tuple[int, int, int]:
-    """The descriptors of a process that is one of `allowed`. Raises ProtocolError when they are something else, and has
-    closed them then."""
+    """Returns the descriptors of a process that is one of `allowed`. Raises ProtocolError when they are something else,
+    and has closed them then."""
     try:
         if len(fds) != 3:
             raise ProtocolError(f"a forked process came with {len(fds)} descriptors; allowed: 3")
@@ -92,7 +93,7 @@ def _checked(pid: int, fds: list[int], allowed: Collection[int]) -> tuple[int, i
 
 
 def _schedule(pid: int, nice: int) -> None:
-    """As batch work, on the daemon's CPUs: the trainer may be bound to few."""
+    """Schedules the process as batch work, on the daemon's CPUs: the trainer may be bound to few."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(pid, os.sched_getaffinity(0))
     with contextlib.suppress(OSError):
@@ -102,7 +103,8 @@ def _schedule(pid: int, nice: int) -> None:
 
 
 def _pid_behind(pidfd: int) -> int:
-    """The process of a pidfd, as this process numbers it; DEAD when it has been reaped, 0 for another descriptor."""
+    """Returns the process of a pidfd, as this process numbers it; DEAD when it has been reaped, 0 for another
+    descriptor."""
     with open(f"/proc/self/fdinfo/{pidfd}") as lines:
         for line in lines:
             if line.startswith("Pid:"):

@@ -1,1 +1,1 @@
-"""Units for systemd, as data; `prefetchd systemd install` writes them."""
+"""Holds units for systemd, as data; `prefetchd systemd install` writes them."""

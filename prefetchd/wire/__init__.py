@@ -1,1 +1,1 @@
-"""What daemon, workers and clients agree on: formats, messages, names and errors. No behaviour beyond that."""
+"""Holds what daemon, workers and clients agree on: formats, messages, names and errors. No behaviour beyond that."""

@@ -1,4 +1,4 @@
-"""A batch as a file that any program can read: safetensors, one batch a file, named by epoch and batch.
+"""Defines a batch as a file that any program can read: safetensors, one batch a file, named by epoch and batch.
 
     offset 0    +----------------------------------------------------------------+
                 | u64: bytes of the header                                       |
@@ -11,7 +11,7 @@
 A tensor is named by its place in the batch: "0" and "1" for (images, labels), "image" for {"image": ...}, "0.left" for
 what lies deeper, "batch" when the batch is nothing but a tensor. What is no tensor stands in the metadata, as do the
 stream, the position, and for our own client the batch's structure, as JSON (prefetchd.workers.structure_nodes): nothing
-in a file is code. Beside the files, STREAM_FILE tells what they are.
+in a file is code. Beside the files, STREAM_FILE describes them.
 
 Format: https://github.com/huggingface/safetensors#format. Pure.
 """
@@ -30,7 +30,8 @@ from prefetchd.wire.slot_layout import DTYPE_BYTES, DTYPES
 from prefetchd.wire.stream_spec import Position, StreamSpec
 
 FORMAT_VERSION = 2
-"""1 had the structure as a pickle. Its files are made anew: they are never read."""
+"""The version of the files that are written and read; version 1 had the structure as a pickle. Its files are made anew:
+they are never read."""
 STRUCTURE_DEPTH = 100
 DESCRIPTION_LIMIT_BYTES = 1 << 20
 STREAM_FILE = "stream.json"
@@ -38,7 +39,7 @@ LOCK_FILE = ".prefetchd.lock"
 SUFFIX = ".safetensors"
 NAME = "epoch{epoch:06}-batch{batch:08}" + SUFFIX
 EPOCHS_LIMIT = 1_000_000
-"""Files of no more epochs are in order when they are sorted by name."""
+"""How many epochs' files are in order when they are sorted by name."""
 TEMPORARY_SUFFIX = ".tmp"
 ERROR_SUFFIX = ".error"
 ALIGNMENT = 64
@@ -46,7 +47,7 @@ HEADER_LENGTH = struct.Struct("<Q")
 HEADER_LIMIT_BYTES = 100_000_000
 DESCRIPTION_LIMIT_BYTES = 64 * 1024
 ERROR_LIMIT_BYTES = 64 * 1024
-"""What is read of STREAM_FILE, and of an error's file."""
+"""The most that is read of STREAM_FILE, and of an error's file."""
 
 # By our own names; complex numbers but complex64 have none.
 CODES = {
@@ -76,30 +77,31 @@ _NAME = re.compile(r"epoch(\d{6,})-batch(\d{8,})\.safetensors")
 
 
 def file_name(position: Position) -> str:
-    """Sorted by name, files are in the order of their positions: up to epoch 999,999 and batch 99,999,999."""
+    """Returns the file's name. Sorted by name, files are in the order of their positions: up to epoch 999,999 and batch
+    99,999,999."""
     return NAME.format(epoch=position[0], batch=position[1])
 
 
 def error_name(position: Position) -> str:
-    """In the place of a batch that cannot be made: its error, as text."""
+    """Returns the name of the file that stands in the place of a batch that cannot be made: its error, as text."""
     return file_name(position).removesuffix(SUFFIX) + ERROR_SUFFIX
 
 
 def temporary_name(position: Position, ring: int) -> str:
-    """What the file is called while it is written: nobody's pattern for batches finds it. `ring` is the header's
-    created_ns: a dead daemon's worker that still writes does so under another name."""
+    """Returns the name that the file has while it is written: nobody's pattern for batches matches it. `ring` is the
+    header's created_ns: a dead daemon's worker that still writes does so under another name."""
     return f".{file_name(position)}.{ring:x}{TEMPORARY_SUFFIX}"
 
 
 def position_of(name: str) -> Position | None:
-    """The position in a file's name, or None when it is not one of ours."""
+    """Returns the position in a file's name, or None when it is not one of ours."""
     found = _NAME.fullmatch(name)
     position = (int(found[1]), int(found[2])) if found is not None else None
     return position if position is not None and file_name(position) == name else None
 
 
 def failed_position_of(name: str) -> Position | None:
-    """The position in the name of an error's file, or None when it is none."""
+    """Returns the position in the name of an error's file, or None when it is none."""
     return position_of(name.removesuffix(ERROR_SUFFIX) + SUFFIX) if name.endswith(ERROR_SUFFIX) else None
 
 
@@ -109,12 +111,13 @@ def is_temporary(name: str) -> bool:
 
 
 def is_half_replaced(name: str) -> bool:
-    """True for what wire.trusted_paths.replace_file leaves of STREAM_FILE or an error's file when it is killed."""
+    """Returns True for what wire.trusted_paths.replace_file leaves of STREAM_FILE or an error's file when it is
+    killed."""
     return _HALF_REPLACED.fullmatch(name) is not None
 
 
 def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
-    """All that stands before the tensors: rows of name, code, shape and bytes, in the order of the file."""
+    """Returns all that stands before the tensors: rows of name, code, shape and bytes, in the order of the file."""
     table: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for name, code, shape, size in tensors:
@@ -128,8 +131,8 @@ def encode_header(tensors: Sequence[tuple[str, str, Sequence[int], int]], metada
 def decode_header(
     data: bytes | memoryview, file_bytes: int | None = None
 ) -> tuple[dict[str, Any], dict[str, str], int]:
-    """(tensors by name, metadata, where the tensors' bytes begin) of a whole file; or of its first bytes, when it has
-    `file_bytes`. Raises ProtocolError."""
+    """Returns (tensors by name, metadata, where the tensors' bytes begin) of a whole file; or of its first bytes, when
+    it has `file_bytes`. Raises ProtocolError."""
     file_bytes = len(data) if file_bytes is None else file_bytes
     try:
         (length,) = HEADER_LENGTH.unpack_from(data)
@@ -158,7 +161,7 @@ def check_version(metadata: Mapping[str, str]) -> None:
 
 
 def _check_entry(entry: dict[str, Any], data_bytes: int) -> None:
-    """Its bytes are there, and are just as many as its shape takes."""
+    """Raises ProtocolError unless the entry's bytes are within the file, and are just as many as its shape takes."""
     low, high = entry["data_offsets"]
     shape, code = entry["shape"], entry["dtype"]
     if not all(type(each) is int and each >= 0 for each in (low, high, *shape)):
@@ -171,8 +174,8 @@ def _check_entry(entry: dict[str, Any], data_bytes: int) -> None:
 
 
 def describe_stream(spec: StreamSpec, batches_an_epoch: int | None, bound_bytes: int, place_bytes: int) -> bytes:
-    """What STREAM_FILE says: `bound_bytes` is never passed by all files together, `place_bytes` is what one is charged
-    at least."""
+    """Returns the content of STREAM_FILE: `bound_bytes` is never passed by all files together, `place_bytes` is what
+    one is charged at least."""
     described = {
         "format": FORMAT_VERSION,
         "stream": spec.name,
@@ -193,7 +196,7 @@ def describe_stream(spec: StreamSpec, batches_an_epoch: int | None, bound_bytes:
 
 
 def read_description(text: bytes) -> dict[str, Any]:
-    """What STREAM_FILE says. Raises ProtocolError when it is none of this format."""
+    """Returns what STREAM_FILE says. Raises ProtocolError when it is none of this format."""
     try:
         found = json.loads(text)
         version = found["format"]

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Parses and formats sizes as people write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(text: str, knob: str) -> int:
-    """The bytes that "4GiB", "1.5 GB" or "4096" means. Raises CallerError that names `knob`."""
+    """Returns the bytes that "4GiB", "1.5 GB" or "4096" means. Raises CallerError that names `knob`."""
     found = _WRITTEN.fullmatch(text)
     if found is None or found[2].upper() not in _UNITS:
         raise CallerError(f"{knob}={text!r}; allowed: bytes, as in '4GiB', '500MB' or '4096'")
@@ -21,7 +21,7 @@ def parse_bytes(text: str, knob: str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """`size` in the unit that leaves one to four digits before the point."""
+    """Returns `size` in the unit that leaves one to four digits before the point."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

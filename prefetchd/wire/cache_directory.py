@@ -1,4 +1,4 @@
-"""A sample cache's directory: what lies where, and which samples are in it.
+"""Describes a sample cache's directory: what lies where, and which samples are in it.
 
     PATH/FINGERPRINT/           one cache; another version of the dataset has another fingerprint
         cache.json              the description below; never changes
@@ -10,8 +10,8 @@
 All that cache.json says is looked at before anything is mapped or written to: it may be somebody else's.
 
 A cache appears under its name when all three are there. A row is written before its mark: one without a mark has
-nothing that counts. Marks are written and read under locks of bytes of their file, so that whoever sees a mark sees
-its row as well.
+nothing that counts. Marks are written and read under locks of bytes of their file, so that whoever sees a mark sees its
+row as well.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ MARK = struct.Struct("<Q")
 MARKS_LOCK_OFFSET = 1 << 60
 MAKER_LOCK_OFFSET = MARKS_LOCK_OFFSET + 1
 ROW_LOCK_OFFSET = 1 << 61
-"""Whoever writes row k holds the byte at ROW_LOCK_OFFSET + k of the marks."""
+"""The first of the bytes that writers of rows lock: whoever writes row k holds the byte at ROW_LOCK_OFFSET + k of the
+marks."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LeafFile:
-    """One tensor of the samples: `file` below SAMPLES has it for all rows, one after another. `row_bytes` each."""
+    """One tensor of the samples. `file` below SAMPLES has it for all rows, one after another, `row_bytes` each."""
 
     file: str
     dtype: str
@@ -60,8 +61,8 @@ class LeafFile:
 
 @dataclasses.dataclass(frozen=True)
 class CacheDescription:
-    """`length` is the dataset's, of which the first `rows` samples are kept; `structure` tells how leaves make a
-    sample (prefetchd_client.sample_cache.structure)."""
+    """What cache.json says. `length` is the dataset's, of which the first `rows` samples are kept; `structure` tells
+    how leaves make a sample (prefetchd_client.sample_cache.structure)."""
 
     fingerprint: str
     dataset: str
@@ -80,7 +81,8 @@ def encode_description(description: CacheDescription) -> str:
 
 
 def read_description(directory: Path) -> CacheDescription:
-    """Raises FileNotFoundError when there is no cache, ProtocolError when it is none that this version reads."""
+    """Returns the description of the cache in `directory`. Raises FileNotFoundError when there is no cache,
+    ProtocolError when it is none that this version reads."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return read_description_at(fd, directory)
@@ -89,7 +91,8 @@ def read_description(directory: Path) -> CacheDescription:
 
 
 def read_description_at(directory: int, path: Path) -> CacheDescription:
-    """The same of the directory behind a descriptor, which is at `path`."""
+    """Returns the description of the cache in the directory behind a descriptor, which is at `path`. Raises as
+    read_description()."""
     try:
         with open(open_below(directory, DESCRIPTION, os.O_RDONLY), "rb") as file:
             text = file.read(DESCRIPTION_LIMIT_BYTES + 1)
@@ -110,13 +113,14 @@ def read_description_at(directory: int, path: Path) -> CacheDescription:
         why = str(error) if isinstance(error, ValueError) else repr(error)
         raise ProtocolError(f"{path / DESCRIPTION} is damaged: {why}; remove it: prefetchd cache rm") from None
     except OSError as error:
+        # A directory or a link in the place of the file: it is damaged, and not absent.
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         raise ProtocolError(f"{path / DESCRIPTION} is a symbolic link; remove it: prefetchd cache rm") from None
 
 
 def _check(found: CacheDescription, name: str) -> None:
-    """Raises ValueError unless it describes files that can be, and can only lie in the cache's directory."""
+    """Raises ValueError unless the description is of files that can be, and can only lie in the cache's directory."""
     if found.fingerprint != name.partition(".")[0]:
         raise ValueError(f"it is of {found.fingerprint!r:.80}, and lies in {name}")
     if not isinstance(found.dataset, str):
@@ -153,7 +157,7 @@ def _is_plain_name(name: str) -> bool:
 
 
 def check_sizes(directory: Path, description: CacheDescription) -> None:
-    """Raises ProtocolError when a file is missing, or shorter than its rows: reading behind its end would end the
+    """Raises ProtocolError when a file is missing, or shorter than its rows: reading beyond its end would end the
     process. Raises FileNotFoundError when there is no cache any more."""
     wanted = {f"{SAMPLES}/{leaf.file}": leaf.row_bytes * description.rows for leaf in description.leaves}
     wanted[MARKS] = MARK.size * description.rows
@@ -169,7 +173,7 @@ def check_sizes(directory: Path, description: CacheDescription) -> None:
 
 
 def row_digest(parts: Iterator[Any]) -> int:
-    """What a row's mark is: the digest of its bytes, never 0."""
+    """Computes a row's mark: the digest of its bytes, never 0."""
     content = xxhash.xxh3_64()
     for part in parts:
         content.update(part)
@@ -177,17 +181,17 @@ def row_digest(parts: Iterator[Any]) -> int:
 
 
 def caches_in(path: Path) -> list[Path]:
-    """The caches below `path`, by name; nothing else that lies there."""
+    """Lists the caches below `path`, by name, and nothing else that lies there."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(each for each in path.iterdir() if is_fingerprint(each.name) and (each / DESCRIPTION).is_file())
     return []
 
 
 def allocated_bytes(directory: Path, description: CacheDescription) -> int:
-    """What the samples take of the disk: of a file only what was written."""
+    """Returns the bytes that the samples take of the disk: of a sparse file only what was written."""
     return sum(os.stat(directory / SAMPLES / leaf.file).st_blocks * 512 for leaf in description.leaves)
 
 
 def is_fingerprint(name: str) -> bool:
-    """Whether a cache can have this name."""
+    """Returns True when a cache can have this name."""
     return len(name) == FINGERPRINT_LETTERS and set(name) <= set("0123456789abcdef")

@@ -1,5 +1,5 @@
-"""The lock of a sample cache's marks: whoever sees a mark sees its row, as locks order what two processes see of each
-other's memory."""
+"""Locks a sample cache's marks: whoever sees a mark sees its row, as locks order what two processes see of each other's
+memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOCK_AGAIN_S = 0.0005
 
 @contextlib.contextmanager
 def marks_locked(fd: int, *, shared: bool = False) -> Iterator[bool]:
-    """Within, the marks behind `fd` are locked: `shared` for reading, which also a read-only `fd` may. False when they
-    are not, after LOCK_ATTEMPTS: whoever has locked them may have been stopped."""
+    """Locks the marks behind `fd` for the block: `shared` for reading, for which a read-only `fd` will do. Gives False,
+    and locks nothing, after LOCK_ATTEMPTS: the holder may have been stopped."""
     locked = False
     for attempt in range(LOCK_ATTEMPTS):
         locked = try_lock(fd, MARKS_LOCK_OFFSET, shared=shared)

@@ -1,4 +1,4 @@
-"""Removing sample caches, and what dead makers and removers of them have left: under another name first.
+"""Removes sample caches, and what dead makers and removers of them have left: under another name first.
 
 Whoever removes what a maker has left holds the maker's lock meanwhile, so that none is published half removed: a maker
 that was about to take it finds its directory gone.
@@ -18,13 +18,14 @@ from prefetchd.wire.file_locks import try_lock
 
 
 def unused_name(directory: Path, what: str) -> Path:
-    """Beside `directory`, for one that is being made ("new") or removed ("old")."""
+    """Returns a name beside `directory`, for a cache that is being made (`what` is "new") or removed ("old")."""
     fingerprint = directory.name.partition(".")[0]
     return directory.with_name(f"{fingerprint}.{what}-{os.getpid():x}-{uuid.uuid4().hex[:8]}")
 
 
 def remove_cache(directory: Path) -> None:
-    """Nobody finds it from now on; processes that use it go on with what they have mapped. Raises OSError."""
+    """Removes the cache. Nobody finds it from now on; processes that use it go on with what they have mapped. Raises
+    OSError."""
     hidden = unused_name(directory, "old")
     directory.rename(hidden)
     # Another process may tidy up at the same time.
@@ -34,7 +35,7 @@ def remove_cache(directory: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> int:
-    """Removes what makers and removers that are dead have left in `path`; how many these were."""
+    """Removes what dead makers and removers have left in `path`. Returns how many directories these were."""
     found = 0
     with contextlib.suppress(FileNotFoundError):
         for each in list(path.iterdir()):
@@ -50,7 +51,8 @@ def remove_leftovers(path: Path) -> int:
 
 
 def _is_own_directory(path: Path) -> bool:
-    """What somebody else's dead makers have left is theirs, and a link is nobody's cache."""
+    """Returns True for a directory of ours: what another user's dead makers have left is theirs, and a link is nobody's
+    cache."""
     with contextlib.suppress(OSError):
         found = path.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
@@ -58,7 +60,8 @@ def _is_own_directory(path: Path) -> bool:
 
 
 def _remove_unfinished(directory: Path) -> bool:
-    """False when its maker lives, or has published it, or nobody can remove it."""
+    """Removes what a maker has begun. Returns False when that maker lives, or has published it, or nobody can remove
+    it."""
     try:
         # Its maker may not have come to making the marks.
         fd = os.open(directory / MARKS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

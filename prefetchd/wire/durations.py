@@ -1,4 +1,4 @@
-"""How long things took, counted by length. Pure."""
+"""Counts how long things took, by length. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 BOUNDS_S = tuple(mantissa * 10.0**exponent for exponent in (-4, -3, -2, -1, 0, 1) for mantissa in (1.0, 2.5, 5.0)) + (
     100.0,
 )
-"""Upper bounds, included; what is longer than the last is counted after it."""
+"""The histogram's upper bounds, included; what is longer than the last is counted after it."""
 _BOUNDS_US = tuple(round(bound * 1e6) for bound in BOUNDS_S)
 
 
 class Durations:
-    """A histogram: `counts[i]` of those up to BOUNDS_S[i], the last one of all that are longer; `total_us` of all."""
+    """A histogram: `counts[i]` counts durations up to BOUNDS_S[i], the last one all that are longer; `total_us` is
+    their sum."""
 
     __slots__ = ("counts", "total_us")
 
@@ -22,12 +23,13 @@ class Durations:
         self.total_us = 0
 
     def add(self, duration_us: int, times: int = 1) -> None:
-        """`times` of them took `duration_us` each."""
+        """Counts `times` durations of `duration_us` each."""
         self.counts[bisect_left(_BOUNDS_US, duration_us)] += times
         self.total_us += duration_us * times
 
     def take(self) -> tuple[int, ...]:
-        """All since the last call, for include(): total_us, then (place in `counts`, count) of those that are not 0."""
+        """Empties the histogram. Returns what was added since the last call, for include(): total_us, then (index into
+        `counts`, count) of the counts that are not 0."""
         found = [self.total_us]
         for place, count in enumerate(self.counts):
             if count:
@@ -37,7 +39,7 @@ class Durations:
         return tuple(found)
 
     def include(self, taken: Sequence[int]) -> None:
-        """What another one's take() gave. Raises ValueError when it is none of these."""
+        """Adds what another histogram's take() gave. Raises ValueError when that is not what take() gives."""
         total_us, *pairs = taken
         places, counts = pairs[::2], pairs[1::2]
         if len(places) != len(counts) or any(not 0 <= each < len(self.counts) for each in places):

@@ -1,7 +1,7 @@
-"""The one tree of errors. What happened, got against allowed, and the knob to turn.
+"""Defines the one tree of errors. Each says what happened, got against allowed, and the knob to turn.
 
-Three kinds that are never mixed: a caller's mistake (`CallerError`), something another process or the
-machine did (`RemoteError`), and a broken promise of our own (`InvariantError`).
+Three kinds that are never mixed: a caller's mistake (`CallerError`), something another process or the machine did
+(`RemoteError`), and a broken promise of our own (`InvariantError`).
 """
 
 from __future__ import annotations
@@ -130,5 +130,5 @@ ERRORS_BY_CODE = _tree(PrefetchdError)
 
 
 def error_from_code(code: str, message: str) -> PrefetchdError:
-    """The error that a peer named by `code`; an unknown code (a newer peer) becomes RemoteError."""
+    """Returns the error that a peer named by `code`; an unknown code (a newer peer) becomes RemoteError."""
     return ERRORS_BY_CODE.get(code, RemoteError)(message)

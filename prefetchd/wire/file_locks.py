@@ -1,8 +1,7 @@
-"""Open-file-description locks on single bytes: who lives is told by the kernel, never by a pid.
+"""Locks single bytes of files by open file description: the kernel says who lives, never a pid.
 
-Source: fcntl_locking(2), "Open file description locks". Such a lock belongs to the description that one open(2)
-made, is inherited over fork, passes with SCM_RIGHTS, and ends when the last descriptor of it closes. Nothing
-here blocks.
+Source: fcntl_locking(2), "Open file description locks". Such a lock belongs to the description that one open(2) made,
+is inherited over fork, passes with SCM_RIGHTS, and ends when the last descriptor of it closes. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ def try_lock(fd: int, offset: int, *, shared: bool = False) -> bool:
 
 
 def unlock(fd: int, offset: int) -> None:
-    """Gives the byte at `offset` back."""
+    """Unlocks the byte at `offset`."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
 
 
 def is_locked(fd: int, offset: int, length: int = 1) -> bool:
-    """True when another description holds a lock on any of these bytes. Takes no lock itself."""
+    """Returns True when another description holds a lock on any of these bytes. Takes no lock itself."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, length, 0))
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def reopen(fd: int) -> int:
-    """A new description, close-on-exec, of the file behind `fd`, even when its name is gone: locks taken
+    """Returns a new description, close-on-exec, of the file behind `fd`, even when its name is gone: locks taken
     through it are its own."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""One message in one SOCK_SEQPACKET packet: a msgpack array of the message's number and its fields.
+"""Encodes a message as one SOCK_SEQPACKET packet: a msgpack array of the message's number and its fields.
 
-A packet is at most MAX_PACKET_BYTES; between the daemon and its children a longer one travels in a file (Enclosed).
-What is longer, truncated, not msgpack, of an unknown number or with a
-field of another type is a ProtocolError; fields beyond those that we know are ignored.
+A packet is at most MAX_PACKET_BYTES; between the daemon and its children a longer one travels in a file (Enclosed). A
+packet that is longer, truncated, not msgpack, of an unknown number or with a field of another type is a ProtocolError;
+fields beyond the known ones are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRUNCATED = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
 
 
 def encode(message: Message, limit_bytes: int = MAX_PACKET_BYTES) -> bytes:
-    """The packet of `message`. Raises ProtocolError when it would be longer than `limit_bytes`."""
+    """Returns the packet of `message`. Raises ProtocolError when it would be longer than `limit_bytes`."""
     fields = _FIELDS[message.number].names
     values = [message.number, *[getattr(message, name) for name in fields]]
     try:
@@ -44,7 +44,7 @@ def encode(message: Message, limit_bytes: int = MAX_PACKET_BYTES) -> bytes:
 
 
 def decode(packet: bytes, limit_bytes: int = MAX_PACKET_BYTES) -> Message:
-    """The message in `packet`. Raises ProtocolError and nothing else."""
+    """Returns the message in `packet`. Raises ProtocolError and nothing else."""
     if len(packet) > limit_bytes:
         raise ProtocolError(f"a packet of more than {limit_bytes} bytes")
     try:
@@ -75,8 +75,8 @@ def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None
 
 
 def enclose(message: Message) -> tuple[Message, list[int]]:
-    """`message` as it is; or, when it is too long for a packet, what stands for it and the descriptor that goes with
-    that, which the caller closes."""
+    """Makes a message of any length fit into a packet. Returns `message` as it is; or, when it is too long, what stands
+    for it and the descriptor that goes with that, which the caller closes."""
     packet = encode(message, MAX_ENCLOSED_BYTES)
     if len(packet) <= MAX_PACKET_BYTES:
         return message, []
@@ -91,8 +91,8 @@ def enclose(message: Message) -> tuple[Message, list[int]]:
 
 
 def disclose(message: Message, fds: list[int]) -> tuple[Message, list[int]]:
-    """What enclose() was given; other messages as they are. For messages of the daemon's own children, or of the daemon
-    to them. Takes over the descriptors of Enclosed. Raises ProtocolError."""
+    """Returns the message that enclose() was given; other messages as they are. For messages of the daemon's own
+    children, or of the daemon to them. Takes over the descriptors of Enclosed. Raises ProtocolError."""
     if not isinstance(message, Enclosed):
         return message, fds
     try:
@@ -109,13 +109,13 @@ def disclose(message: Message, fds: list[int]) -> tuple[Message, list[int]]:
 
 
 def receive(sock: socket.socket) -> Message | None:
-    """The next message, or None at end of file. Blocks only if `sock` does; descriptors are not accepted."""
+    """Returns the next message, or None at end of file. Blocks only if `sock` does; descriptors are not accepted."""
     packet = sock.recv(MAX_PACKET_BYTES + 1)
     return decode(packet) if packet else None
 
 
 def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
-    """The next message and its descriptors, close-on-exec, which the caller owns; (None, []) at end of file."""
+    """Returns the next message and its descriptors, close-on-exec, which the caller owns; (None, []) at end of file."""
     packet, ancillary, flags, _ = sock.recvmsg(MAX_PACKET_BYTES + 1, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
     fds: list[int] = []
     for level, kind, data in ancillary:
@@ -134,7 +134,7 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
 
 
 def _why_truncated(flags: int, fds: int) -> str:
-    """Of descriptors fewer arrive than were sent when this process may have no more."""
+    """Says why a packet was truncated. Fewer descriptors arrive than were sent when this process may have no more."""
     if flags & socket.MSG_TRUNC or fds >= MAX_PACKET_FDS:
         return "a packet that was truncated"
     return f"a packet of which {fds} descriptors arrived, and more were sent: {few_descriptors()}"

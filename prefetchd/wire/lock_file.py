@@ -1,4 +1,5 @@
-"""A lock that is a file: whoever holds it is alive, and it leaves nothing behind when it is given up in order."""
+"""Implements a lock that is a file: whoever holds it is alive, and it leaves nothing behind when it is given up in
+order."""
 
 from __future__ import annotations
 
@@ -14,21 +15,21 @@ from prefetchd.wire.trusted_paths import is_trusted_file
 
 _POLL_S = 0.02
 NUMBER_DIGITS = 18
-"""It goes into 64 bits elsewhere."""
+"""The most digits of a number in the file: it goes into 64 bits elsewhere."""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class LockFile:
-    """An exclusive flock(2) on `path`, held until release() or the process's end. It is a file of ours under one name:
-    a link, or what somebody else has made there, is never opened to be written to."""
+    """An exclusive flock(2) on `path`, held until release() or the process's end. The file is ours, under one name: a
+    link, or what somebody else has made there, is never opened to be written to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
-        """True once the lock is held; False when somebody else still has it after `timeout_s`. Raises
-        UntrustedPathError when what is there is not ours, and OSError."""
+        """Takes the lock. Returns True once it is held; False when somebody else still has it after `timeout_s`. Raises
+        UntrustedPathError when the file is not ours, and OSError."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             fd = self._open()
@@ -52,7 +53,7 @@ class LockFile:
 
     @property
     def is_held(self) -> bool:
-        """False when somebody has removed or replaced the file: it locks nothing any more."""
+        """False when somebody has removed or replaced the file: then it locks nothing any more."""
         return self._fd >= 0 and self._is_current(self._fd)
 
     def restore(self) -> bool:
@@ -70,6 +71,7 @@ class LockFile:
     def release(self) -> None:
         """Removes the file and gives the lock up, in this order. Idempotent."""
         if self._fd >= 0:
+            # Unlinked while the lock is held: whoever opened the file before finds by its inode that it locks nothing.
             if self._is_current(self._fd):
                 os.unlink(self.path)
             os.close(self._fd)
@@ -82,7 +84,7 @@ class LockFile:
             self._fd = -1
 
     def read_number(self) -> int:
-        """The number kept in the file; 0 at first, and for what write_number() has not written."""
+        """Returns the number kept in the file; 0 at first, and for what write_number() has not written."""
         text = os.pread(self._fd, 32, 0).strip(b"\0\n ")
         return int(text) if text.isdigit() and len(text) <= NUMBER_DIGITS else 0
 

@@ -1,11 +1,11 @@
-"""Every message, as one frozen dataclass each, and the table that numbers them.
+"""Defines every message, as one frozen dataclass each, and the table that numbers them.
 
-On the wire a message is one msgpack array: its number, then its fields in order (framing.py). A number is never
-reused; new fields are appended with a default, so that either side may be older than the other. Descriptors
-travel beside a message as SCM_RIGHTS where its docstring says so.
+On the wire a message is one msgpack array: its number, then its fields in order (framing.py). A number is never reused;
+new fields are appended with a default, so that either side may be older than the other. Descriptors travel beside a
+message as SCM_RIGHTS where its docstring says so.
 
-`(slot, generation)` pairs name one use of a slot; `cursor` is a number that the client chose, unique in its
-connection. Positions are (epoch, step).
+`(slot, generation)` pairs name one use of a slot; `cursor` is a number that the client chose, unique in its connection.
+Positions are (epoch, step).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MESSAGE_TYPES: dict[int, type[Message]] = {}
 
 
 class Message:
-    """Base of all messages; `number` is its place in the table."""
+    """The base of all messages; `number` is its place in the table."""
 
     number = 0
     __slots__ = ()
@@ -59,17 +59,17 @@ def _numbered(number: int) -> Callable[[_M], _M]:
 class Hello(Message):
     """Opens a connection. `role` is "trainer" or "control"; a control connection leaves the rest empty.
 
-    A trainer asks for one stream: by `fingerprint` and `spec` (stream_spec), or by name alone to attach. While a
-    live process holds the name, a stream that is not `shared` gets another one. `fresh`: batches that an earlier
-    run left are dropped.
+    A trainer asks for one stream: by `fingerprint` and `spec` (stream_spec), or by name alone to attach. While a live
+    process holds the name, a stream that is not `shared` gets another one. `fresh`: batches that an earlier run left
+    are dropped.
 
-    A trainer whose connection has ended, as when its daemon died, says where it stands: `cursors` are (cursor,
-    epoch, next step, waiting as below), a PROPOSED one being placed only if the stream is new; what was offered to it
-    and not yielded is given back. `ring` names the ring that it has mapped (the header's created_ns), `consumer` its
-    record there, and `held` are (cursor, slot, generation) of that ring whose tensors live.
+    A trainer whose connection has ended, as when its daemon died, says where it stands: `cursors` are (cursor, epoch,
+    next step, waiting as below), a PROPOSED one being placed only if the stream is new; what was offered to it and not
+    yielded is given back. `ring` names the ring that it has mapped (the header's created_ns), `consumer` its record
+    there, and `held` are (cursor, slot, generation) of that ring whose tensors live.
 
-    `forks`: a fork of the trainer makes the batches, and comes next, in Forked. Its `fingerprint` may be empty: that
-    fork tells it (Identified), and until then the daemon may answer Deciding.
+    `forks`: a fork of the trainer makes the batches, and is handed over next, in Forked. Its `fingerprint` may be
+    empty: then the fork sends it (Identified), and until then the daemon may answer Deciding.
     """
 
     protocol: int
@@ -99,12 +99,12 @@ LIVING, AWAITED, PROPOSED = 0, 1, 2
 class Welcome(Message):
     """The answer to Hello. `generation` counts the daemons of this socket; `consumer` is the record to write.
 
-    `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the
-    daemon does not have the stream and waits for Program; if the trainer that was asked for it ends before it has sent
-    it, another one is told a second Welcome. `supervised`: somebody else than a client started the
-    daemon, and may start it again. Who asked by name alone is told the `spec` of what it has got. `config` is the
-    path of the configuration file that the daemon was started with, for who starts the next one; empty: none.
-    `is_new`: no batch of the stream was there before. `workers` is how many the stream may have busy at once.
+    `stream` is the name that was given (another process may hold the one asked for). With `program_wanted` the daemon
+    does not have the stream and waits for Program; if the trainer that was asked for it ends before it has sent it,
+    another one is sent a second Welcome. `supervised`: somebody else than a client started the daemon, and may start it
+    again. A trainer that asked by name alone gets the `spec` of its stream. `config` is the path of the configuration
+    file that the daemon was started with, for whoever starts the next one; empty: none. `is_new`: no batch of the
+    stream was there before. `workers` is how many the stream may have busy at once.
     """
 
     protocol: int
@@ -147,11 +147,11 @@ class Program(Message):
 @_numbered(11)
 @record
 class PlaceCursor(Message):
-    """Creates a cursor at a position; or its iterator begins: then the position is where it stands, and what it was
-    offered stays offered. A cursor does not move: close it and place another.
+    """Creates a cursor at a position; or says that a waiting cursor's iterator begins: then the position is where it
+    stands, and what it was offered stays offered. A cursor does not move: close it and place another.
 
-    A `waiting` cursor is the next iterator's: it is filled ahead, over any number of epochs, once the living
-    cursors have all they need. A cursor that is not waiting ends with its epoch.
+    A `waiting` cursor is the next iterator's: it is filled ahead, over any number of epochs, once the living cursors
+    have all they need. A cursor that is not waiting ends with its epoch.
     """
 
     cursor: int
@@ -163,7 +163,8 @@ class PlaceCursor(Message):
 @_numbered(12)
 @record
 class CloseCursor(Message):
-    """The iterator is gone; what was offered to it and not yielded is given back. Held slots stay leased."""
+    """Closes a cursor: the iterator is gone; what was offered to it and not yielded is given back. Held slots stay
+    leased."""
 
     cursor: int
 
@@ -171,9 +172,9 @@ class CloseCursor(Message):
 @_numbered(13)
 @record
 class Consumed(Message):
-    """Progress and releases, of one or several calls of next(): `step` is the cursor's next step to be yielded;
-    `released` is flat (cursor, slot, generation) triples; `waited_us` is what next() waited since the last Consumed.
-    A `cursor` of -1 carries releases only."""
+    """Reports progress and releases, of one or several calls of next(): `step` is the cursor's next step to be yielded;
+    `released` is flat (cursor, slot, generation) triples; `waited_us` is what next() waited since the last Consumed. A
+    `cursor` of -1 carries releases only."""
 
     cursor: int
     step: int
@@ -184,7 +185,7 @@ class Consumed(Message):
 @_numbered(14)
 @record
 class GiveBack(Message):
-    """The cursor's offers from `step` on go back, as Recall asked; they are offered again when there is room."""
+    """Gives the cursor's offers from `step` on back, as Recall asked; they are offered again when there is room."""
 
     cursor: int
     step: int
@@ -193,8 +194,9 @@ class GiveBack(Message):
 @_numbered(16)
 @record
 class Waiting(Message):
-    """next() has waited for the cursor's next batch for a while: it comes before all that nobody waits for. With `why`
-    it has waited for as long as it may, and asks what for: WaitNamed answers at once, for the error that it raises."""
+    """Says that next() has waited for the cursor's next batch for a while: that batch comes before all that nobody
+    waits for. With `why`, next() has waited for as long as it may and asks for the reason: WaitNamed answers at once,
+    for the error that next() raises."""
 
     cursor: int
     why: bool = False
@@ -203,13 +205,13 @@ class Waiting(Message):
 @_numbered(15)
 @record
 class Goodbye(Message):
-    """A clean close: the ring lingers for a short while, not as after a crash."""
+    """Announces a clean close: the ring lingers for a short while, not as after a crash."""
 
 
 @_numbered(17)
 @record
 class Assume(Message):
-    """Where a sampler decides the order: this is how the trainer begins `epoch`, other than EpochStates said. That
+    """Tells how the trainer begins `epoch`, where a sampler decides the order and EpochStates said otherwise. That
     epoch and those after it are planned anew from here, unless they are planned from that already: what was offered of
     them is recalled, and EpochStates come anew. An epoch that another process is in, and has yielded of or said how it
     begins, stays as it is, and so do those after it; if it is this one, the answer is StreamFailed, or nothing while
@@ -223,8 +225,8 @@ class Assume(Message):
 @_numbered(18)
 @record
 class ShardStart(Message):
-    """In `epoch` the iterator of an iterable dataset's shard can begin with its batch number `following`, from
-    `state` (shard_states). About positions that are placed after this, or were in Hello."""
+    """Tells where the iterator of an iterable dataset's shard can begin in `epoch`: with its batch number `following`,
+    from `state` (shard_states). It applies to positions that are placed after this, or were in Hello."""
 
     epoch: int
     shard: int
@@ -235,8 +237,8 @@ class ShardStart(Message):
 @_numbered(19)
 @record
 class Forked(Message):
-    """A zygote that was forked from the trainer, with the program in its memory, for the stream that Hello or
-    ForkWanted was about. With it: its pidfd, its control socket, its output pipe. The daemon takes it over."""
+    """Hands over a zygote that was forked from the trainer, with the program in its memory, for the stream that Hello
+    or ForkWanted was about. With it: its pidfd, its control socket, its output pipe. The daemon takes it over."""
 
     pid: int
 
@@ -255,7 +257,7 @@ class RingOpened(Message):
 @_numbered(21)
 @record
 class Published(Message):
-    """Batches that are ready, and this message is what makes them so: nobody polls memory for readiness.
+    """Publishes batches that are ready. This message is what makes them so: nobody polls memory for readiness.
 
     batches      rows (cursor, epoch, first step, private, slot, generation, slot, generation, ...): consecutive
                  steps. With private = 1 others have the slot too, or hold some of the ring's: the client hands
@@ -263,7 +265,7 @@ class Published(Message):
     ends         rows (cursor, epoch, steps): the epoch has that many steps
     voids        rows (cursor, epoch, first, end): the epoch has no batch at steps [first, end)
 
-    The client may hold half of the ring's slots without a copy; what goes beyond it hands out as private copies.
+    The client may hold half of the ring's slots without a copy; batches beyond that it hands out as private copies.
     """
 
     batches: Rows = ()
@@ -274,7 +276,8 @@ class Published(Message):
 @_numbered(22)
 @record
 class BatchFailed(Message):
-    """In place of the batch at (epoch, step): its error, encoded by remote_exception. The stream goes on."""
+    """Carries the error that stands in place of the batch at (epoch, step), encoded by remote_exception. The stream
+    goes on."""
 
     cursor: int
     epoch: int
@@ -285,7 +288,8 @@ class BatchFailed(Message):
 @_numbered(23)
 @record
 class StreamFailed(Message):
-    """No more batches will come: `code` and `message` (wire.errors), and the user's exception if there was one."""
+    """Says that no more batches will come: `code` and `message` (wire.errors), and the user's exception if there was
+    one."""
 
     code: str
     message: str
@@ -295,8 +299,8 @@ class StreamFailed(Message):
 @_numbered(24)
 @record
 class Output(Message):
-    """What a worker printed; `dropped` lines were left out to keep the rate down. Of what comes with one `topic` a
-    process shows the first, however many of its streams tell it."""
+    """Carries what a worker printed; `dropped` lines were left out to keep the rate down. Of several outputs with one
+    `topic` a process shows the first, however many of its streams send one."""
 
     worker: int
     text: str
@@ -307,8 +311,8 @@ class Output(Message):
 @_numbered(26)
 @record
 class Recall(Message):
-    """Another cursor waits for room, or the offers are of a plan that is void: the client answers each one with
-    GiveBack from `step` on, or from the cursor's next step if that is later, and drops the offers."""
+    """Asks for offers back, because another cursor waits for room, or because their plan is void. The client answers
+    each Recall with GiveBack from `step` on, or from the cursor's next step if that is later, and drops the offers."""
 
     cursor: int
     step: int
@@ -317,8 +321,8 @@ class Recall(Message):
 @_numbered(27)
 @record
 class WaitNamed(Message):
-    """Why the call of next() that waits for the cursor's batch at (epoch, step) has waited for so long, in lines for
-    people: who it waits for, for how long, and what to turn. Before Welcome: why that takes so long."""
+    """Says why the call of next() that waits for the cursor's batch at (epoch, step) has waited for so long, in lines
+    for people: who it waits for, for how long, and what to turn. Before Welcome: why that takes so long."""
 
     cursor: int
     epoch: int
@@ -329,10 +333,10 @@ class WaitNamed(Message):
 @_numbered(28)
 @record
 class EpochStates(Message):
-    """Where a sampler decides the order: the trainer's generators before `epoch` as it was planned (`stage` 0), after
-    the sampler has given its first batch (1), at its end (2), in the order of the program's `generators`.
-    `sampler_epoch` is what the sampler's set_epoch was called with, or -1. Comes before the epoch's batches, and before
-    those of another plan of it: the client compares stage 0 each time that it changes."""
+    """Gives the states of the trainer's generators where a sampler decides the order: before `epoch` as it was planned
+    (`stage` 0), after the sampler has given its first batch (1), at its end (2), in the order of the program's
+    `generators`. `sampler_epoch` is what the sampler's set_epoch was called with, or -1. Comes before the epoch's
+    batches, and before those of another plan of it: the client compares stage 0 each time that it changes."""
 
     cursor: int
     epoch: int
@@ -347,8 +351,9 @@ STAGES = BEFORE, AFTER_FIRST, AT_END = range(3)
 @_numbered(29)
 @record
 class BadSamplesNamed(Message):
-    """Samples that were left out or replaced, each index once. Rows (epoch, step, row, worker), and of each a line of
-    text for people, in UTF-8. With `before` the stream's former trainers were told of them when they came."""
+    """Names samples that were left out or replaced, each index once: rows (epoch, step, row, worker), and for each a
+    line of text for people, in UTF-8. With `before` they are from before this trainer came, and former trainers were
+    sent them."""
 
     samples: Rows
     texts: Blobs
@@ -358,9 +363,10 @@ class BadSamplesNamed(Message):
 @_numbered(4)
 @record
 class Deciding(Message):
-    """There are batches that may be what is asked for: Welcome or Refused follows once the fingerprint is known. A
-    daemon that `takes_fingerprint` takes it from the trainer, too (Identified): then these are given to it, if they
-    are of that. If they are not, Deciding comes once more, and the fork is waited for."""
+    """Says that the decision is still open: there are batches that may be what is asked for, and Welcome or Refused
+    follows once the fingerprint is known. A daemon that `takes_fingerprint` takes it from the trainer, too
+    (Identified): then these batches are given to it, if they are of that fingerprint. If they are not, Deciding comes
+    once more, and the fork is waited for."""
 
     takes_fingerprint: bool = False
 
@@ -368,13 +374,13 @@ class Deciding(Message):
 @_numbered(38)
 @record
 class ForkWanted(Message):
-    """What made the stream's batches is gone, and the daemon has no program: another Forked is asked for."""
+    """Asks for another Forked: what made the stream's batches is gone, and the daemon has no program."""
 
 
 @_numbered(25)
 @record
 class Farewell(Message):
-    """The daemon is going down in order; its rings go with it."""
+    """Says that the daemon is going down in order; its rings go with it."""
 
     reason: str
 
@@ -394,8 +400,8 @@ class Stop(Message):
 @_numbered(31)
 @record
 class Pause(Message):
-    """Nothing more is filled of the stream, or of all streams that there are when `stream` is empty, until Resume. With
-    `drain`, their processes end once they are at nothing. Answered by Done."""
+    """Stops filling the stream, or all streams that there are when `stream` is empty, until Resume. With `drain`, their
+    processes end once they have nothing to do. Answered by Done."""
 
     stream: str = ""
     drain: bool = False
@@ -425,7 +431,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 @_numbered(34)
 @record
 class SetLogLevel(Message):
-    """What the daemon logs from now on, one of LOG_LEVELS. Answered by Done."""
+    """Sets what the daemon logs from now on, one of LOG_LEVELS. Answered by Done."""
 
     level: str
 
@@ -433,7 +439,7 @@ class SetLogLevel(Message):
 @_numbered(35)
 @record
 class Done(Message):
-    """The daemon has done what was asked, to the streams of these names (UTF-8)."""
+    """Says that the daemon has done what was asked, to the streams of these names (UTF-8)."""
 
     streams: Blobs = ()
 
@@ -449,9 +455,10 @@ class Trace(Message):
 @_numbered(37)
 @record
 class TraceEvents(Message):
-    """What has ended since the last ones: rows (0, stream, worker, epoch, step, first row, end row, kind as in Fill,
-    began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in next(); times
-    in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had no room."""
+    """Lists what has ended since the last TraceEvents: rows (0, stream, worker, epoch, step, first row, end row, kind
+    as in Fill, began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in
+    next(); times in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had
+    no room."""
 
     events: Rows
     streams: Ints = ()
@@ -468,8 +475,8 @@ TRACED_FILL, TRACED_WAIT = 0, 1
 @_numbered(40)
 @record
 class SpawnStream(Message):
-    """To an environment zygote: fork a stream zygote that loads a program. With it: the program's descriptor, and one
-    of the zygote's note."""
+    """Asks an environment zygote to fork a stream zygote that loads a program. With it: the program's descriptor, and
+    one of the memory where the zygote writes its status."""
 
     host: int
     program_bytes: int
@@ -483,8 +490,8 @@ PLANNER = -1
 @_numbered(41)
 @record
 class SpawnWorker(Message):
-    """To a stream zygote: fork a worker. `worker_index` of `workers` is what get_worker_info tells, from 0 on. With it:
-    a descriptor of the memory where the worker writes its status."""
+    """Asks a stream zygote to fork a worker. `worker_index` of `workers` is what get_worker_info returns, from 0 on.
+    With it: a descriptor of the memory where the worker writes its status."""
 
     worker: int
     worker_index: int
@@ -494,7 +501,8 @@ class SpawnWorker(Message):
 @_numbered(42)
 @record
 class Spawned(Message):
-    """A zygote forked child `child` (the number of a host or worker). With it: pidfd, control socket, output pipe."""
+    """Says that a zygote forked child `child` (the number of a host or worker). With it: pidfd, control socket, output
+    pipe."""
 
     child: int
     pid: int
@@ -503,7 +511,7 @@ class Spawned(Message):
 @_numbered(43)
 @record
 class Ready(Message):
-    """A zygote or worker has loaded what it needs; `note` is a warning for the log, or empty."""
+    """Says that a zygote or worker has loaded what it needs; `note` is a warning for the log, or empty."""
 
     note: str = ""
 
@@ -511,7 +519,7 @@ class Ready(Message):
 @_numbered(44)
 @record
 class LoadFailed(Message):
-    """A stream zygote or worker could not load its program; it exits after this."""
+    """Says that a stream zygote or worker could not load its program; it exits after this."""
 
     message: str
     error: bytes = b""
@@ -520,7 +528,7 @@ class LoadFailed(Message):
 @_numbered(45)
 @record
 class ChildEnded(Message):
-    """A zygote has reaped child `child`; `how` says in words how it ended."""
+    """Says that a zygote has reaped child `child`; `how` says in words how it ended."""
 
     child: int
     how: str
@@ -529,8 +537,8 @@ class ChildEnded(Message):
 @_numbered(58)
 @record
 class NotSpawned(Message):
-    """A zygote cannot fork the child `child` that it was asked for; `reason` says why: a limit on processes, or on
-    memory. It may be asked again."""
+    """Says that a zygote cannot fork the child `child` that it was asked for; `reason` says why: a limit on processes,
+    or on memory. It may be asked again."""
 
     child: int
     reason: str
@@ -542,8 +550,9 @@ class NotSpawned(Message):
 @_numbered(5)
 @record
 class Introduce(Message):
-    """The first and only message of a connection that a fork of a trainer opens. With it: one end of a socket pair,
-    whose other end the trainer has. That is a connection of the trainer's from now on, as if it were accepted."""
+    """Hands the daemon a connection of the trainer's: the first and only message of a connection that a fork of a
+    trainer opens. With it: one end of a socket pair, whose other end the trainer has. That is a connection of the
+    trainer's from now on, as if it were accepted."""
 
 
 # --- trainer -> fork -------------------------------------------------------------------------------------------
@@ -552,15 +561,15 @@ class Introduce(Message):
 @_numbered(56)
 @record
 class Serve(Message):
-    """A trainer to the zygote that was forked from it, when the daemon has died: serve another one. With it: a control
-    socket and the output pipe's end to write to."""
+    """Asks the zygote that was forked from the trainer to serve another daemon, when its own has died. With it: a
+    control socket and the output pipe's end to write to."""
 
 
 @_numbered(76)
 @record
 class TellFingerprint(Message):
-    """A trainer to the zygote that was forked from it: somebody waits for Identified, which is told otherwise when the
-    first batches are made."""
+    """Asks the zygote that was forked from the trainer for Identified now, because somebody waits for it; otherwise it
+    is sent when the first batches are made."""
 
 
 # --- fork -> daemon and trainer --------------------------------------------------------------------------------
@@ -569,9 +578,9 @@ class TellFingerprint(Message):
 @_numbered(55)
 @record
 class Identified(Message):
-    """A zygote that was forked from a trainer knows the `fingerprint` of its program, or that nobody ever will: then it
-    is empty. To the trainer also what it found its parts to be (changes), as opaque bytes. From the trainer, as an
-    answer to Deciding, what it has found itself."""
+    """Carries the `fingerprint` of the program of a zygote that was forked from a trainer; empty when nobody will ever
+    know it. To the trainer it also carries what its parts were seen to be (changes), as opaque bytes. The trainer sends
+    it, as an answer to Deciding, with the fingerprint that it has computed itself."""
 
     fingerprint: str
     found: bytes = b""
@@ -583,14 +592,14 @@ class Identified(Message):
 @_numbered(47)
 @record
 class UseNote(Message):
-    """To a zygote that was forked from a trainer: what it is at belongs into this note, whose descriptor comes with the
-    message."""
+    """Gives a zygote that was forked from a trainer the memory to write its status into, whose descriptor comes with
+    the message."""
 
 
 @_numbered(48)
 @record
 class WriteProgram(Message):
-    """To a zygote that was forked from a trainer: answer with Program, and its descriptor, or with Unpicklable. A
+    """Asks a zygote that was forked from a trainer to answer with Program, and its descriptor, or with Unpicklable. A
     program of more than `limit_bytes` is not written now: TooLarge is the answer. With 0 as much may be written as
     there is comfortable room for."""
 
@@ -603,7 +612,7 @@ class WriteProgram(Message):
 @_numbered(49)
 @record
 class Unpicklable(Message):
-    """The program can be had by fork alone; `reason` says what of it cannot be pickled."""
+    """Says that the program can be had by fork alone; `reason` says what of it cannot be pickled."""
 
     reason: str
 
@@ -611,7 +620,8 @@ class Unpicklable(Message):
 @_numbered(54)
 @record
 class TooLarge(Message):
-    """The program is not written for its size, of `buffer_bytes` or more; whether it can be pickled nobody may know."""
+    """Says that the program is not written for its size, of `buffer_bytes` or more; whether it can be pickled nobody
+    may know."""
 
     buffer_bytes: int
 
@@ -619,8 +629,8 @@ class TooLarge(Message):
 @_numbered(57)
 @record
 class Spare(Message):
-    """A zygote that was forked from a trainer has forked another like itself, which serves when it is told UseNote.
-    With it: pidfd, control socket, output pipe."""
+    """Hands over a spare: a zygote that was forked from a trainer has forked another like itself, which serves once it
+    gets UseNote. With it: pidfd, control socket, output pipe."""
 
     pid: int
 
@@ -631,8 +641,8 @@ class Spare(Message):
 @_numbered(46)
 @record
 class Enclosed(Message):
-    """A message between the daemon and its children that is too long for a packet: a descriptor comes with this one,
-    of a file with the packet (framing)."""
+    """Stands for a message between the daemon and its children that is too long for a packet: a descriptor comes with
+    this one, of a file with the packet (framing)."""
 
     packet_bytes: int
 
@@ -640,7 +650,8 @@ class Enclosed(Message):
 @_numbered(50)
 @record
 class UseRing(Message):
-    """Map this ring; its descriptor comes with this message. `layout` is the stream's row layout, if it has one."""
+    """Lends the worker a ring to map; its descriptor comes with this message. `layout` is the stream's row layout, if
+    it has one."""
 
     layout: bytes = b""
 
@@ -648,7 +659,7 @@ class UseRing(Message):
 @_numbered(51)
 @record
 class Fill(Message):
-    """Fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
+    """Gives the worker fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
 
     kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch, 3 takes the digest of a batch, whose payload
     bytes stand in the end row's place. A batch of several slots has them chained in the segment's records. What follows
@@ -670,8 +681,7 @@ MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST = 0, 1, 2, 3
 @_numbered(52)
 @record
 class AskPlan(Message):
-    """What are the keys of `steps` batches of `epoch`, from `first_step` on? Answered by Planned; before it, by
-    Begun for each stage from `stage` on that has come."""
+    """Asks for the keys of `steps` batches of `epoch`, from `first_step` on."""
 
     epoch: int
     first_step: int
@@ -682,7 +692,8 @@ class AskPlan(Message):
 @_numbered(53)
 @record
 class Rebase(Message):
-    """From `epoch` on, plan from these states (as in Assume); what was planned from there on is void."""
+    """Makes the planner plan from these states (as in Assume) from `epoch` on; what was planned from there on is
+    void."""
 
     epoch: int
     sampler_epoch: int
@@ -692,8 +703,8 @@ class Rebase(Message):
 @_numbered(66)
 @record
 class Begun(Message):
-    """The states of a planned epoch, as in EpochStates. Stages 0 and 1 come before the epoch's first Planned, stage 2
-    before the one that tells its end; a stage that AskPlan says is known does not come."""
+    """Gives the states of a planned epoch, as in EpochStates. Stages 0 and 1 come before the epoch's first Planned,
+    stage 2 before the one that gives its end; a stage that AskPlan says is known does not come."""
 
     epoch: int
     stage: int
@@ -704,8 +715,8 @@ class Begun(Message):
 @_numbered(67)
 @record
 class Planned(Message):
-    """Of consecutive batches: how many samples each has, and its keys (plan.keys); perhaps fewer than were asked for.
-    `steps` is how many the epoch has, or -1 while the sampler goes on."""
+    """Gives the plan of consecutive batches: how many samples each has, and its keys (plan.keys); perhaps fewer batches
+    than were asked for. `steps` is how many the epoch has, or -1 while the sampler goes on."""
 
     epoch: int
     first_step: int
@@ -717,7 +728,7 @@ class Planned(Message):
 @_numbered(68)
 @record
 class PlanFailed(Message):
-    """The sampler raised in place of the batch at (epoch, step); `error` is encoded by remote_exception."""
+    """Says that the sampler raised in place of the batch at (epoch, step); `error` is encoded by remote_exception."""
 
     epoch: int
     step: int
@@ -730,8 +741,8 @@ class PlanFailed(Message):
 @_numbered(60)
 @record
 class Filled(Message):
-    """Finished tasks, in order: rows (task, payload bytes, duration in us, samples). `sample_times` is what
-    Durations.take() tells of the samples since the worker's last answer; empty: nothing."""
+    """Lists finished tasks, in order: rows (task, payload bytes, duration in us, samples). `sample_times` is what
+    Durations.take() gives of the samples since the worker's last answer; empty: nothing."""
 
     tasks: Rows
     sample_times: Ints = ()
@@ -740,8 +751,8 @@ class Filled(Message):
 @_numbered(61)
 @record
 class Measured(Message):
-    """A measuring task is done: with a `layout` the stream's batches are filled by rows, each `payload_bytes`
-    long; without one, they are filled whole and this batch has `payload_bytes`."""
+    """Says that a measuring task is done: with a `layout` the stream's batches are filled by rows, each batch
+    `payload_bytes` long; without one, they are filled whole and this batch has `payload_bytes`."""
 
     task: int
     payload_bytes: int
@@ -751,8 +762,8 @@ class Measured(Message):
 @_numbered(62)
 @record
 class Unfit(Message):
-    """The task cannot be done as asked. With payload_bytes > 0 the whole batch needs that much room; with 0 a row
-    deviates from the layout (`reason` says how) and the batch must be filled whole."""
+    """Says that the task cannot be done as asked. With payload_bytes > 0 the whole batch needs that much room; with 0 a
+    row deviates from the layout (`reason` says how) and the batch must be filled whole."""
 
     task: int
     payload_bytes: int
@@ -762,7 +773,7 @@ class Unfit(Message):
 @_numbered(63)
 @record
 class FillFailed(Message):
-    """The user's code raised; `error` is encoded by remote_exception."""
+    """Says that the user's code raised; `error` is encoded by remote_exception."""
 
     task: int
     error: bytes
@@ -771,9 +782,9 @@ class FillFailed(Message):
 @_numbered(64)
 @record
 class BadSamples(Message):
-    """Before a task's answer: samples that were left out or replaced, as the spec's on_error says. Rows (row, attempt,
-    dataset index), where attempt 0 is the row's own sample and others are those that were tried in its place; and of
-    each a line of text for people, in UTF-8."""
+    """Lists samples that were left out or replaced, as the spec's on_error says; comes before the task's answer. Rows
+    (row, attempt, dataset index), where attempt 0 is the row's own sample and others are those that were tried in its
+    place; and for each a line of text for people, in UTF-8."""
 
     task: int
     samples: Rows
@@ -783,7 +794,7 @@ class BadSamples(Message):
 @_numbered(65)
 @record
 class Digested(Message):
-    """A digesting task is done: `digest` as segment_layout.payload_digest has it."""
+    """Says that a digesting task is done: `digest` as segment_layout.payload_digest has it."""
 
     task: int
     digest: int
@@ -793,8 +804,8 @@ class Digested(Message):
 @_numbered(71)
 @record
 class StoreFailed(Message):
-    """The batch is made and cannot be written where batches go; the worker keeps it. `reason` is for people: full,
-    read-only, gone. The task is to be given out again, and may come out well then."""
+    """Says that the batch is made and cannot be written where batches go; the worker keeps it. `reason` is for people:
+    full, read-only, gone. The task is to be given out again, and may come out well then."""
 
     task: int
     reason: str
@@ -803,8 +814,8 @@ class StoreFailed(Message):
 @_numbered(75)
 @record
 class Spent(Message):
-    """The task needs the program as it was handed over, and this worker's cannot be had anew: it ends after this, and
-    the task is to be given to another one."""
+    """Says that the task needs the program as it was handed over, which this worker cannot have anew: it ends after
+    this, and the task is to be given to another one."""
 
     task: int
 
@@ -812,7 +823,8 @@ class Spent(Message):
 @_numbered(72)
 @record
 class ShardEnded(Message):
-    """The task's batch does not exist: its shard of the iterable dataset has only `batches` batches in the epoch."""
+    """Says that the task's batch does not exist: its shard of the iterable dataset has only `batches` batches in the
+    epoch."""
 
     task: int
     batches: int
@@ -821,8 +833,8 @@ class ShardEnded(Message):
 @_numbered(73)
 @record
 class ShardCame(Message):
-    """Now and then, before a task's answer: the shard's iterator stands before its batch `following`. Fields as in
-    ShardStart."""
+    """Says where a shard's iterator stands: before its batch `following`. Comes now and then, before a task's answer.
+    Fields as in ShardStart."""
 
     epoch: int
     shard: int
@@ -836,9 +848,9 @@ class ShardCame(Message):
 @_numbered(74)
 @record
 class TrainerEnvironment(Message):
-    """Where a declared stream's code is about to be looked at, encoded as in a program; comes before Declared. The
-    program may come to be of another environment. On a control connection: where a loader is about to be made. It has
-    no answer."""
+    """Gives the environment, encoded as in a program, in which a declared stream's dataset is about to be made; comes
+    before Declared. The program may come to be of another environment. On a control connection: the environment in
+    which a loader is about to be made. It has no answer."""
 
     environment: bytes
 
@@ -846,8 +858,8 @@ class TrainerEnvironment(Message):
 @_numbered(70)
 @record
 class Declared(Message):
-    """What a stream that the configuration declares turned out to be: its `spec`, and its program as in Program, whose
-    descriptor comes with this message. In its place may come LoadFailed."""
+    """Says what a stream that the configuration declares turned out to be: its `spec`, and its program as in Program,
+    whose descriptor comes with this message. LoadFailed may come in its place."""
 
     spec: bytes
     name: str

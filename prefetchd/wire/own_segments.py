@@ -1,5 +1,5 @@
-"""Names of ours in shared memory, where everybody may make names. What has another owner is not there; nobody can make
-a name that is to be ours beforehand, for it is not known."""
+"""Makes and finds our names in shared memory, where everybody may make names. A file of another owner counts as not
+there; nobody can make a name that is to be ours beforehand, for it is not known."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ ATTEMPTS = 20
 
 
 def random_token() -> str:
-    """What tells a segment from all others, and cannot be guessed."""
+    """Returns a token that tells a segment from all others, and cannot be guessed."""
     return os.urandom(4).hex()
 
 
 def make_named(names: Iterator[str], make: Callable[[str], Made]) -> tuple[str, Made]:
-    """make(name) with the first of `names` that is free, and that name. Raises FileExistsError when none is."""
+    """Calls make(name) with the first of `names` that is free. Returns that name and the result. Raises FileExistsError
+    when none is free."""
     for name in names:
         with contextlib.suppress(FileExistsError):
             return name, make(name)
@@ -30,13 +31,14 @@ def make_named(names: Iterator[str], make: Callable[[str], Made]) -> tuple[str, 
 
 
 def open_unnamed() -> int:
-    """A descriptor of an empty file in shared memory that has no name, for us alone. Nothing of it is left when nobody
-    holds it any more, whoever is killed meanwhile. Raises OSError: also where the file system knows no such files."""
+    """Returns a descriptor of an empty file in shared memory that has no name, for us alone. Nothing of it is left when
+    nobody holds it any more, whoever is killed meanwhile. Raises OSError, also where the file system knows no such
+    files."""
     return os.open(SHARED_MEMORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def give_name(fd: int, name: str) -> None:
-    """The file of open_unnamed() gets its name in shared memory. Raises OSError when that is taken."""
+    """Gives the file of open_unnamed() its name in shared memory. Raises OSError when that is taken."""
     # Python asks link(2) to follow the link in /proc only when it is given a directory's descriptor.
     directory = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -46,14 +48,14 @@ def give_name(fd: int, name: str) -> None:
 
 
 def status_names(paths: RuntimePaths) -> Iterator[str]:
-    """What a status segment may be called: the plain name, others only when somebody has taken that."""
+    """Yields the names that a status segment may have: the plain name, others only when somebody has taken that."""
     yield paths.status_segment
     for _ in range(ATTEMPTS - 1):
         yield f"{paths.status_segment}-{random_token()}"
 
 
 def find_status(paths: RuntimePaths) -> list[str]:
-    """The names of our status segments of that socket, the latest first: usually one."""
+    """Returns the names of our status segments of that socket, the latest first: usually one."""
     found: list[tuple[int, str]] = []
     plain = paths.status_segment[1:]
     with contextlib.suppress(OSError):
@@ -67,7 +69,8 @@ def find_status(paths: RuntimePaths) -> list[str]:
 
 
 def open_status(paths: RuntimePaths) -> int:
-    """A descriptor, to be read, of our status segment of that socket. Raises FileNotFoundError when there is none."""
+    """Returns a descriptor, to be read, of our status segment of that socket. Raises FileNotFoundError when there is
+    none."""
     for name in find_status(paths):
         with contextlib.suppress(OSError):
             fd = os.open(SHARED_MEMORY + name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

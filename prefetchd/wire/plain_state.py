@@ -1,4 +1,4 @@
-"""A dataset's own state as plain values, for a checkpoint that anybody may have made: reading it runs nothing.
+"""Holds a dataset's own state as plain values, for a checkpoint that anybody may have made: reading it runs nothing.
 
 MessagePack. What MessagePack says by itself (None, bool, int of 64 bits, float, text, bytes) is itself; all else is an
 array of a letter and its parts:
@@ -32,7 +32,7 @@ _PAIRED = "do"
 
 
 def decode_node(data: bytes) -> Any:
-    """The node that `data` has, all of it looked at. Raises CallerError when it is none."""
+    """Decodes the node that `data` has, and checks all of it. Raises CallerError when it is none."""
     try:
         node = msgpack.unpackb(data, raw=False, strict_map_key=True, use_list=True)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
@@ -46,6 +46,7 @@ def encode_node(node: Any) -> bytes:
 
 
 def _check(node: Any, depth: int) -> None:
+    # All of it is checked here, before a value is made: whoever makes values of the node may trust its shape.
     if depth > DEPTH_LIMIT:
         raise _none(f"it is nested deeper than {DEPTH_LIMIT}")
     if node is None or isinstance(node, (bool, int, float, str, bytes)):

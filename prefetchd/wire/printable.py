@@ -1,4 +1,4 @@
-"""Text of somebody else's for a terminal: names, paths and errors that may hold escape sequences. Pure.
+"""Makes text that others wrote safe for a terminal: names, paths and errors that may hold escape sequences. Pure.
 
 A terminal obeys what it is sent: it moves the cursor, changes its title, answers. So control characters, and those that
 turn text around, are shown by their numbers and never sent.
@@ -11,16 +11,17 @@ import unicodedata
 
 _SUSPECT = re.compile(r"[^\x20-\x7e]")
 _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn")
-"""Categories of Unicode: controls, formats such as a change of direction, halves of characters, ends of lines."""
+"""The Unicode categories that are hidden: controls, formats such as a change of direction, halves of characters, ends
+of lines."""
 
 
 def one_line(text: str) -> str:
-    """`text` without a control character in it: each is shown as \\x1b or \\u202e."""
+    """Returns `text` without a control character in it: each is shown as \\x1b or \\u202e."""
     return _SUSPECT.sub(_shown, text)
 
 
 def printable(text: str) -> str:
-    """The same, of text of several lines: their ends and tabs stay."""
+    """Returns text of several lines without other control characters: their ends and tabs stay."""
     return "\n".join(one_line(line.replace("\t", "    ")) for line in text.split("\n"))
 
 

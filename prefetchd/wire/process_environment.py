@@ -1,5 +1,5 @@
-"""The environment of this very process, as workers are to have it; and a process that tells it before it does anything
-that takes long, so that what its workers need is begun meanwhile."""
+"""Describes the environment of this very process, as workers are to have it; and sends it to the daemon before this
+process does anything slow, so that what its workers need is started meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRELOADED = ("numpy", "torch", "torchvision", "torchvision.transforms.v2", "PIL.
 
 
 def current_environment() -> Environment:
-    """Where the user's code must run to find what it finds here."""
+    """Describes where the user's code must run to find what it finds here."""
     return Environment(
         executable=os.fsencode(sys.executable),
         sys_path=tuple(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path),
@@ -29,14 +29,14 @@ def current_environment() -> Environment:
 
 
 def _authkey() -> bytes:
-    """Of this process, if it may have a multiprocessing.Manager."""
+    """Returns this process's multiprocessing key if it may have a multiprocessing.Manager, else b""."""
     if "multiprocessing.managers" not in sys.modules:
         return b""
     return bytes(sys.modules["multiprocessing.process"].current_process().authkey)
 
 
 def tell_environment(fd: int) -> None:
-    """Through the socket `fd`, which stays open. Silent when they do not fit into a message: they come with the program
-    all the same."""
+    """Sends this process's environment through the socket `fd`, which stays open. Fails silently when it does not fit
+    into a message: it comes with the program all the same."""
     with socket.socket(fileno=os.dup(fd)) as sock, contextlib.suppress(OSError, PrefetchdError):
         send(sock, TrainerEnvironment(encode_environment(current_environment())))

@@ -1,4 +1,4 @@
-"""Which process a pid is, out of /proc: by when it started, as a pid alone is given to others after a death."""
+"""Tells which process a pid is, out of /proc: by when it started, as a pid alone is given to others after a death."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class ProcessStat:
-    """`state` is a letter (proc(5): T stopped, Z a corpse). `start_ticks` counts from the boot, so that it stays what
-    it is when clocks are set."""
+    """A process as /proc shows it. `state` is a letter (proc(5): T stopped, Z a corpse). `start_ticks` counts from the
+    boot, so that it stays what it is when clocks are set."""
 
     state: str
     start_ticks: int
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """None when there is no such process. Blocks for no longer than /proc does."""
+    """Reads what /proc says of `pid`; None when there is no such process. Blocks for no longer than /proc does."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         # The name, in brackets, may have brackets and spaces in it.

@@ -1,4 +1,4 @@
-"""The program segment: what makes a stream's batches, one shared mapping, little-endian, version 1.
+"""Defines the program segment: what makes a stream's batches, one shared mapping, little-endian, version 1.
 
     offset 0   +--------------------------------------------------------------+
                | head: magic, version, lengths, buffer count       4096 bytes |
@@ -11,8 +11,8 @@
                +--------------------------------------------------------------+
 
 The client writes it once and hands it over; the daemon only keeps it (it never unpickles); zygotes load it. Large
-tensors and arrays of the dataset are buffers: all workers map one copy, privately, so that a write stays with
-its writer.
+tensors and arrays of the dataset are buffers: all workers map one copy, privately, so that a write stays with its
+writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEAD = struct.Struct("<8sIIQQQQ")
 HEAD_BYTES = PAGE_BYTES
 BUFFER_ENTRY = struct.Struct("<QQ")
 ENVIRONMENT_LIMIT_BYTES = 16 << 20
-"""More than execve(2) would take."""
+"""The most that an environment may have: more than execve(2) would take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def encode_environment(environment: Environment) -> bytes:
 
 
 def decode_environment(data: bytes | memoryview) -> Environment:
-    """Raises ProtocolError."""
+    """Decodes an environment. Raises ProtocolError when it is damaged."""
     try:
         executable, sys_path, directory, variables, preload, *rest = msgpack.unpackb(
             data, unicode_errors="surrogateescape", strict_map_key=False
@@ -130,8 +130,8 @@ def encode_table(layout: ProgramLayout) -> bytes:
 
 
 def environment_bytes(head: bytes, program_bytes: int) -> int:
-    """How long the environment is in a program of so many bytes that begins with `head`; it lies at HEAD_BYTES. Raises
-    ProtocolError."""
+    """Returns how long the environment is in a program of `program_bytes` that begins with `head`; it lies at
+    HEAD_BYTES. Raises ProtocolError."""
     if len(head) < HEAD.size:
         raise ProtocolError(f"a program segment of {program_bytes} bytes")
     magic, version, _, length, *_ = HEAD.unpack_from(head)
@@ -143,7 +143,7 @@ def environment_bytes(head: bytes, program_bytes: int) -> int:
 
 
 def decode_program(data: memoryview) -> ProgramLayout:
-    """Where the parts of this program segment lie. Raises ProtocolError when they cannot."""
+    """Finds where the parts of this program segment lie. Raises ProtocolError when they cannot lie there."""
     try:
         magic, version, _, environment_bytes, pickle_bytes, buffers, program_bytes = HEAD.unpack_from(data)
         if magic != MAGIC or version != LAYOUT_VERSION:

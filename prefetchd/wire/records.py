@@ -1,4 +1,4 @@
-"""record: a frozen dataclass with slots whose class is made in a third of the time.
+"""Provides `record`: a frozen dataclass with slots whose class is made in a third of the time.
 
 A daemon, a worker and each command define a hundred such classes before they can do anything. dataclasses compiles six
 methods for each of them, and that was half of the time that a daemon took to start. Here only `__init__` is compiled.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:
-        """typing has it from Python 3.11 on."""
+        """Does nothing: typing has it from Python 3.11 on, and only type checkers look at it."""
         return lambda decorator: decorator
 
 
@@ -25,8 +25,9 @@ _NOT_COPIED = frozenset(["__dict__", "__weakref__"])
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[_T]) -> type[_T]:
-    """As dataclasses.dataclass(frozen=True, slots=True), for a class without a base that has fields and without
-    factories of defaults; dataclasses.fields() and replace() take its objects. Makes another class."""
+    """Makes of `cls` what dataclasses.dataclass(frozen=True, slots=True) would, for a class without a base that has
+    fields and without factories of defaults; dataclasses.fields() and replace() take its objects. Makes another
+    class."""
     known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     fields = dataclasses.fields(known)
     names = tuple(field.name for field in fields)
@@ -39,7 +40,7 @@ def record(cls: type[_T]) -> type[_T]:
 
 
 def _init_of(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
-    """Each field is set by its slot: nobody else can."""
+    """Compiles an __init__ that sets each field by its slot: a frozen class lets nobody else set it."""
     values: dict[str, Any] = {}
     heads, lines = [], []
     for field in fields:

@@ -1,4 +1,4 @@
-"""An exception of the user's code on its way from a worker to the trainer, as opaque bytes for the daemon.
+"""Carries an exception of the user's code from a worker to the trainer, as opaque bytes for the daemon.
 
 The worker encodes; the trainer rebuilds the exception without calling its constructor, so that classes whose
 constructor takes other arguments survive. Nothing here unpickles: that is the trainer's part.
@@ -15,8 +15,8 @@ from prefetchd.wire.errors import ProtocolError
 TEXT_LIMIT = 16_000
 PICKLE_LIMIT_BYTES = 16_000
 ENCODED_LIMIT_BYTES = 52_000
-"""Of an exception as encode_exception() gives it: what is longer was not made by that, and fits into no packet beside
-its message."""
+"""The most that encode_exception() gives: what is longer was not made by it, and fits into no packet beside its
+message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +35,14 @@ class RemoteException:
 
 
 def encode_exception(exception: RemoteException) -> bytes:
-    """At most ENCODED_LIMIT_BYTES: long texts lose their middle, a long pickle is left out."""
+    """Encodes an exception in at most ENCODED_LIMIT_BYTES: long texts lose their middle, a long pickle is left out."""
     pickled = exception.pickled if len(exception.pickled) <= PICKLE_LIMIT_BYTES else b""
     texts = (exception.type_name, exception.message, exception.traceback, exception.place)
     return bytes(msgpack.packb([*map(_shortened, texts), pickled], unicode_errors="replace"))
 
 
 def decode_exception(data: bytes) -> RemoteException:
-    """Raises ProtocolError."""
+    """Decodes an exception. Raises ProtocolError when it is damaged or too long."""
     if len(data) > ENCODED_LIMIT_BYTES:
         raise ProtocolError(f"a worker's exception of {len(data)} bytes; allowed: {ENCODED_LIMIT_BYTES}")
     try:

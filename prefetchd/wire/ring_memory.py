@@ -1,7 +1,7 @@
-"""A mapped ring: the segment's bytes, and each batch's payload as one run of addresses.
+"""Maps a ring: the segment's bytes, and each batch's payload as one run of addresses.
 
-A batch in one slot is a slice of the mapping. One in several slots is mapped a second time, its slots' pages one
-after another (mmap(2) with MAP_FIXED over a reservation), so that no batch ever needs adjacent slots.
+A batch in one slot is a slice of the mapping. One in several slots is mapped a second time, its slots' pages one after
+another (mmap(2) with MAP_FIXED over a reservation), so that no batch ever needs adjacent slots.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Buffer = Any
 
 
 def map_shared(fd: int, size: int) -> mmap.mmap:
-    """The first `size` bytes behind `fd`. Memory is put behind them by fallocate, part by part: a hugetlbfs would
-    otherwise set pages aside for all of them now. Raises OSError."""
+    """Maps the first `size` bytes behind `fd`, shared and writable. Memory is put behind them by fallocate, part by
+    part: a hugetlbfs would otherwise set pages aside for all of them now. Raises OSError."""
     return mmap.mmap(fd, size, mmap.MAP_SHARED | _MAP_NORESERVE)
 
 
@@ -75,9 +75,9 @@ class RingMemory:
         return int(RESERVED_SLOTS.unpack_from(self.memory, RESERVED_SLOTS_OFFSET)[0])
 
     def batch(self, slot: int, span: int = 1) -> Buffer:
-        """The memory of the batch that begins in `slot` and takes `span` slots, as one ctypes array.
+        """Returns the memory of the batch that begins in `slot` and takes `span` slots, as one ctypes array.
 
-        With span > 1 the chain is read from the slot records, which the daemon wrote before it told of the batch.
+        With span > 1 the chain is read from the slot records, which the daemon wrote before it published the batch.
         """
         header = self.header
         if not 0 <= slot < header.slots:
@@ -88,7 +88,7 @@ class RingMemory:
         return self._map_one_after_another(slots)
 
     def array_type(self, size: int) -> Any:
-        """The ctypes array type of `size` bytes; making one is slow, so they are kept."""
+        """Returns the ctypes array type of `size` bytes; making one is slow, so they are kept."""
         found = self._array_types.get(size)
         if found is None:
             found = self._array_types[size] = ctypes.c_ubyte * size

@@ -1,8 +1,8 @@
-"""Where a daemon's socket, lock, log and shared memory are found, by daemon and client alike.
+"""Says where a daemon's socket, lock, log and shared memory are, to daemon and client alike.
 
-The socket lives in a directory that only its owner can enter; large things never go there (it is a small tmpfs).
-A daemon is known by its socket: `instance` is derived from it and is part of every shared memory name, so that
-daemons on different sockets never touch each other's segments.
+The socket lives in a directory that only its owner can enter; large things never go there (it is a small tmpfs). A
+daemon is known by its socket: `instance` is derived from it and is part of every shared memory name, so that daemons on
+different sockets never touch each other's segments.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes; some are kept for the lo
 
 @dataclasses.dataclass(frozen=True)
 class RuntimePaths:
-    """All names of one daemon."""
+    """The paths and names of one daemon."""
 
     socket: Path
     log: Path
 
     @property
     def lock(self) -> Path:
-        """Held by the daemon while it lives: there is one on a socket."""
+        """The lock that the daemon holds while it lives: there is one daemon on a socket."""
         return self.socket.with_name(self.socket.name + ".lock")
 
     @property
     def start_lock(self) -> Path:
-        """Held by a client while it starts a daemon: others wait for what comes of it."""
+        """The lock that a client holds while it starts a daemon: others wait for the outcome."""
         return self.socket.with_name(self.socket.name + ".start")
 
     @property
@@ -50,8 +50,8 @@ class RuntimePaths:
 
     @property
     def process_mark(self) -> str:
-        """The name of a file in memory that all processes hold which were forked from a trainer, for this daemon: their
-        command line is the trainer's."""
+        """The name of the memfd that every process holds which was forked from a trainer for this daemon: the command
+        line of such a process is the trainer's."""
         return f"{SEGMENT_PREFIX}{self.instance}"
 
     @property
@@ -59,12 +59,12 @@ class RuntimePaths:
         return f"/{SEGMENT_PREFIX}{self.instance}-status"
 
     def segment_name(self, kind: str, token: str) -> str:
-        """The name of a "ring" or "program" segment; `token` tells it from others of the kind."""
+        """Returns the name of a "ring" or "program" segment; `token` tells it from others of the kind."""
         return f"/{SEGMENT_PREFIX}{self.instance}-{kind}-{token}"
 
 
 def runtime_paths(socket: str | os.PathLike[str] | None = None, env: Mapping[str, str] = os.environ) -> RuntimePaths:
-    """The paths of the daemon at `socket`, else at $PREFETCHD_SOCKET, else at the user's own place.
+    """Returns the paths of the daemon at `socket`, else at $PREFETCHD_SOCKET, else at the user's own place.
 
     Creates nothing. Raises CallerError when the path is too long for a Unix socket.
     """
@@ -112,7 +112,7 @@ def make_private(directory: Path) -> None:
 
 
 def _state_directory(env: Mapping[str, str]) -> Path:
-    """Where logs are. Never in a directory that is everybody's: somebody else may have made a link there."""
+    """Returns where logs are. Never in a directory that is everybody's: somebody else may have made a link there."""
     given = env.get("XDG_STATE_HOME")
     if given:
         return Path(given) / "prefetchd"

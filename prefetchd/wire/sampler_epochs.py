@@ -1,4 +1,4 @@
-"""What both sides take for a sampler's epoch: the number that set_epoch() was called with."""
+"""Defines what daemon and client take for a sampler's epoch: the number that set_epoch() was called with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NO_EPOCH = -1
 
 
 def parts_of(sampler: Any) -> list[Any]:
-    """`sampler` and what it is made of, by the names that torch's samplers and those made after them use."""
+    """Returns `sampler` and what it is made of, by the names that torch's samplers and those made after them use."""
     found: list[Any] = []
     waiting = [sampler]
     while waiting:
@@ -20,7 +20,7 @@ def parts_of(sampler: Any) -> list[Any]:
 
 
 def epoch_holders(sampler: Any) -> list[Any]:
-    """The parts on which set_epoch() can be called and whose `epoch` tells with what."""
+    """Returns the parts on which set_epoch() can be called and whose `epoch` is the number that it was called with."""
     return [
         each
         for each in parts_of(sampler)

@@ -1,4 +1,5 @@
-"""The arithmetic below every seed: SplitMix64 on unsigned words of 64 bits (docs/formats.md, "Order and seeds").
+"""Computes the arithmetic below every seed: SplitMix64 on unsigned words of 64 bits (docs/formats.md, "Order and
+seeds").
 
     f(x) = finalise(x + GAMMA)
     derive(seed, purpose, a, b) = f(f(f(f(seed) ^ purpose) ^ a) ^ b)
@@ -17,7 +18,7 @@ DEVICE = 4
 
 
 def finalise(word: int) -> int:
-    """A bijection on 64-bit words whose output bits each depend on all input bits."""
+    """Applies a bijection on 64-bit words whose output bits each depend on all input bits."""
     word &= MASK
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK
@@ -25,7 +26,7 @@ def finalise(word: int) -> int:
 
 
 def derive(seed: int, purpose: int, first: int, second: int) -> int:
-    """One 64-bit word for (seed, purpose, first, second)."""
+    """Derives one 64-bit word from (seed, purpose, first, second)."""
     word = finalise(seed + GAMMA)
     for part in (purpose, first, second):
         word = finalise((word ^ part) + GAMMA)
@@ -33,5 +34,5 @@ def derive(seed: int, purpose: int, first: int, second: int) -> int:
 
 
 def device_seed(seed: int, epoch: int, step: int, rank: int) -> int:
-    """The seed for what a trainer does with a batch on its device: 0 <= seed < 2**63."""
+    """Returns the seed for what a trainer does with a batch on its device: 0 <= seed < 2**63."""
     return finalise((derive(seed, DEVICE, epoch, step) ^ rank) + GAMMA) >> 1

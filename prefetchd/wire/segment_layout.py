@@ -1,4 +1,4 @@
-"""The ring's segment: one shared mapping, little-endian, version 4.
+"""Defines the ring's segment: one shared mapping, little-endian, version 4.
 
     offset 0        +--------------------------------------------------------------+
                     | header, reserved slots                           4096 bytes  |  daemon writes
@@ -19,25 +19,25 @@
 
 One writer a record. Records serve recovery and status, never signalling: readiness travels in messages.
 
-A slot record is written state first and state last: SLOT_EMPTY, the fields, then the state that they describe,
-so that whoever reads it after a kill trusts only what was finished.
+A slot record is written state first and state last: SLOT_EMPTY, the fields, then the state that they describe, so that
+whoever reads it after a kill trusts only what was finished.
 
-Slots are reserved one after another, with their places in the tables: a ring may have room in its tables for many
-more than will ever have memory.
+Slots are reserved one after another, with their places in the tables: a ring may have room in its tables for many more
+than will ever have memory.
 
 A batch that is larger than a slot takes several, not necessarily adjacent ones, chained by their records; whoever
-writes or reads it maps their pages one after another. Slots of whole huge pages begin at such, so that this is
-possible wherever the segment lies.
+writes or reads it maps their pages one after another. Slots of whole huge pages begin at such, so that this is possible
+wherever the segment lies.
 
 An offer's word has two bits a consumer: c for one that may copy the slot's batch, CONSUMERS + c for one that may have
-it as it is. Set before that is told, cleared when its lease has ended or the slot is claimed: whoever has no bit cannot
-take the batch.
+it as it is. The bit is set before the offer is sent, and cleared when its lease has ended or the slot is claimed:
+whoever has no bit cannot take the batch.
 
-A mark is the generation of the slot's batch that this consumer was handed without a copy, written before the
-hand-out: a slot whose generation equals a mark may have been written to by its holder.
+A mark is the generation of the slot's batch that this consumer was handed without a copy, written before the hand-out:
+a slot whose generation equals a mark may have been written to by its holder.
 
-Who lives is told by locks on the segment file, never by pids: open-file-description locks on single bytes, whose
-offsets (beyond any content) are below. A lock ends when the last descriptor of its description closes.
+Locks on the segment file say who lives, never pids: open-file-description locks on single bytes, whose offsets (beyond
+any content) are below. A lock ends when the last descriptor of its description closes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ WRITERS_LOCK_OFFSET = LOCK_BASE + 0x10000
 
 @dataclasses.dataclass(frozen=True)
 class SegmentHeader:
-    """What the header says. Sizes and offsets in bytes; `created_ns` and `daemon_generation` for recovery."""
+    """The header's fields. Sizes and offsets in bytes; `created_ns` and `daemon_generation` are for recovery."""
 
     slots: int
     slot_bytes: int
@@ -145,7 +145,8 @@ class SegmentHeader:
 
     @functools.cached_property
     def page_bytes(self) -> int:
-        """Slots begin at multiples of this, in the segment and wherever they are mapped one after another."""
+        """The alignment of slots: they begin at multiples of this, in the segment and wherever they are mapped one
+        after another."""
         return PAGE_BYTES if self.slot_bytes % HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
 
     @property
@@ -153,13 +154,13 @@ class SegmentHeader:
         return self.payload_offset + self.slots * self.slot_bytes
 
     def bytes_with(self, slots: int) -> int:
-        """What the segment takes of memory when `slots` of its slots are reserved, to within a few pages."""
+        """Returns what the segment takes of memory when `slots` of its slots are reserved, to within a few pages."""
         tables = SLOT_RECORD_BYTES + OFFER.size + self.consumers * MARK.size
         consumers = self.marks_offset - self.consumer_records_offset
         return SLOT_RECORDS_OFFSET + consumers + slots * (tables + self.slot_bytes)
 
     def tables_of(self, first: int, end: int) -> list[tuple[int, int]]:
-        """(begin, end), in bytes, of the records, offers and marks of the slots from `first` to `end`."""
+        """Lists (begin, end), in bytes, of the records, offers and marks of the slots from `first` to `end`."""
         parts = [(SLOT_RECORDS_OFFSET, SLOT_RECORD_BYTES), (self.offers_offset, OFFER.size)]
         parts += [(self.mark_offset(consumer, 0), MARK.size) for consumer in range(self.consumers)]
         return [(offset + first * size, offset + end * size) for offset, size in parts]
@@ -178,7 +179,7 @@ class SegmentHeader:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """Raises ProtocolError when the program's name is too long."""
+    """Encodes the header. Raises ProtocolError when the program's name is too long."""
     program_name = header.program_name.encode("utf-8")
     if len(program_name) > PROGRAM_NAME_LIMIT_BYTES:
         raise ProtocolError(f"program name of {len(program_name)} bytes; allowed: {PROGRAM_NAME_LIMIT_BYTES}")
@@ -205,8 +206,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader:
-    """The header of a segment that is `segment_bytes` long. Raises ProtocolError when it is not ours, of another
-    version, or disagrees with its own length."""
+    """Decodes the header of a segment that is `segment_bytes` long. Raises ProtocolError when it is not ours, of
+    another version, or disagrees with its own length."""
     if len(data) < HEADER.size:
         raise ProtocolError(f"a segment of {segment_bytes} bytes is too short for a header")
     fields = HEADER.unpack_from(data)
@@ -233,6 +234,8 @@ def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader
         raise ProtocolError("a ring's header is damaged: its program's name is none")
     if (fields[2], fields[8]) != (HEADER_BYTES, SLOT_RECORD_BYTES) or header.slot_bytes % PAGE_BYTES:
         raise ProtocolError("a ring's header is damaged: its record sizes are not this version's")
+    # The offsets follow from the counts. They are compared all the same: what is mapped by a damaged header ends the
+    # process.
     told = fields[9:14]
     computed = (
         header.offers_offset,
@@ -255,9 +258,9 @@ def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader
 
 @dataclasses.dataclass(frozen=True)
 class SlotRecord:
-    """One slot as its record tells it; `state` is one of the SLOT_ constants.
+    """One slot as its record describes it; `state` is one of the SLOT_ constants.
 
-    A batch of `span` slots is told by its first slot's record; `next_slot` leads to the others, whose records are
+    The first slot's record describes a batch of `span` slots; `next_slot` leads to the others, whose records are
     SLOT_CONTINUED. It is -1 in the last one. `plan` is the digest of the batch's sample keys where the order is a
     sampler's (plan.keys), else 0.
     """
@@ -293,19 +296,21 @@ def decode_slot_record(data: bytes | memoryview, offset: int = 0) -> SlotRecord:
 
 
 def payload_digest(payload: memoryview) -> int:
-    """What a slot's record has as `digest`: the payload's XXH3 of 64 bits, with seed 0 (the specification is in
-    xxhash's repository: doc/xxhash_spec.md); 1 if that is 0, which says that none was taken."""
+    """Computes a slot record's `digest`: the payload's XXH3 of 64 bits, with seed 0 (the specification is in xxhash's
+    repository: doc/xxhash_spec.md); 1 if that is 0, which says that none was taken."""
     return xxhash.xxh3_64_intdigest(payload) or 1
 
 
 def slots_of_batch(data: bytes | memoryview, header: SegmentHeader, slot: int) -> tuple[int, ...]:
-    """All slots of the batch whose first one is `slot`, in the order of its bytes. Raises ProtocolError."""
+    """Returns all slots of the batch whose first one is `slot`, in the order of its bytes. Raises ProtocolError when
+    their chain is broken."""
     if not 0 <= slot < header.slots:
         raise ProtocolError(f"slot {slot} of a ring of {header.slots}")
     first = decode_slot_record(data, header.slot_record_offset(slot))
     slots = [slot]
     following = first.next_slot
     while following >= 0:
+        # A chain that a kill or another writer has damaged may be a circle.
         if following >= header.slots or len(slots) >= min(first.span, header.slots):
             raise ProtocolError(f"the slots of the batch in slot {slot} do not come to an end")
         slots.append(following)
@@ -317,7 +322,7 @@ def slots_of_batch(data: bytes | memoryview, header: SegmentHeader, slot: int) -
 
 @dataclasses.dataclass(frozen=True)
 class ConsumerRecord:
-    """One consumer as its record tells it; times in microseconds unless named otherwise."""
+    """One consumer as its record describes it; times in microseconds unless named otherwise."""
 
     pid: int
     cursor: int = -1
@@ -340,14 +345,14 @@ def decode_consumer_record(data: bytes | memoryview, offset: int = 0) -> Consume
 
 
 def decode_wait_counts(data: bytes | memoryview, offset: int = 0) -> tuple[int, ...]:
-    """Of the record at `offset`: calls of next() that waited up to each of WAIT_BOUNDS_US, and longer ones; the first
-    counts what a record of so many yielded batches leaves."""
+    """Reads from the record at `offset` how many calls of next() waited up to each of WAIT_BOUNDS_US, and longer; the
+    first count is what the others leave of the record's yielded batches."""
     longer = WAIT_COUNTS.unpack_from(data, offset + WAIT_COUNTS_OFFSET)
     return (max(0, decode_consumer_record(data, offset).yielded - sum(longer)), *longer)
 
 
 def decode_memory_mode(data: bytes | memoryview, offset: int = 0) -> str:
-    """Of the record at `offset`; one of a newer writer's is "ordinary"."""
+    """Reads from the record at `offset` the memory mode; one of a newer writer's is "ordinary"."""
     (mode,) = MEMORY_MODE.unpack_from(data, offset + MEMORY_MODE_OFFSET)
     return MEMORY_MODES[mode] if mode < len(MEMORY_MODES) else MEMORY_MODES[0]
 

@@ -1,4 +1,5 @@
-"""States of an iterable dataset's shards, as they travel: beside a batch, in messages, in a trainer's checkpoint."""
+"""Packs states of an iterable dataset's shards as they travel: beside a batch, in messages, in a trainer's
+checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import struct
 from typing import Any, TypeAlias
 
 MOST_BYTES = 48 * 1024
-"""A longer state is not told in messages, which must fit into packets: its shard is gone through instead."""
+"""The longest state that is sent in messages, which must fit into packets; a shard with a longer one is iterated from
+its beginning instead."""
 
 ShardState: TypeAlias = tuple[int, bytes]
 """(number of the shard's batch that comes next, state: plain values, see plain_state)."""
@@ -15,7 +17,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 class Stated:
-    """A batch as a worker writes it whose dataset has a state; `state` is the shard's after this batch."""
+    """A batch, with `state`, its shard's state after this batch, as a worker writes it whose dataset has states."""
 
     __slots__ = ("batch", "state")
 
@@ -28,10 +30,10 @@ class Stated:
 
 
 def pack(state: ShardState) -> bytes:
-    """What Fill.keys has for a batch of a shard whose iterator is to begin there."""
+    """Packs the state for Fill.keys, for a batch of a shard whose iterator is to begin there."""
     return _NUMBER.pack(state[0]) + state[1]
 
 
 def unpack(blob: bytes) -> ShardState:
-    """Raises struct.error when it was not packed so."""
+    """Unpacks what pack() gave. Raises struct.error when it was not packed so."""
     return _NUMBER.unpack_from(blob)[0], blob[_NUMBER.size :]

@@ -1,4 +1,4 @@
-"""A slot's payload: one batch, self-describing, little-endian, version 1.
+"""Defines a slot's payload: one batch, self-describing, little-endian, version 1.
 
     offset 0     +-----------------------------------------------------------------+
                  | head: magic, version, counts, lengths                 40 bytes  |
@@ -13,16 +13,16 @@
                  | storages, each aligned to 64                                    |
     payload_bytes+-----------------------------------------------------------------+
 
-The skeleton holds persistent ids where the bytes were: an int is a tensor, by its place in the view table;
-("storage", place in the storage table, dtype name or "") is a bare storage, as tensors of other kinds pickle
-themselves; ("main", qualified name) is something that the trainer's __main__ defines. Storages of kind BUFFER are
-the pickle's out-of-band buffers, in order.
+The skeleton holds persistent ids where the bytes were: an int is a tensor, by its place in the view table; ("storage",
+place in the storage table, dtype name or "") is a bare storage, as tensors of other kinds pickle themselves; ("main",
+qualified name) is something that the trainer's __main__ defines. Storages of kind BUFFER are the pickle's out-of-band
+buffers, in order.
 
-Everything before the storages is the payload's meta. Batches filled by rows differ only in their storages, so
-a reader may remember what it made of a meta.
+Everything before the storages is the payload's meta. Batches filled by rows differ only in their storages, so a reader
+may remember what it made of a meta.
 
-A stream's row layout says how a batch is filled row by row: the meta of a full batch, the signature that every
-sample must have, and where each leaf's rows lie.
+A stream's row layout says how a batch is filled row by row: the meta of a full batch, the signature that every sample
+must have, and where each leaf's rows lie.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ DTYPE_BYTES = (1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 4, 8, 16, 2, 4, 8, 1, 1, 1, 1)
 
 @dataclasses.dataclass(frozen=True)
 class StorageEntry:
-    """Bytes of the payload that tensors or arrays look at; `offset` from the payload's start."""
+    """Bytes of the payload that tensors or arrays are views of; `offset` from the payload's start."""
 
     offset: int
     storage_bytes: int
@@ -92,7 +92,7 @@ class ViewEntry:
 
 @dataclasses.dataclass(frozen=True)
 class PayloadMeta:
-    """What a payload says of itself before its storages."""
+    """The part of a payload before its storages, which describes them."""
 
     storages: tuple[StorageEntry, ...]
     views: tuple[ViewEntry, ...]
@@ -109,12 +109,12 @@ class PayloadMeta:
 
 
 def aligned(offset: int) -> int:
-    """`offset` or the next place where a storage may begin."""
+    """Returns `offset`, or the next offset at which a storage may begin."""
     return -(-offset // STORAGE_ALIGNMENT) * STORAGE_ALIGNMENT
 
 
 def layout_payload(sizes: list[tuple[int, int]], views: tuple[ViewEntry, ...], skeleton: bytes) -> PayloadMeta:
-    """The meta with storages of these (bytes, kind) laid out one after another, aligned."""
+    """Lays storages of these (bytes, kind) out one after another, aligned. Returns the meta."""
     bare = PayloadMeta(tuple(StorageEntry(0, 0, kind) for _, kind in sizes), views, skeleton)
     offset = aligned(bare.meta_bytes)
     entries = []
@@ -148,7 +148,7 @@ def encode_meta(meta: PayloadMeta) -> bytes:
 
 
 def meta_length(payload: memoryview) -> int:
-    """How many bytes the payload's meta takes. Raises ProtocolError when this is no payload."""
+    """Returns how many bytes the payload's meta takes. Raises ProtocolError when this is no payload."""
     if len(payload) < HEAD.size:
         raise ProtocolError(f"not a batch: {len(payload)} bytes")
     magic, version, _, _, meta_bytes, *_ = HEAD.unpack_from(payload)
@@ -158,7 +158,7 @@ def meta_length(payload: memoryview) -> int:
 
 
 def decode_meta(data: bytes | memoryview) -> PayloadMeta:
-    """The meta at the start of `data`. Raises ProtocolError."""
+    """Decodes the meta at the start of `data`. Raises ProtocolError."""
     try:
         return _decode_meta(data)
     except (struct.error, IndexError) as error:
@@ -173,6 +173,7 @@ def _decode_meta(data: bytes | memoryview) -> PayloadMeta:
         raise ProtocolError(f"a batch's meta is {meta_bytes} bytes; only {len(data)} are there")
     offset = HEAD.size
     storage_entries = []
+    # All is checked here: tensors are made over these offsets, and one beyond the mapping would end the process.
     for _ in range(storages):
         at, size, kind, _ = STORAGE_ENTRY.unpack_from(data, offset)
         if at + size > payload_bytes:
@@ -199,7 +200,7 @@ def _decode_meta(data: bytes | memoryview) -> PayloadMeta:
 
 
 def _end_of(view: ViewEntry) -> int:
-    """The first byte of its storage that the view does not reach."""
+    """Returns the offset behind the last byte of its storage that the view reaches."""
     if 0 in view.shape:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(view.shape, view.stride))
@@ -208,7 +209,7 @@ def _end_of(view: ViewEntry) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class RowLayout:
-    """How a stream's batches are filled by rows.
+    """The way in which a stream's batches are filled by rows.
 
     `meta` describes a batch of `rows` rows whose view k has shape (rows, ...) and is the whole of its storage;
     `signature` names types, dtypes and shapes that every sample must have.
@@ -219,7 +220,7 @@ class RowLayout:
     meta: PayloadMeta
 
     def meta_for(self, rows: int) -> PayloadMeta:
-        """The meta of a batch of `rows` rows, at most the full number: storages stay where they are."""
+        """Returns the meta of a batch of `rows` rows, at most the full number: storages stay where they are."""
         if rows == self.rows:
             return self.meta
         views = tuple(dataclasses.replace(view, shape=(rows, *view.shape[1:])) for view in self.meta.views)
@@ -235,7 +236,7 @@ def encode_row_layout(layout: RowLayout) -> bytes:
 
 
 def decode_row_layout(data: bytes) -> RowLayout:
-    """Raises ProtocolError."""
+    """Decodes a row layout. Raises ProtocolError."""
     try:
         version, rows, signature, meta = msgpack.unpackb(data)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The status segment: what the daemon last said of itself, one shared mapping, little-endian, version 1.
+"""Defines the status segment: what the daemon last said of itself, one shared mapping, little-endian, version 1.
 
     offset 0   +------------------------------------------------------------------+
                | head: magic, version, pid, generation, heartbeat, current copy   |  4096 bytes
@@ -38,7 +38,7 @@ CURRENT_OFFSET = 32
 
 @dataclasses.dataclass(frozen=True)
 class StatusHead:
-    """Who wrote the status, and when its loop last came round."""
+    """Which daemon wrote the status, and when its loop last came round."""
 
     pid: int
     generation: int
@@ -51,7 +51,7 @@ def encode_head(head: StatusHead) -> bytes:
 
 
 def decode_head(data: bytes | memoryview) -> StatusHead:
-    """Raises ProtocolError when this is no status segment of this version."""
+    """Decodes the head. Raises ProtocolError when this is no status segment of this version."""
     if len(data) < HEAD.size:
         raise ProtocolError("a status segment without a head")
     magic, version, pid, generation, heartbeat_ns, current = HEAD.unpack_from(data)
@@ -70,7 +70,7 @@ def copy_offset(copy: int) -> int:
 
 
 def encode_snapshot(snapshot: dict[str, Any]) -> bytes:
-    """One copy's content. Raises ProtocolError when it is too long."""
+    """Encodes one copy's content. Raises ProtocolError when it is too long."""
     text = json.dumps(snapshot, separators=(",", ":")).encode()
     if len(text) + COPY_HEAD.size > COPY_BYTES:
         raise ProtocolError(f"a snapshot of {len(text)} bytes; allowed: {COPY_BYTES}")
@@ -78,13 +78,14 @@ def encode_snapshot(snapshot: dict[str, Any]) -> bytes:
 
 
 def decode_snapshot(data: bytes | bytearray | memoryview, copy: int) -> dict[str, Any] | None:
-    """The snapshot in `copy` of a whole segment; see decode_copy()."""
+    """Returns the snapshot in `copy` of a whole segment; see decode_copy()."""
     offset = copy_offset(copy)
     return decode_copy(bytes(data[offset : offset + COPY_BYTES]))
 
 
 def decode_copy(content: bytes) -> dict[str, Any] | None:
-    """The snapshot in these bytes of one copy, or None when it was overwritten while it was read, or never written."""
+    """Returns the snapshot in these bytes of one copy, or None when it was overwritten while it was read, or never
+    written."""
     if len(content) < COPY_HEAD.size:
         return None
     length, crc = COPY_HEAD.unpack_from(content)

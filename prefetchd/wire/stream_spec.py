@@ -1,8 +1,8 @@
-"""StreamSpec: everything that decides which batches a stream has and how the daemon keeps them ready.
+"""Defines StreamSpec: everything that decides which batches a stream has and how the daemon keeps them ready.
 
-The first part is identity: with the program (dataset, collate_fn, ...) it decides every byte of every batch,
-and the client's fingerprint covers it. The second part is service: it may change between runs of a trainer
-without changing a byte.
+The first part is identity: with the program (dataset, collate_fn, ...) it decides every byte of every batch, and the
+client's fingerprint covers it. The second part is service: it may change between runs of a trainer without changing a
+byte.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Position: TypeAlias = tuple[int, int]
 """(epoch, step): a batch's identity within its stream."""
 
 POSITION_LIMIT = 1 << 60
-"""Of an epoch, and of a step."""
+"""The limit of an epoch's number, and of a step's."""
 
 SEED_LIMIT = 1 << 63
 LENGTH_LIMIT = 1 << 62
 UNIDENTIFIED = "f" * 32
-"""In the place of a fingerprint that nobody has told yet. No stream is that of another because of it."""
+"""Stands in the place of a fingerprint that is not known yet. No two streams are the same because of it."""
 
 MINIMUM_SLOTS = 4
 MINIMUM_SLOTS_DEVICE = 6
@@ -37,7 +37,7 @@ MINIMUM_SLOTS_DEVICE = 6
 
 @dataclasses.dataclass(frozen=True)
 class StreamSpec:
-    """A stream, as the client asks for it and as the segment keeps it.
+    """A stream's specification, as the client sends it and as the segment keeps it.
 
     Identity
       fingerprint     hex digest of program and identity fields; equal means equal batches
@@ -103,16 +103,16 @@ class StreamSpec:
 
     @property
     def is_identified(self) -> bool:
-        """False as long as nobody has told the fingerprint of what makes the stream's batches."""
+        """False as long as the fingerprint of what makes the stream's batches is not known."""
         return self.fingerprint != UNIDENTIFIED
 
     @property
     def is_arithmetic(self) -> bool:
-        """True when the order, and with it the length of an epoch, follows from these fields."""
+        """True when the order, and with it the length of an epoch, follows from these fields alone."""
         return self.order in ("sequential", "shuffle")
 
     def __post_init__(self) -> None:
-        """Raises CallerError, naming the field, when a value is outside its range."""
+        """Checks all fields. Raises CallerError, naming the field, when a value is outside its range."""
         _one_of("order", self.order, ORDERS)
         _one_of("seed_source", self.seed_source, SEED_SOURCES)
         _one_of("on_error", self.on_error, ON_ERROR)
@@ -129,6 +129,7 @@ class StreamSpec:
         _within("minimum_slots", self.minimum_slots, 1, 1 << 16)
         if not 0 <= self.timeout_s < float("inf"):
             raise CallerError(f"timeout_s is {self.timeout_s}; allowed: 0 (never) or more")
+        # What two fields forbid each other is checked here, and nowhere else: whoever has a StreamSpec may trust it.
         if self.order == "iterable" and not self.logical_shards:
             raise CallerError("logical_shards is 0; allowed for order 'iterable': 1 or more")
         if self.length < 0 and self.is_arithmetic:
@@ -155,12 +156,12 @@ class StreamSpec:
 
 
 def encode_spec(spec: StreamSpec) -> bytes:
-    """The spec as a msgpack map: field name to value."""
+    """Encodes the spec as a msgpack map: field name to value."""
     return bytes(msgpack.packb(dataclasses.asdict(spec)))
 
 
 def decode_spec(data: bytes) -> StreamSpec:
-    """The spec in `data`; fields of a newer writer are ignored. Raises ProtocolError."""
+    """Decodes the spec in `data`; fields of a newer writer are ignored. Raises ProtocolError."""
     try:
         raw = msgpack.unpackb(data)
     except Exception as error:
@@ -169,6 +170,7 @@ def decode_spec(data: bytes) -> StreamSpec:
         raise ProtocolError(f"a stream spec is a {type(raw).__name__}; allowed: a map")
     known: dict[str, Any] = {}
     for field in dataclasses.fields(StreamSpec):
+        # A field that an older writer did not have keeps its default.
         if field.name in raw:
             value = raw[field.name]
             wanted = _FIELD_TYPES[field.name]

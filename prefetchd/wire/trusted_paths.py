@@ -1,8 +1,8 @@
-"""Directories and files that no other user of the machine can have made, replaced or changed.
+"""Opens and makes directories and files that no other user of the machine can have made, replaced or changed.
 
 A path is as trustworthy as the weakest directory on it: whoever may write to one of them can put another tree in its
-place. So each component is opened from the one before, never through a link that somebody else could have made, and
-its owner and mode are looked at. Root is trusted: it can do anything anyway.
+place. So each component is opened from the one before, never through a link that somebody else could have made, and its
+owner and mode are looked at. Root is trusted: it can do anything anyway.
 
 1. A directory on the way belongs to us or to root, and nobody else may write to it; in a sticky one, such as /tmp,
    others may make names but not replace ours.
@@ -31,9 +31,9 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 
 
 def open_directory(path: str | os.PathLike[str], knob: str, *, sticky: bool = False, own_group: bool = False) -> int:
-    """A descriptor (O_PATH) of the directory at `path`, of which rules 1 and 2 hold. With `sticky` the last one may be
-    a sticky directory; with `own_group` the user's own group may write to it. `knob` says
-    what to do otherwise. Raises UntrustedPathError, and OSError when there is none."""
+    """Opens (O_PATH) the directory at `path`, for which rules 1 and 2 hold. With `sticky` the last one may be a sticky
+    directory; with `own_group` the user's own group may write to it. `knob` says what to do otherwise. Raises
+    UntrustedPathError, and OSError when there is none."""
     names = os.path.abspath(path).split("/")[::-1]
     way = [os.open("/", _PATH_FLAGS | os.O_DIRECTORY)]
     told = ["/"]
@@ -48,6 +48,8 @@ def open_directory(path: str | os.PathLike[str], knob: str, *, sticky: bool = Fa
                     os.close(way.pop())
                     told.pop()
                 continue
+            # Each directory is judged by its descriptor before anything in it is opened: what is checked is what is
+            # used.
             _check_on_the_way(os.fstat(way[-1]), told[-1], knob)
             fd = os.open(name, _PATH_FLAGS, dir_fd=way[-1])
             found = os.fstat(fd)
@@ -77,13 +79,13 @@ def open_directory(path: str | os.PathLike[str], knob: str, *, sticky: bool = Fa
 
 
 def check_directory(path: str | os.PathLike[str], knob: str) -> None:
-    """Raises as open_directory()."""
+    """Raises, as open_directory() does, unless rules 1 and 2 hold for the directory at `path`."""
     os.close(open_directory(path, knob))
 
 
 def make_directory(path: str | os.PathLike[str], knob: str) -> None:
     """Creates the directory and what is missing above it, all with mode 0700; nothing is made where rule 1 does not
-    hold. Raises UntrustedPathError, also when it is there and neither rule 1 nor 2 holds of it, and OSError."""
+    hold. Raises UntrustedPathError, also when it is there and neither rule 1 nor 2 holds for it, and OSError."""
     path = os.path.abspath(path)
     try:
         os.close(open_directory(path, knob, sticky=True))
@@ -100,8 +102,8 @@ def make_directory(path: str | os.PathLike[str], knob: str) -> None:
 
 
 def open_file(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> int:
-    """A descriptor, to be read, of the file at `path`, of which rule 3 holds. Never blocks: a FIFO is no such file.
-    Raises UntrustedPathError and OSError."""
+    """Opens the file at `path`, for which rule 3 holds, for reading. Never blocks: a FIFO is no such file. Raises
+    UntrustedPathError and OSError."""
     fd = os.open(path, _READ_FLAGS, dir_fd=dir_fd)
     try:
         check_file(fd, os.fspath(path))
@@ -112,8 +114,8 @@ def open_file(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> int
 
 
 def open_below(directory: int, path: str, flags: int) -> int:
-    """A descriptor of the regular file at `path` below the directory behind the descriptor `directory`: through no link
-    and out of it by no `..`. Raises UntrustedPathError and OSError."""
+    """Opens the regular file at `path` below the directory behind the descriptor `directory`: through no link and out
+    of it by no `..`. Raises UntrustedPathError and OSError."""
     *above, name = path.split("/")
     if not all(part and part not in (".", "..") for part in (*above, name)):
         raise UntrustedPathError(f"{path!r} leads out of its directory, or nowhere")
@@ -133,7 +135,7 @@ def open_below(directory: int, path: str, flags: int) -> int:
 
 
 def is_ours_alone(found: os.stat_result) -> bool:
-    """True of what belongs to us or to root, and nobody else may write to; the user's own group may."""
+    """Returns True for what belongs to us or to root, and nobody else may write to; the user's own group may."""
     writable = found.st_mode & OTHERS_WRITE
     if writable == 0o020 and is_private_group(found.st_gid):
         writable = 0
@@ -141,7 +143,7 @@ def is_ours_alone(found: os.stat_result) -> bool:
 
 
 def check_file(fd: int, path: str) -> os.stat_result:
-    """What fstat(2) says of the file behind `fd`. Raises UntrustedPathError unless rule 3 holds of it."""
+    """Returns what fstat(2) says of the file behind `fd`. Raises UntrustedPathError unless rule 3 holds for it."""
     found = os.fstat(fd)
     if not is_trusted_file(found):
         raise UntrustedPathError(
@@ -152,7 +154,7 @@ def check_file(fd: int, path: str) -> os.stat_result:
 
 
 def read_file(path: str | os.PathLike[str], limit_bytes: int, *, dir_fd: int | None = None) -> bytes:
-    """What the file at `path` says, of which rule 3 holds. Raises UntrustedPathError, also when it is longer than
+    """Reads the file at `path`, for which rule 3 holds. Raises UntrustedPathError, also when it is longer than
     `limit_bytes`, and OSError."""
     with open(open_file(path, dir_fd=dir_fd), "rb") as file:
         found = file.read(limit_bytes + 1)
@@ -162,13 +164,14 @@ def read_file(path: str | os.PathLike[str], limit_bytes: int, *, dir_fd: int | N
 
 
 def is_trusted_file(found: os.stat_result) -> bool:
-    """True when rule 3 holds of it."""
+    """Returns True when rule 3 holds for the file."""
     ours = found.st_uid in (0, os.geteuid())
     return ours and stat.S_ISREG(found.st_mode) and not found.st_mode & OTHERS_WRITE
 
 
 def is_trusted_owner(uid: int) -> bool:
-    """True for us and for root. In a user namespace that does not have root, its directories are the overflow uid's."""
+    """Returns True for us and for root. In a user namespace that does not have root, its directories are the overflow
+    uid's."""
     return uid in (0, os.geteuid()) or uid == _stands_for_root()
 
 
@@ -184,6 +187,7 @@ def replace_file(
     path = os.fspath(path)
     while True:
         temporary = f"{path}.{os.urandom(8).hex()}.tmp"
+        # 0600 from the beginning, and exclusive: the name cannot have been there.
         try:
             fd = os.open(temporary, _CREATE_FLAGS, mode)
             break
@@ -201,7 +205,7 @@ def replace_file(
 
 
 def own_home() -> Path | None:
-    """The user's directory as the user database has it, if it is there and is his. None else."""
+    """Returns the user's home as the user database has it, if it exists and is the user's own. None else."""
     with contextlib.suppress(KeyError, OSError):
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
         if home.stat().st_uid == os.geteuid() and os.access(home, os.W_OK):
@@ -233,7 +237,8 @@ def _check_last(found: os.stat_result, path: str, knob: str, *, own_group: bool)
 
 
 def _target(fd: int, found: os.stat_result, path: str, knob: str) -> str:
-    """Where the link behind `fd` leads. `fd` is closed."""
+    """Reads where the link behind `fd` leads, and closes `fd`. Raises UntrustedPathError when the link is another
+    user's."""
     try:
         if not is_trusted_owner(found.st_uid):
             raise UntrustedPathError(
@@ -251,8 +256,8 @@ def _described(found: os.stat_result) -> str:
 
 
 def is_private_group(gid: int) -> bool:
-    """True for root's group and for the user's own, where each user has one: with umask 002 all that he makes may be
-    written to by a group that has nobody else in it."""
+    """Returns True for root's group and for the user's own, where each user has one: with umask 002 all that the user
+    makes may be written to by a group that has nobody else in it."""
     import grp  # here: few need it, and it reads the group database
 
     if gid == 0:
@@ -266,7 +271,7 @@ def is_private_group(gid: int) -> bool:
 
 @functools.cache
 def _stands_for_root() -> int:
-    """The uid under which root's files are seen where root has none in this user namespace; -1 where it has."""
+    """Returns the uid under which root's files are seen where root has none in this user namespace; -1 where it has."""
     try:
         spans = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
         if any(outside == 0 for _, outside, _ in spans):

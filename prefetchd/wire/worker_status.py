@@ -1,5 +1,5 @@
-"""A worker's note: what it is at, in memory that the daemon reads, so that it can be told when the worker is stuck or
-dead.
+"""Defines a worker's status: what it is doing, in memory that the daemon reads, so that it is known when the worker is
+stuck or dead.
 
     offset   0  task       number of the task that it has in hand or had last; 0: none yet
              8  phase      one of the phases below
@@ -11,8 +11,8 @@ dead.
             64  end; from STACK_OFFSET on stacks are written (stack_dumps)
 
 Words of 64 bits in the machine's own order, in a memfd that the daemon makes and hands over when it starts the worker.
-One writer, the worker. Nothing waits for a note and nothing is decided by a living worker's: one that is read while it
-changes may mix two rows. A dead worker's is final.
+One writer, the worker. Nothing waits for a status and nothing is decided by a living worker's: one that is read while
+it changes may mix two rows. A dead worker's is final.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STARTING, IDLE, LOADING, COLLATING, WRITING, DIGESTING, SAMPLING, ITERATING, IMP
 PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "sampling", "iterating", "importing")
 
 ALL_AT_ONCE = -1
-"""The row of what is about no single one, such as __getitems__."""
+"""The row of what concerns no single row, such as __getitems__."""
 
 STATUS_WORDS = struct.Struct("=6q16x")
 STATUS_WORDS_BYTES = STATUS_WORDS.size
@@ -35,7 +35,7 @@ TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a worker was at. All of it but `phase` is about `task`."""
+    """What a worker was doing. All fields but `phase` are about `task`."""
 
     # In the order of the layout.
     task: int = 0
@@ -50,7 +50,8 @@ NO_WORKER_STATUS = WorkerStatus()
 
 
 def read_worker_status(data: bytes | memoryview) -> WorkerStatus:
-    """The note in the first bytes of `data`. Who writes it runs the user's code: a phase that there is not is IDLE."""
+    """Decodes the status in the first bytes of `data`. Its writer runs the user's code: an unknown phase is read as
+    IDLE."""
     task, phase, row, index, attempt, since_ns = STATUS_WORDS.unpack_from(data)
     if not 0 <= phase < len(PHASES):
         phase = IDLE

@@ -1,4 +1,4 @@
-"""A batch into a slot: any structure that DataLoader could carry, its bytes beside its skeleton (slot_layout).
+"""Encodes a batch into a slot: any structure that DataLoader could carry, its bytes beside its skeleton (slot_layout).
 
 The structure is pickled; tensors, bare storages and large out-of-band buffers leave a persistent id behind, and their
 bytes are copied straight from where they are. Views of one storage stay views of one storage; of a storage that only
@@ -68,12 +68,12 @@ class EncodedBatch:
 
 
 def encode_batch(batch: Any) -> EncodedBatch:
-    """The batch as skeleton, tables and sources. Raises whatever pickling it raises."""
+    """Encodes the batch as skeleton, tables and sources. Raises whatever pickling it raises."""
     return BatchPickler().encode(batch)
 
 
 class BatchPickler(ClassNamingPickler):
-    """One use: pickles one batch and collects what is to be copied."""
+    """Pickles one batch and collects what is to be copied. For one use."""
 
     def __init__(self) -> None:
         self._skeleton = io.BytesIO()
@@ -98,7 +98,7 @@ class BatchPickler(ClassNamingPickler):
         return EncodedBatch(layout_payload(sizes, views, self._skeleton.getvalue()), self._sources)
 
     def view_index(self, tensor: torch.Tensor) -> int | None:
-        """Where `tensor` stands in the view table, or None when it was pickled another way."""
+        """Returns the tensor's index in the view table, or None when it was pickled another way."""
         return self._view_of.get(id(tensor))
 
     def persistent_id(self, obj: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a forked zygote begins with, and how it leaves the trainer that it was forked from."""
+"""Describes what a forked zygote begins with, and makes it leave the trainer that it was forked from."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _multiprocessing: Any = importlib.import_module("multiprocessing.util")
 
 
 class ProgramWork(Protocol):
-    """What the client knows to do with a program and workers do not. Each call may take long, and is made in a process
-    of its own."""
+    """Does with a program what the client can and workers cannot. Each call may take long, and is made in a process of
+    its own."""
 
     def identify(self) -> Identified: ...
 
     def write(self, limit_bytes: int) -> tuple[Message, list[int]]:
-        """The answer to WriteProgram, with the descriptors that go with it: TooLarge for a program of more than
+        """Answers WriteProgram, with the descriptors that go with it: TooLarge for a program of more than
         `limit_bytes`. Raises UnpicklableError, NoSpaceError."""
 
 
 class DaemonSearch(Protocol):
-    """The way to a daemon where none has answered yet."""
+    """Looks for a daemon where none has answered yet."""
 
     @property
     def pause_s(self) -> float: ...
@@ -44,22 +44,22 @@ class DaemonSearch(Protocol):
 
     @property
     def descriptors(self) -> list[int]:
-        """Those that it needs."""
+        """The descriptors that the search needs."""
 
     def step(self) -> socket.socket | None:
-        """A connection, or None: not yet, or never if `error` says so. Does not block."""
+        """Takes one step. Returns a connection, or None: not yet, or never if `error` says so. Does not block."""
 
     def close(self) -> None: ...
 
 
 def _nothing() -> None:
-    """The client has nothing to prepare."""
+    """Does nothing: the client has nothing to prepare."""
 
 
 @dataclasses.dataclass
 class Birth:
-    """What a fork of the trainer begins with: descriptors, and the trainer's own objects. `trainer` is its pidfd;
-    `mark` is RuntimePaths.process_mark, and `prepare` what the client wants done before anything is asked of the
+    """The things that a fork of the trainer begins with: descriptors, and the trainer's own objects. `trainer` is its
+    pidfd; `mark` is RuntimePaths.process_mark, and `prepare` what the client wants done before anything is asked of the
     program.
 
     With a `search` no daemon has answered yet. The one that is found is introduced to the trainer: `session` is its end
@@ -81,7 +81,7 @@ class Birth:
 
     @property
     def descriptors(self) -> list[int]:
-        """Those that stay open."""
+        """The descriptors that stay open."""
         sockets = [each.fileno() for each in (self.control, self.owner, self.session) if each is not None]
         searching = self.search.descriptors if self.search is not None else []
         return [*sockets, *searching, self.output, self.trainer]

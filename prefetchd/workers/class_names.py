@@ -1,4 +1,4 @@
-"""How what a worker pickles names its classes, so that the trainer finds the very same ones.
+"""Names the classes of what a worker pickles, so that the trainer finds the very same ones.
 
 pickle names a class by module and qualified name. That is not enough for one that a function has made, or that lies
 elsewhere than its name says, such as a namedtuple of a class's body. A fork of the trainer has the trainer's classes at
@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 MAIN, LIVING = "main", "class"
 HEAP_TYPE = 1 << 9
-"""Of type.__flags__: made by a class statement or a call. Others are in no danger, and pickle knows them."""
+"""The bit in type.__flags__ of classes made by a class statement or a call. Others are in no danger, and pickle knows
+them."""
 
 ClassName: TypeAlias = tuple[Any, ...]
 """(MAIN, qualified name), or (LIVING, module, qualified name, address)."""
@@ -27,13 +28,15 @@ _known: weakref.WeakKeyDictionary[type, ClassName | None] = weakref.WeakKeyDicti
 
 
 def inherit() -> None:
-    """This process is a fork of the trainer, and the gc is frozen: all classes up to now are the trainer's, too."""
+    """Says that this process is a fork of the trainer, and the gc is frozen: all classes up to now are the trainer's,
+    too."""
     global _is_fork
     _is_fork = True
 
 
 class ClassNamingPickler(pickle.Pickler):
-    """Leaves a ClassName where unpickling by name would find nothing in the trainer, or another class."""
+    """A pickler that leaves a ClassName where unpickling by name would find nothing in the trainer, or another
+    class."""
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, type):
@@ -61,7 +64,7 @@ def _find_name(cls: type) -> ClassName | None:
 
 
 def _found(module: str, name: str) -> Any:
-    """What pickle would find under that name."""
+    """Returns what pickle would find under that name."""
     try:
         return functools.reduce(getattr, name.split("."), sys.modules[module])
     except (KeyError, AttributeError):
@@ -69,5 +72,6 @@ def _found(module: str, name: str) -> Any:
 
 
 def _is_new(cls: type) -> bool:
-    """True for a class that was made since inherit(): the trainer has none like it. Looks through all new objects."""
+    """Returns True for a class that was made since inherit(): the trainer has none like it. Looks through all new
+    objects."""
     return any(each is cls for each in gc.get_objects())

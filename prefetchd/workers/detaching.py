@@ -1,9 +1,9 @@
-"""What a fork of a trainer gives up before it works for a daemon: all that would be missed elsewhere if it were kept.
+"""Gives up what a fork of a trainer must not keep when it works for a daemon: all that would be missed elsewhere.
 
 A fork has the trainer's descriptors. Its sockets would keep a port taken, its pipes and terminals keep others waiting
 for their end, its GPU devices keep the driver from giving the GPU's memory back. Regular files, files in memory and the
-dataset's own handles stay. Descriptors that go are not closed but made /dev/null: whoever still holds their number,
-and closes it one day, must not close another's.
+dataset's own handles stay. Descriptors that go are not closed but made /dev/null: whoever still holds their number, and
+closes it one day, must not close another's.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _HARMLESS_DEVICES = frozenset(
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse", "/dev/kmsg"]
 )
 GIVEN_BACK = rb"/dev/(?:nvidia|dri|kfd|infiniband)"
-"""How the paths of devices begin whose mappings are given up."""
+"""Matches how the paths of devices begin whose mappings are given up."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def leave_session() -> None:
-    """A session and a process group of its own, without the trainer's terminal: what is sent to the trainer's group
-    does not end it, nor can the user's code signal others with its own."""
+    """Begins a session and a process group of its own, without the trainer's terminal: what is sent to the trainer's
+    group does not end this process, nor can the user's code signal others with its own."""
     with contextlib.suppress(OSError):
         os.setsid()
 
 
 def reset_signals() -> None:
-    """No handler of the trainer's runs here. Signals that it ignores stay ignored, and so is SIGPIPE, as
-    Python has it: what is printed when the daemon is dead ends no zygote."""
+    """Resets signal handlers: none of the trainer's runs here. Signals that it ignores stay ignored, and so is SIGPIPE,
+    as Python has it: what is printed when the daemon is dead ends no zygote."""
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -52,8 +52,8 @@ def reset_signals() -> None:
 
 
 def give_up_descriptors(kept: Collection[int], parts: Iterable[object] = ()) -> None:
-    """Those that others would miss become /dev/null; `kept` stay, and what objects reached from `parts` hold. 0, 1 and
-    2 are not looked at."""
+    """Makes the descriptors that others would miss /dev/null; `kept` stay, and what objects reached from `parts` hold.
+    0, 1 and 2 are not looked at."""
     missed = {fd for fd in _descriptors() if fd > 2 and fd not in kept and _is_missed(fd)}
     if missed:
         missed -= own_handles(parts, missed)
@@ -64,7 +64,7 @@ def give_up_descriptors(kept: Collection[int], parts: Iterable[object] = ()) -> 
 
 
 def unmap_devices(devices: bytes = GIVEN_BACK) -> None:
-    """Mappings of GPUs and network adapters keep their files open as descriptors do. `devices` is a pattern of how
+    """Unmaps GPUs and network adapters: mappings keep their files open as descriptors do. `devices` is a pattern of how
     their paths begin."""
     mapping = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .* " + devices, re.MULTILINE)
     with open("/proc/self/maps", "rb") as maps:
@@ -75,7 +75,7 @@ def unmap_devices(devices: bytes = GIVEN_BACK) -> None:
 
 
 def redirect_output(fd: int) -> None:
-    """stdout and stderr go to the pipe `fd`, line by line, also where a notebook or a test has put others in their
+    """Sends stdout and stderr to the pipe `fd`, line by line, also where a notebook or a test has put others in their
     place; stdin is empty. The trainer has flushed its own before it forked."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

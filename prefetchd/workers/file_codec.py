@@ -1,4 +1,4 @@
-"""A batch into a file of its own (wire.batch_file): tensors and arrays as they lie in memory, the rest as text.
+"""Encodes a batch into a file of its own (wire.batch_file): tensors and arrays as they lie in memory, the rest as text.
 
 The structure is JSON, for our own client (structure_nodes). Other readers need none: tensors have names, and texts and
 numbers stand by their places.
@@ -24,7 +24,7 @@ from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.workers.structure_nodes import encode_structure, nested_too_deep
 
 WHOLE = "batch"
-"""The place of a batch that is a single leaf."""
+"""The name of a batch that is a single leaf."""
 
 _TORCH_CODES = {getattr(torch, name): code for name, code in CODES.items() if hasattr(torch, name)}
 _NUMPY_CODES = {np.dtype(name): code for name, code in CODES.items() if "float8" not in name and name != "bfloat16"}
@@ -66,7 +66,7 @@ class EncodedFile:
         return sum(part.nbytes for part in self._parts)
 
     def write(self, place: FilePlace) -> None:
-        """Raises StoreError; nothing is left of the file then."""
+        """Writes the batch to `place`. Raises StoreError; nothing is left of the file then."""
         try:
             place.check()
             # What an attempt that was given up has left: a file is never one that somebody else may have open.
@@ -99,7 +99,8 @@ class EncodedFile:
 
 @dataclasses.dataclass(frozen=True)
 class FilePlace:
-    """Where a batch's file is to be made. `witness` is there as long as the directory is the one that was meant."""
+    """The place where a batch's file is to be made. `witness` is there as long as the directory is the one that was
+    meant."""
 
     path: str
     witness: str
@@ -111,10 +112,12 @@ class FilePlace:
 
 
 def encode_file(batch: Any, spec: StreamSpec, position: Position) -> EncodedFile:
-    """The batch as leaves and texts. Raises UnplainError when it holds what a file cannot."""
+    """Encodes the batch as leaves and texts. Raises UnplainError when it holds what a file cannot."""
     leaves = _Leaves()
     values: dict[str, Any] = {}
     try:
+        # A leaf that stands in several places has one name, the first; texts and numbers are for readers that know no
+        # structure.
         for place, value in _places(batch, ""):
             if leaves.keep(place, value) is None and _is_plain(value):
                 values[place] = value
@@ -135,14 +138,15 @@ def encode_file(batch: Any, spec: StreamSpec, position: Position) -> EncodedFile
 
 
 class _Leaves:
-    """A batch's leaves by name. What has no place that can be named, inside of objects, gets a number."""
+    """The leaves of a batch by name. A leaf inside of an object has no place that can be named, and gets a number."""
 
     def __init__(self) -> None:
         self.found: list[_Leaf] = []
         self._names: dict[int, str] = {}
 
     def keep(self, place: str, value: Any) -> str | None:
-        """The leaf's name: the first place where it stands. None when it is no leaf."""
+        """Keeps the value if it is a leaf. Returns the leaf's name, the first place where it stands; None when it is no
+        leaf."""
         name = self._names.get(id(value))
         if name is None and (leaf := _leaf(self._free(place), value)) is not None:
             name = self._names[id(value)] = leaf.name
@@ -153,13 +157,13 @@ class _Leaves:
         return self.keep(f"object.{len(self.found)}", value)
 
     def _free(self, place: str) -> str:
-        """`place`, or one like it: {1: ..., "1": ...} has two tensors at one."""
+        """Returns `place`, or a name like it that is free: {1: ..., "1": ...} has two tensors at one place."""
         taken = set(self._names.values())
         return next(name for name in (place, *(f"{place}.{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
 def _places(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Each leaf with its place, as one writes it: 0.image."""
+    """Yields each leaf with its place, as one writes it: 0.image."""
     items: Iterator[tuple[Any, Any]] | None = None
     if isinstance(value, Mapping) and all(isinstance(key, (str, int)) for key in value):
         items = iter(value.items())
@@ -177,7 +181,7 @@ def _places(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """True for what JSON can say: texts, numbers, None, and lists of them."""
+    """Returns True for what JSON can say: texts, numbers, None, and lists of them."""
     if isinstance(value, (list, tuple)):
         return not hasattr(value, "_fields") and all(map(_is_plain, value))
     if isinstance(value, float):
@@ -186,7 +190,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _leaf(name: str, value: Any) -> _Leaf | None:
-    """The tensor or array as bytes one after another, or None when it is none that the format knows."""
+    """Returns the tensor or array as bytes one after another, or None when it is none that the format knows."""
     if type(value) is torch.Tensor:
         code = _TORCH_CODES.get(value.dtype)
         plain = value.layout is torch.strided and value.is_cpu and not value.is_nested and not value.requires_grad

@@ -1,6 +1,20 @@
-"""Filling: load, transform, collate, into the slot. Runs in a worker, one task at a time.
+"""Fills slots: loads, transforms, collates, and writes. Runs in a worker, one task at a time. The rules:
 
-Errors of the user's code come out as UserCodeError, which says where it happened.
+1. Batches are filled by rows where torch's own collation makes them, the batch size is fixed, and they go into a ring:
+   all workers write into one batch. A dataset with `gather_into` copies its rows itself; one with `__getitems__` alone,
+   which wants whole batches, is filled whole, as is all else (`Filler.__init__`).
+2. The first sample that is not left out decides whether rows will do (`measure`, decision 0009). Only what
+   default_collate makes of it gives a layout, and that must be proved (row_collate) and short enough. Else the whole
+   batch is made at once.
+3. What measuring has made is not made again: the sample of row 0 is kept for its row, a whole batch for the task that
+   writes it. A batch that its slots have no room for (decision 0010), or that cannot be stored, is kept likewise. A
+   kept batch is given up when more than KEPT_FOR_TASKS others were asked for since.
+4. A kept batch is known by its position and its sampler's keys: at one position a sampler may want another one later.
+5. Whoever has row 0 writes the payload's meta, after its own rows. That is safe, as a slot is READY only when all tasks
+   of its batch are done.
+6. A sample that deviates from the layout, or is left out, ends the task with Deviation. Then default_collate decides,
+   and the batch is made whole.
+7. Errors of the user's code come out as UserCodeError, which says where it happened.
 """
 
 from __future__ import annotations
@@ -39,12 +53,13 @@ from prefetchd.workers.user_code import UserCodeError, text_of, user_code
 _Place: TypeAlias = tuple[Position, bytes]
 
 KEPT_FOR_TASKS = 8
-"""A worker has fewer tasks at once: those that it had when it kept a batch are done by then."""
+"""How many batches a kept one outlives. A worker has fewer tasks at once: those that it had when it kept a batch are
+done by then."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """What the first look at a stream tells: how long a batch is, and its row layout if rows will do."""
+    """The result of measuring: how long a batch is, and its row layout if rows will do."""
 
     payload_bytes: int
     layout: bytes
@@ -63,7 +78,7 @@ class Filler:
         self.plan = _plan_of(spec)
         self.note = note or WorkerStatusWriter()
         self.times = Durations()
-        """What samples took, for whoever empties it."""
+        """The durations of samples, for whoever empties it."""
         self.directory = spec.directory if spec.store == "files" else ""
         self._spec = spec
         self._worker_init_fn = program.worker_init_fn
@@ -95,27 +110,27 @@ class Filler:
         self._kept_sample: tuple[_Place, Any] | None = None
 
     def init_worker(self, place: int) -> None:
-        """The user's worker_init_fn, in the worker at `place`, before its first task; where there are shards, each has
-        its own. Raises UserCodeError."""
+        """Calls the user's worker_init_fn, in the worker at `place`, before its first task; where there are shards,
+        each has its own. Raises UserCodeError."""
         if self._worker_init_fn is not None and self._shards is None:
             self._seeder.seed(worker_seed(self._spec.seed, place, self._spec.rank))
             with user_code(f"worker_init_fn({place})"):
                 self._worker_init_fn(place)
 
     def use_layout(self, layout: bytes) -> None:
-        """The stream's row layout, from whoever measured."""
+        """Takes the stream's row layout, from whoever measured."""
         self._layout = decode_row_layout(layout)
 
     def use_keys(self, position: Position, keys: bytes) -> None:
-        """What the sampler gave for the batch at `position`, or where its shard can begin, before any task about it."""
+        """Takes what the sampler gave for the batch at `position`, or where its shard can begin, before any task about
+        it."""
         if isinstance(self.plan, KeyedPlan):
             self.plan.use(position, keys)
         elif self._shards is not None:
             self._shards.use_start(position, unpack(keys))
 
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
-        """Looks at the batch at `position`: by its first sample if rows may do, else by the whole batch, which is
-        kept for the task that writes it. Raises UserCodeError."""
+        """Measures the batch at `position` by rule 2; what it makes is kept by rule 3. Raises UserCodeError."""
         if self._by_rows:
             for row, sample in enumerate(self._by_key.rows(position, 0, rows, deadly)):
                 if type(sample) is LeftOut:
@@ -143,8 +158,8 @@ class Filler:
         return Measure(layout.meta.payload_bytes, text)
 
     def fill_rows(self, position: Position, first: int, end: int, target: Any, deadly: Deadly = NOT_DEADLY) -> int:
-        """Writes rows [first, end) to the payload at `target`, a ctypes array; whoever has row 0 writes the meta.
-        Returns the payload's bytes. Raises Deviation, also when a sample is left out, and UserCodeError."""
+        """Writes rows [first, end) to the payload at `target`, a ctypes array, and the meta by rule 5. Returns the
+        payload's bytes. Raises Deviation, also when a sample is left out, and UserCodeError."""
         layout = self._layout
         assert layout is not None
         meta = layout.meta_for(self.plan.row_count(*position))
@@ -173,7 +188,8 @@ class Filler:
     def _gathered(
         self, position: Position, first: int, end: int, layout: RowLayout, target: Any
     ) -> list[tuple[int, int]]:
-        """Copies what the dataset can copy itself; the runs of rows that are left, sample by sample."""
+        """Copies what the dataset can copy itself. Returns the runs of rows that are left, to be loaded sample by
+        sample."""
         if self._gather is None:
             return [(first, end)]
         self.note.phase(LOADING)
@@ -190,9 +206,9 @@ class Filler:
     def fill_whole(
         self, position: Position, rows: int, room: int, target: Callable[[], Any], deadly: Deadly = NOT_DEADLY
     ) -> int:
-        """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that
-        exceeds `room`, nothing was written and the batch is kept for the next try; and so it is when StoreError is
-        raised. Raises UserCodeError too."""
+        """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that exceeds
+        `room`, nothing was written and the batch is kept by rule 3; and so it is when StoreError is raised. Raises
+        UserCodeError too."""
         place = self._place(position)
         encoded = self._kept.take(place) or self._encode(position, rows, deadly)
         self.note.phase(WRITING)
@@ -207,22 +223,22 @@ class Filler:
         return encoded.payload_bytes
 
     def batch(self, position: Position) -> Any:
-        """The batch as collate_fn made it: what a trainer without a daemon gets. Raises UserCodeError."""
+        """Makes the batch as collate_fn makes it: what a trainer without a daemon gets. Raises UserCodeError."""
         return self._collated(position, self.plan.row_count(*position))
 
     def take_bad(self) -> list[BadSample]:
-        """Samples that were left out or replaced since the last call."""
+        """Returns the samples that were left out or replaced since the last call."""
         return self._samples.take_bad() if self._samples is not None else []
 
     def shard_state(self) -> tuple[int, int, int, bytes] | None:
-        """(epoch, shard, number, state) as ShardCame has them, after the batch that was made last; None where there is
-        none."""
+        """Returns (epoch, shard, number, state) as ShardCame has them, after the batch that was made last; None where
+        there is none."""
         if self._shards is None or self._state is None:
             return None
         return (*self._shards.location, self._state)
 
     def samples_in(self, rows: int) -> int:
-        """How many of a task's `rows`, which was done just now, there were: a shard's last batch may have fewer."""
+        """Counts the samples of a task of `rows` rows that was done just now: a shard's last batch may have fewer."""
         return min(rows, self._taken) if self._taken is not None else rows
 
     # --- inside ---
@@ -233,7 +249,7 @@ class Filler:
         return self._samples
 
     def _place(self, position: Position) -> _Place:
-        """Tells batches apart: at one position a sampler may want another one later."""
+        """Identifies a batch by rule 4."""
         return position, self.plan.blob if isinstance(self.plan, KeyedPlan) else b""
 
     def _row_plan(self, sample: Any, layout: RowLayout) -> RowPlan:
@@ -256,7 +272,8 @@ class Filler:
         return self._by_key.rows(position, first, end, deadly)
 
     def _load(self, position: Position, rows: int, deadly: Deadly) -> Any:
-        """The batch's samples but for those that are left out; at least one. Raises UserCodeError and NoSuchBatch."""
+        """Loads the batch's samples but for those that are left out; at least one. Raises UserCodeError and
+        NoSuchBatch."""
         if self._shards is not None:
             self._state = None
             samples = self._shards.samples(position)
@@ -291,7 +308,7 @@ def _plan_of(spec: StreamSpec) -> BatchPlan | KeyedPlan | ShardPlan:
 
 
 class _KeptBatches:
-    """Whole batches that wait for room. What nobody asks for any more is let go: memory is bounded."""
+    """The whole batches that are kept by rule 3. They are given up in time: memory is bounded."""
 
     def __init__(self) -> None:
         self._kept: dict[_Place, tuple[int, EncodedBatch | EncodedFile]] = {}
@@ -301,7 +318,7 @@ class _KeptBatches:
         self._kept[place] = (self._asked, encoded)
 
     def take(self, place: _Place) -> EncodedBatch | EncodedFile | None:
-        """The batch at `place`, kept no longer."""
+        """Returns the batch at `place`, if there is one, and keeps it no longer."""
         self._asked += 1
         _, found = self._kept.pop(place, (0, None))
         forgotten = [at for at, (since, _) in self._kept.items() if self._asked - since > KEPT_FOR_TASKS]

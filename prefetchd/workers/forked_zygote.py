@@ -1,17 +1,29 @@
-"""A zygote that was forked from the trainer: the program is in its memory, and nothing had to be imported or pickled.
+"""Runs a zygote that was forked from the trainer: the program is in its memory, and nothing was imported or pickled.
 
     trainer --fork--> forked zygote --fork--> worker, worker, planner
                            |--fork--> a helper, for what takes long: identify the program, write it
                            |--fork--> a spare, where nobody else has the program: it is forked from when this one dies
 
-It has two masters. The daemon is at the other end of `control`: it asks for workers, and its death ends them. The
-trainer is at the other end of `owner`: when the daemon has died it hands over another one's control socket (Serve), so
-that a stream goes on with the program as it was when the loader was made. It ends when both are gone. The daemon ends
-it at once, with SIGKILL, when nobody needs it.
+The rules, whose reasons are in decision 0090:
 
-The fingerprint is taken a moment after the first worker was forked. It is taken at once when the trainer asks for it
-(TellFingerprint), as where old batches may be what is wanted, and when the trainer is gone or another daemon is served:
-until it is known, nobody can say later what the batches were made of.
+1. The zygote has two masters. The daemon is at the other end of `control`: it asks for workers. The trainer is at the
+   other end of `owner`. The zygote ends when both are gone. The daemon ends it at once, with SIGKILL, when nobody needs
+   it.
+2. When the daemon dies the zygote ends its workers and what these have started, before another daemon may serve their
+   ring. Then the trainer may hand over another daemon's control socket (Serve), so that a stream goes on with the
+   program as it was when the loader was made. The new daemon is told all that the old one was: Ready, the fingerprint,
+   and that the program cannot be pickled.
+3. The fingerprint is taken once: IDENTIFY_AFTER_S after the first worker was forked, and at the latest
+   IDENTIFY_WITHIN_S after the zygote was. It is taken at once when the trainer asks for it (TellFingerprint), as where
+   old batches may be what is wanted, when the trainer is gone while a daemon is served, and when another daemon is
+   served: until it is known, nobody can say later what the batches were made of.
+4. What takes long is done in helpers, which are forks as well. They answer through the zygote: the daemon may be
+   another one by then.
+5. A spare is forked where nobody else may come to have the program: it cannot be pickled, or it is too large to be
+   written and the trainer lives. There is at most one spare for each daemon that is served. It does nothing until it
+   gets UseNote; then it serves, and forks a spare of its own. It has no trainer, and takes no fingerprint.
+6. A process that is forked from here gives up what is the zygote's alone: masters, helpers, the search for a daemon
+   (`_give_up_own`). Else a master's end would not be seen as long as that process lives.
 """
 
 from __future__ import annotations
@@ -54,15 +66,18 @@ from prefetchd.workers.zygote_children import Children
 from prefetchd.workers.zygote_helpers import Helpers, send_long
 
 IDENTIFY_AFTER_S = 1.0
-"""After the first worker was forked: the fingerprint of large data takes the CPU that the first batches need."""
+"""How long after the first worker was forked the fingerprint is taken: for large data that takes the CPU that the first
+batches need."""
 IDENTIFY_WITHIN_S = 10.0
-"""After the fork: nobody may have asked for a worker because nobody knows the fingerprint."""
+"""How long after the fork the fingerprint is taken at the latest: nobody may have asked for a worker because nobody
+knows the fingerprint."""
 
 _DIED = "the processes died that were to pickle it"
 
 
 def run_forked_zygote(birth: Birth) -> None:
-    """In the child of a fork of the trainer: serves until both masters are gone. Never returns."""
+    """Becomes a forked zygote, in the child of a fork of the trainer: serves until both masters are gone. Never
+    returns."""
 
     def serve() -> None:
         leave_trainer(birth)
@@ -96,12 +111,12 @@ class ForkedZygote:
         self._spares: set[int] = set()
 
     def serve(self) -> None:
-        """Until both masters are gone. Blocks."""
+        """Serves until both masters are gone. Blocks."""
         self._tell(Ready())
         self._wait_on_masters()
 
     def _identify(self) -> None:
-        """Idempotent."""
+        """Takes the fingerprint by rule 3. Idempotent."""
         if self._identifies_at_s is not None:
             self._identifies_at_s = None
             never = partial(self._helped, Identified(""), [])
@@ -115,7 +130,7 @@ class ForkedZygote:
 
     @property
     def _own(self) -> set[int]:
-        """Children that are no workers."""
+        """The pids of children that are no workers."""
         return self._helpers.pids | self._spares
 
     @property
@@ -143,7 +158,7 @@ class ForkedZygote:
             self._look_for_daemon(self._search)
 
     def _takers(self) -> dict[int, Callable[[], None]]:
-        """By descriptor: what is to be done when it can be read."""
+        """Maps each descriptor to what is to be done when it can be read."""
         found = self._helpers.takers()
         for pidfd in self._children.pidfds:
             found[pidfd] = partial(self._children.reap, pidfd)
@@ -201,6 +216,7 @@ class ForkedZygote:
         self._children = Children(self._control)
         detaching.redirect_output(output)
         os.close(output)
+        # Rule 2: said anew, for this daemon knows nothing of it.
         self._tell(Ready())
         if self._identified is not None:
             self._tell(Identified(self._identified.fingerprint))
@@ -233,7 +249,8 @@ class ForkedZygote:
         close_all(fds)
 
     def _daemon_is_gone(self) -> None:
-        """Nothing of it may write to a ring any more when another one serves that."""
+        """Ends the daemon's workers (rule 2): nothing of it may write to a ring any more when another daemon serves
+        that."""
         assert self._control is not None
         self._children.kill_all()
         # Nor is what its workers have started anybody's any more.
@@ -261,7 +278,7 @@ class ForkedZygote:
             self._identifies_at_s = min(self._identifies_at_s, time.monotonic() + IDENTIFY_AFTER_S)
 
     def _give_up_own(self) -> None:
-        """In a forked child: masters, helpers and the search are not its own."""
+        """Gives up, in a forked child, what is not its own (rule 6)."""
         for sock in (self._owner, self._session, self._control):
             if sock is not None:
                 sock.close()
@@ -295,6 +312,7 @@ class ForkedZygote:
             message = Identified(message.fingerprint)
         self._tell(message, fds)
         if isinstance(message, Unpicklable):
+            # Kept for the next daemon (rule 2). TooLarge is not: that daemon asks for itself.
             self._unpicklable = message
         # Without its trainer a large program takes memory that is about to be given back.
         alone = isinstance(message, Unpicklable) or (isinstance(message, TooLarge) and self._owner is not None)
@@ -304,7 +322,7 @@ class ForkedZygote:
     # --- the spare ---
 
     def _fork_spare(self) -> None:
-        """Another zygote like this one, which outlives it: nobody else has the program."""
+        """Forks a spare (rule 5), as soon as a process can be had."""
         self._attempts.make("no process can be forked to have the dataset in reserve", self._try_to_fork_spare)
 
     def _try_to_fork_spare(self) -> None:
@@ -343,7 +361,8 @@ class ForkedZygote:
 
 
 def _received(sock: socket.socket) -> tuple[Message | None, list[int]]:
-    """None when there is nobody at the other end, or nobody who makes sense."""
+    """Receives a message. Returns None in its place when there is nobody at the other end, or nobody who makes
+    sense."""
     try:
         return receive_with_fds(sock)
     except (OSError, ProtocolError):

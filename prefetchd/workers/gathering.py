@@ -1,4 +1,4 @@
-"""Batches of a dataset that copies samples itself: by rows, over all workers, straight into the slot.
+"""Makes batches of a dataset that copies samples itself: by rows, over all workers, straight into the slot.
 
 Such a dataset has a method gather_into(indices, targets): it copies the samples' leaves, in the order in which
 default_collate meets them, into the rows of `targets`, one dense tensor a leaf, and returns the places of those that it
@@ -20,7 +20,7 @@ Gather = Callable[[Sequence[int], Sequence[torch.Tensor]], Sequence[int]]
 
 
 def gather_of(dataset: Any) -> Gather | None:
-    """How `dataset` copies samples into rows; None when it does not."""
+    """Returns what copies samples of `dataset` into rows; None when it does not."""
     if type(dataset) is Subset:
         inner = gather_of(dataset.dataset)
         if inner is None:
@@ -32,7 +32,7 @@ def gather_of(dataset: Any) -> Gather | None:
 
 
 def rows_of(layout: RowLayout, target: Any, first: int, end: int) -> list[torch.Tensor]:
-    """Rows [first, end) of each leaf, in the payload that begins at `target`, a ctypes array."""
+    """Returns rows [first, end) of each leaf, in the payload that begins at `target`, a ctypes array."""
     found = []
     for view in layout.meta.views:
         dtype: torch.dtype = getattr(torch, DTYPES[view.dtype])
@@ -45,7 +45,7 @@ def rows_of(layout: RowLayout, target: Any, first: int, end: int) -> list[torch.
 
 
 def runs(places: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending `places` as half-open runs."""
+    """Groups ascending `places` into half-open runs."""
     found: list[tuple[int, int]] = []
     for place in places:
         if found and found[-1][1] == place:

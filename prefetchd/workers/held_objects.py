@@ -1,4 +1,4 @@
-"""What a program's objects hold, found without running any code of the user's."""
+"""Lists what a program's objects hold, without running any code of the user's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 MOST_OBJECTS = 20_000
 """How many objects are looked at: those that are near first."""
 MOST_ITEMS = 1_000
-"""Of a longer list, tuple or dict: a table of data, and no configuration."""
+"""The length from which on a list, tuple or dict is not looked into: it is a table of data, and no configuration."""
 
 _SIMPLE = (int, float, complex, bool, type(None), type, types.ModuleType)
 _WHOLE = (str, bytes, bytearray, np.ndarray, torch.Tensor)
@@ -25,8 +25,8 @@ _SIZED |= dict.fromkeys((str, bytes, bytearray, frozenset), lambda _: 0)
 
 
 def held_objects(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each object that can be reached from `roots`, by name, with the shortest way to it; numbers, types and modules
-    left out. What arrays and long containers hold is not looked into."""
+    """Yields each object that can be reached from `roots`, by name, with the shortest way to it; numbers, types and
+    modules left out. What arrays and long containers hold is not looked into."""
     coming: deque[tuple[str, Any]] = deque(roots.items())
     seen: dict[int, Any] = {}
     while coming and len(seen) < MOST_OBJECTS:
@@ -42,7 +42,7 @@ def held_objects(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def copy_bytes(roots: Mapping[str, Any], most: int) -> int:
-    """About as much memory as a deep copy of `roots` would take; no more is looked at when that is `most` or more."""
+    """Estimates the memory that a deep copy of `roots` would take; no more is looked at when that is `most` or more."""
     total = 0
     for number, (_, found) in enumerate(held_objects(roots)):
         kind = type(found)
@@ -61,7 +61,8 @@ def copy_bytes(roots: Mapping[str, Any], most: int) -> int:
 
 
 def _parts(way: str, found: Any) -> Iterator[tuple[str, Any]]:
-    """What an object is made of, without running any code of the user's."""
+    """Yields what an object is made of, without running any code of the user's."""
+    # The types' own methods are called, never the object's: a subclass may have overridden them.
     kind = type(found)
     if kind is functools.partial:
         yield from ((f"{way}.func", found.func), (f"{way}.args", found.args), (f"{way}.keywords", found.keywords))
@@ -103,5 +104,5 @@ def _attributes(way: str, found: Any, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _is_name(key: Any) -> bool:
-    """True for keys whose text is the same in every process."""
+    """Returns True for keys whose text is the same in every process."""
     return type(key) in (str, int, bytes, bool)

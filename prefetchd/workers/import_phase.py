@@ -1,4 +1,4 @@
-"""Imports while a worker begins are a phase of their own: what a module does is not what worker_init_fn does."""
+"""Makes imports while a worker begins a phase of their own: what a module does is not what worker_init_fn does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _bootstrap: Any = importlib._bootstrap
 
 @contextlib.contextmanager
 def imports_noted(note: WorkerStatusWriter) -> Iterator[None]:
-    """Within, `note` says IMPORTING while a module that is not there yet is imported, and STARTING otherwise. For one
-    thread."""
+    """Makes `note` say IMPORTING while the block imports a module that is not there yet, and STARTING otherwise. For
+    one thread."""
     # Every way to import comes by here, and only for modules that are not in sys.modules.
     find_and_load = _bootstrap._find_and_load
     depth = 0

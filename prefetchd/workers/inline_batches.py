@@ -1,4 +1,4 @@
-"""A stream's batches made one by one in the caller's own process: what PREFETCHD_INLINE=1 gives a trainer."""
+"""Makes a stream's batches one by one in the caller's own process: what PREFETCHD_INLINE=1 gives a trainer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class EpochEnds(Exception):  # noqa: N818 - it is none
 
 
 class InlineBatches:
-    """The program's objects are the trainer's own: no copies, and a sampler goes where the trainer has left it."""
+    """Makes batches of the trainer's own objects: no copies, and a sampler goes on from where the trainer has left
+    it."""
 
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
         self._spec = spec
@@ -44,7 +45,7 @@ class InlineBatches:
             self._filler.init_worker(0)
 
     def batch(self, position: Position) -> Any:
-        """The batch at `position`, made now. Raises EpochEnds, NoSuchBatch (the epoch goes on after that step) and the
+        """Makes the batch at `position` now. Raises EpochEnds, NoSuchBatch (the epoch goes on after that step) and the
         user's own exceptions."""
         self._plan(position)
         try:
@@ -62,8 +63,8 @@ class InlineBatches:
 
     @contextlib.contextmanager
     def _in_worker(self) -> Iterator[None]:
-        """The user's code is called as in a worker. Raises what it raises; the trainer's own randomness goes on as if
-        nothing had been."""
+        """Calls the user's code in the block as in a worker. Raises what it raises; the trainer's own randomness goes
+        on as if nothing had been."""
         states = torch.get_rng_state(), np.random.get_state(), random.getstate()
         try:
             with as_torch_worker(self._spec, self._program, 0, 1):
@@ -76,11 +77,11 @@ class InlineBatches:
             random.setstate(states[2])
 
     def use_start(self, epoch: int, shard: int, start: ShardState) -> None:
-        """The shard can begin there in that epoch."""
+        """Lets the shard begin at `start` in that epoch."""
         self._filler.use_keys((epoch, shard), pack(start))
 
     def shard_state(self) -> tuple[int, int, int, bytes] | None:
-        """As Filler.shard_state, after the batch that was made last."""
+        """Returns what Filler.shard_state does, after the batch that was made last."""
         return self._filler.shard_state()
 
     def _plan(self, position: Position) -> None:

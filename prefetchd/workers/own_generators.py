@@ -1,8 +1,8 @@
-"""Random generators that a program holds in its own objects, found and seeded like the global ones.
+"""Seeds random generators that a program holds in its own objects like the global ones.
 
 A transform may have a numpy.random.RandomState, a dataset a random.Random. What they give next depends on all that was
-drawn before, and so on which worker has made which samples. Here they are found, by the way that leads to them from the
-dataset or the collate_fn, and set before each sample from its seed and that way:
+drawn before, and so on which worker has made which samples. Here they are searched for, by the way that leads to them
+from the dataset or the collate_fn, and set before each sample from its seed and that way:
 
     state = f(sample's seed ^ first 8 bytes of blake2b(way))        f as in wire.seed_words
 
@@ -27,7 +27,7 @@ _GLOBALS = (random._inst, np.random.mtrand._rand, torch.default_generator)
 
 
 class OwnGenerators:
-    """Those that can be reached from `roots`, by name. Not for use by several threads."""
+    """The generators that can be reached from `roots`, by name. Not for use by several threads."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self._roots = roots
@@ -37,20 +37,20 @@ class OwnGenerators:
         return bool(self._found)
 
     def look(self) -> None:
-        """Finds those that there are now. Takes a few microseconds an object."""
+        """Searches for the generators that there are now. Takes a few microseconds an object."""
         for way, generator, seed in _generators(self._roots):
             if id(generator) not in self._found:
                 word = int.from_bytes(hashlib.blake2b(way.encode(), digest_size=8).digest(), "little")
                 self._found[id(generator)] = generator, word, seed
 
     def seed(self, seed: int) -> None:
-        """Sets each from `seed`."""
+        """Sets each generator from `seed`."""
         for _, word, put in self._found.values():
             put(finalise((seed ^ word) + GAMMA))
 
 
 def _generators(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, Callable[[int], None]]]:
-    """Each with the shortest way to it, and what seeds it."""
+    """Yields each generator with the shortest way to it, and what seeds it."""
     for way, found in held_objects(roots):
         if any(found is each for each in _GLOBALS):
             continue
@@ -62,7 +62,7 @@ def _generators(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, Callable[[
 
 
 def _seeder(found: Any) -> Callable[[int], None] | None:
-    """What sets the generator from 64 bits; None for what is none, or none that can be set."""
+    """Returns what sets the generator from 64 bits; None for what is none, or none that can be set."""
     # By its type: isinstance() would ask the object what it is, and that may be the user's code.
     kind = type(found)
     if issubclass(kind, random.Random):

@@ -1,4 +1,4 @@
-"""Which descriptors the program's own objects hold, found without running any code of the user's.
+"""Finds the descriptors that the program's own objects hold, without running any code of the user's.
 
 All objects are looked at in order of their distance from the program, many at once, and no more than MOST_OBJECTS: a
 fork of a trainer does this before its first batch, and only where there is a descriptor to be decided about.
@@ -16,7 +16,7 @@ from typing import Any
 
 MOST_OBJECTS = 20_000
 MOST_ELEMENTS = 1000
-"""Of a container: a longer one is a table of data."""
+"""The length from which on only the first elements of a container are looked at: it is a table of data."""
 AT_ONCE = 50
 
 # What leads from a dataset to all that the process has imported.
@@ -29,8 +29,9 @@ _connection: Any = importlib.import_module("multiprocessing.connection")
 
 
 def own_handles(parts: Iterable[object], among: Collection[int]) -> set[int]:
-    """Those `among` these descriptors that objects reached from `parts` hold: sockets, pipes, files. Modules, classes
-    and what functions find in their modules are not gone into, nor more than the first elements of long containers."""
+    """Returns those of `among` that objects reached from `parts` hold: descriptors of sockets, pipes, files. Modules,
+    classes and what functions find in their modules are not gone into, nor more than the first elements of long
+    containers."""
     wanted, found = set(among), set[int]()
     filenos = _PerType(_fileno_of)
     matters = _PerType(lambda kind: filenos[kind] is not None or _is_entered(kind))
@@ -55,7 +56,7 @@ def own_handles(parts: Iterable[object], among: Collection[int]) -> set[int]:
 
 
 class _PerType(dict[type, Any]):
-    """What `find` says of a type, asked once."""
+    """A cache of what `find` says of a type."""
 
     def __init__(self, find: Callable[[type], Any]) -> None:
         super().__init__()
@@ -72,8 +73,8 @@ def _is_entered(kind: type) -> bool:
 
 
 def _fileno_of(kind: type) -> Callable[[Any], int] | None:
-    """What tells the descriptor of an object of this type, and is neither the user's nor calls what may be: of streams
-    on top of others the lowest one is asked, which they hold."""
+    """Returns what gives the descriptor of an object of this type, and is neither the user's nor calls what may be: of
+    streams on top of others the lowest one is asked, which they hold."""
     for base in kind.__mro__:
         fileno = base.__dict__.get("fileno")
         if isinstance(fileno, types.MethodDescriptorType) and (
@@ -95,7 +96,7 @@ def _descriptors_of(objects: Iterable[object], fileno: Callable[[Any], int]) -> 
 
 
 def _held_by(objects: list[object]) -> list[object]:
-    """What these refer to."""
+    """Lists what these objects refer to."""
     whole: list[object] = []
     held: list[object] = []
     for each in objects:

@@ -1,4 +1,4 @@
-"""The planner: a process of the stream's own that runs the sampler, so that neither daemon nor trainer has to.
+"""Runs the planner: a process of the stream's own that runs the sampler, so that neither daemon nor trainer has to.
 
     daemon                      planner
       Rebase  ---------------->           the trainer begins an epoch otherwise than was thought
@@ -53,6 +53,7 @@ def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: W
         try:
             told = answers(sampling, message)
         except OutOfReach:
+            # It cannot go back: the daemon starts another planner, which begins anew.
             return
         note.phase(IDLE)
         for answer in told:
@@ -63,7 +64,7 @@ def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: W
 
 
 def answers(sampling: Sampling, message: Message) -> list[Message]:
-    """What a planner says to what it is asked, in order. Raises OutOfReach."""
+    """Returns what a planner answers to a message, in order. Raises OutOfReach."""
     if isinstance(message, Rebase):
         sampling.rebase(message.epoch, message.sampler_epoch, message.states)
     if not isinstance(message, AskPlan):
@@ -72,6 +73,7 @@ def answers(sampling: Sampling, message: Message) -> list[Message]:
     planned = sampling.plan(epoch, first + message.steps)
     end = _end_of_message(planned, first, message.steps)
     ends = planned.ended and end >= len(planned.keys)
+    # What is known of an epoch comes before the batches that it is about; its end only with the last of them.
     told: list[Message] = [
         Begun(epoch, stage, planned.sampler_epoch, states)
         for stage, states in sorted(planned.states.items())
@@ -86,7 +88,7 @@ def answers(sampling: Sampling, message: Message) -> list[Message]:
 
 
 def _end_of_message(planned: PlannedEpoch, first: int, steps: int) -> int:
-    """So many steps that their keys fit into a message; one may be as long as it is."""
+    """Returns the step behind the last whose keys fit into a message; the first one's may be as long as they are."""
     room = KEYS_A_MESSAGE_BYTES
     end = first
     for keys in planned.keys[first : first + steps]:

@@ -1,4 +1,4 @@
-"""What every child process of the daemon does first: die with its parent, keep quiet, take one CPU."""
+"""Does what every child process of the daemon does first: die with its parent, keep quiet, take one CPU."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PR_SET_NAME = 15
 OOM_SCORE = 500
 
 FORKABLE_THREADS = frozenset(["jemalloc_bg_thd"])
-"""Threads of libraries that have fork handlers. jemalloc's, which pyarrow starts as it is imported, stops for a fork
-and holds no lock then (jemalloc/src/background_thread.c, background_thread_prefork0)."""
+"""The threads of libraries that have fork handlers. jemalloc's, which pyarrow starts as it is imported, stops for a
+fork and holds no lock then (jemalloc/src/background_thread.c, background_thread_prefork0)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process when its parent's main thread ends; ends at once if `parent` is gone already.
+    """Sends this process SIGKILL when its parent's main thread ends; ends it at once if `parent` is gone already.
 
     Fork clears the setting, so each child calls this itself, from its main thread.
     """
@@ -41,8 +41,8 @@ def outlive_parent() -> None:
 
 
 def die_first_for_memory() -> None:
-    """When memory runs out the kernel kills this process before its zygote, the daemon or the trainer: it is the one
-    that is replaced without anybody noticing."""
+    """Makes the kernel kill this process before its zygote, the daemon or the trainer when memory runs out: it is the
+    one that is replaced without anybody noticing."""
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         if int(score.read_text()) < OOM_SCORE:
@@ -50,19 +50,19 @@ def die_first_for_memory() -> None:
 
 
 def name_process(name: str) -> None:
-    """The name that ps and top show, up to 15 bytes."""
+    """Sets the name that ps and top show, up to 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def leave_signals_to_daemon() -> None:
-    """A terminal's Ctrl-C reaches the whole group: only the daemon acts on it."""
+    """Ignores a terminal's Ctrl-C, which reaches the whole group: only the daemon acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def send_output_to(fd: int) -> None:
-    """stdout and stderr go to the pipe `fd`, line by line, and stdin is empty."""
+    """Sends stdout and stderr to the pipe `fd`, line by line; stdin is empty."""
     sys.stdout.flush()
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -74,8 +74,8 @@ def send_output_to(fd: int) -> None:
 
 
 def unforkable_threads() -> list[str]:
-    """The names of this process's other threads, those that no Python object knows of included, but for those whose
-    library is known to be forked well: with any of these a forked child may find a lock that nobody will open."""
+    """Names this process's other threads, those that no Python object knows of included, but for those whose library is
+    known to be forked well: with any of these a forked child may find a lock that nobody will open."""
     own = threading.get_native_id()
     # The kernel's name of a thread that Python started is that of its process, before Python 3.14.
     of_python = {each.native_id: each.name for each in threading.enumerate()}
@@ -89,15 +89,15 @@ def unforkable_threads() -> list[str]:
 
 
 def own_memory_bytes() -> int:
-    """What this process would take of memory if it shared none with the one that it was forked from: all that no file
-    backs."""
+    """Returns what this process would take of memory if it shared none with the one that it was forked from: all that
+    no file backs."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
     return 0
 
 
 def end_after(work: Callable[[], None]) -> NoReturn:
-    """In a forked child: does `work` and ends the process, with exit code 0, or 1 and a traceback. No exit hook of the
+    """Does `work` in a forked child and ends the process, with exit code 0, or 1 and a traceback. No exit hook of the
     parent's runs, nor does what the parent had in its buffers come out a second time. Never returns."""
     code = 1
     try:
@@ -110,16 +110,16 @@ def end_after(work: Callable[[], None]) -> NoReturn:
 
 
 def find_thread_pools() -> None:
-    """Looks which libraries of numbers are loaded. threadpoolctl remembers the real path of each file that it has
-    looked at: limit_threads(), also in a fork, takes a quarter of the time then."""
+    """Looks which numeric libraries are loaded. threadpoolctl remembers the real path of each file that it has looked
+    at: limit_threads(), also in a fork, takes a quarter of the time then."""
     import threadpoolctl
 
     threadpoolctl.ThreadpoolController()
 
 
 def limit_threads() -> None:
-    """One thread for each library of numbers that is loaded: workers are one a CPU. In an interpreter that is started
-    for us variables say so already."""
+    """Limits each numeric library that is loaded to one thread: workers are one a CPU. In an interpreter that is
+    started for us variables say so already."""
     import threadpoolctl
     import torch
 

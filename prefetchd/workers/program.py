@@ -1,4 +1,4 @@
-"""The user's program in a process of its own: dataset, collate_fn and the rest, out of a program segment."""
+"""Loads the user's program in a process of its own: dataset, collate_fn and the rest, out of a program segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from prefetchd.wire.program_layout import decode_program
 
 MOST_COPIED_BYTES = 16 << 20
-"""A dataset that takes more is not copied: another fork has it, and shares its memory."""
+"""The most that a dataset may take to be copied: of a larger one another fork has it, and shares its memory."""
 
 
 class ProgramSpentError(Exception):
@@ -26,7 +26,7 @@ class ProgramSpentError(Exception):
 
 @dataclasses.dataclass
 class Program:
-    """What makes a stream's batches. `collate_fn` None stands for torch's default of the batch size;
+    """Everything that makes a stream's batches. `collate_fn` None stands for torch's default of the batch size;
     `collate_additions` is what the trainer has added to that one's table of types.
 
     Where a sampler decides the order: `index_sampler` gives an epoch's batches of keys (or its keys one by one, for
@@ -51,8 +51,8 @@ class Program:
     is_spent: bool = False
 
     def anew(self) -> Program:
-        """The program as it was handed over, whatever its objects have become since. Takes as long as loading it.
-        Raises ProgramSpentError when it was used `once`."""
+        """Returns the program as it was handed over, whatever its objects have become since. Takes as long as loading
+        it. Raises ProgramSpentError when it was used `once`."""
         if self.segment_fd >= 0:
             return _unpickle(self.segment_fd)
         if self._is_copied:

@@ -1,5 +1,5 @@
-"""About how much a program is, before it is pickled: to look at each of millions of objects copies all their pages in a
-fork, and takes seconds."""
+"""Estimates how large a program is, before it is pickled: to look at each of millions of objects copies all their pages
+in a fork, and takes seconds."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from prefetchd.wire.runtime_paths import SHARED_MEMORY
 from prefetchd.workers.held_objects import MOST_ITEMS, held_objects
 
 SAMPLED = 256
-"""Elements of a long list, dict or set that tell about the others."""
+"""How many elements of a long list, dict or set stand for the others."""
 
 COMFORTABLE_SHARE = 2
-"""A program is written beside the memory that it takes already only if that is one part in so many of what is left."""
+"""The share of the free memory that a program may take to be written beside the memory that it takes already: one part
+in so many."""
 
 
 def pickle_estimate(roots: Mapping[str, Any]) -> int:
-    """About how many bytes the pickle of `roots` will take for its long lists, tuples, dicts and sets, by a sample of
-    each. What is not in one of these, or lies beyond what held_objects() looks at, counts nothing."""
+    """Estimates how many bytes the pickle of `roots` will take for its long lists, tuples, dicts and sets, by a sample
+    of each. What is not in one of these, or lies beyond what held_objects() looks at, counts nothing."""
     return sum(_estimate(found) for _, found in held_objects(roots))
 
 
 def room_bytes() -> int:
-    """How large a program may be to be written now: it is in shared memory then, beside this process."""
+    """Returns how large a program may be to be written now: it is in shared memory then, beside this process."""
     left = [free_bytes(SHARED_MEMORY), available_bytes(), cgroup_headroom_bytes()]
     return min(each for each in left if each is not None) // COMFORTABLE_SHARE
 

@@ -1,4 +1,4 @@
-"""default_collate without a batch: each sample's leaves go straight into their rows of the slot.
+"""Does default_collate's work without a batch: each sample's leaves go straight into their rows of the slot.
 
 The first sample decides: its structure is compiled into a plan whose rows, written to scratch memory, must equal what
 torch's default_collate makes of that one sample. A later sample that differs in structure, type, dtype or shape is a
@@ -30,7 +30,7 @@ class Deviation(Exception):  # noqa: N818 - not an error: the batch is made anot
 
 
 class RowPlan:
-    """How one structure of samples is written by rows. `signature` is equal in all workers of a stream."""
+    """The way in which one structure of samples is written by rows. `signature` is equal in all workers of a stream."""
 
     def __init__(self, sample: Any, collated: Any) -> None:
         """Compiles the structure of `sample`, which default_collate made `collated` of. Raises Deviation when it
@@ -43,7 +43,7 @@ class RowPlan:
             raise Deviation("a sample without tensors, arrays or numbers")
 
     def take(self, sample: Any) -> list[Any]:
-        """The sample's leaves in order. Raises Deviation."""
+        """Returns the sample's leaves in order. Raises Deviation."""
         leaves: list[Any] = []
         try:
             self._take(sample, leaves)
@@ -55,14 +55,15 @@ class RowPlan:
         return leaves
 
     def writers(self, layout: RowLayout, target: Any) -> list[Write]:
-        """One writer a leaf, into the payload that begins at `target`, a ctypes array."""
+        """Makes one writer a leaf, into the payload that begins at `target`, a ctypes array."""
         return [
             leaf.writer(target, layout.meta.storages[view.storage].offset, layout.rows)
             for leaf, view in zip(self._leaves, layout.meta.views)
         ]
 
     def layout(self, rows: int, collated: Any) -> RowLayout:
-        """The layout of batches of `rows` rows; `collated` is default_collate of one sample. Raises Deviation."""
+        """Computes the layout of batches of `rows` rows; `collated` is default_collate of one sample. Raises
+        Deviation."""
         pickler = BatchPickler()
         encoded = pickler.encode(collated)
         tensors: list[torch.Tensor] = [leaf.collated for leaf in self._leaves]
@@ -78,8 +79,8 @@ class RowPlan:
 
 
 def plan_rows(sample: Any, rows: int) -> tuple[RowPlan, RowLayout]:
-    """The plan and layout for a stream whose first sample is `sample`. Raises Deviation when its batches cannot be
-    filled by rows, and whatever default_collate raises."""
+    """Makes the plan and layout for a stream whose first sample is `sample`. Raises Deviation when its batches cannot
+    be filled by rows, and whatever default_collate raises."""
     collated = default_collate([sample])
     plan = RowPlan(sample, collated)
     layout = plan.layout(rows, collated)
@@ -88,7 +89,7 @@ def plan_rows(sample: Any, rows: int) -> tuple[RowPlan, RowLayout]:
 
 
 def _prove(plan: RowPlan, layout: RowLayout, sample: Any, collated: Any) -> None:
-    """Writes the sample as row 0 and compares with default_collate's own bytes."""
+    """Writes the sample as row 0 and compares with default_collate's own bytes. Raises Deviation when they differ."""
     expected = encode_batch(collated)
     single = RowLayout(1, layout.signature, _single(layout.meta))
     scratch = (ctypes.c_ubyte * max(single.meta.payload_bytes, expected.payload_bytes))()

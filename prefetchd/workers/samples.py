@@ -1,4 +1,4 @@
-"""The samples of one batch, one after another: seeded, noted, and what becomes of those that raise.
+"""Loads the samples of one batch, one after another: seeds them, notes them, and handles those that raise.
 
 `on_error` of the spec decides: "raise" gives the error to the trainer in the batch's place; "skip" leaves the sample
 out; "substitute" has another sample take its place (plan.seeds), seeded as the one whose place it takes. A sample that
@@ -29,7 +29,7 @@ KEY_LIMIT_CHARACTERS = 80
 INDEX_LIMIT = 1 << 62
 NO_INDEX = -1
 Deadly = frozenset[tuple[int, int]]
-"""(row, attempt) of samples that end their workers."""
+"""The (row, attempt) pairs of samples that end their workers."""
 
 NOT_DEADLY: Deadly = frozenset()
 
@@ -64,7 +64,7 @@ class Samples:
         note: WorkerStatusWriter,
         times: Durations,
     ) -> None:
-        """What each sample took goes to `times`."""
+        """Takes the collaborators; the duration of each sample goes to `times`."""
         self._on_error = spec.on_error
         self._plan = plan
         self._dataset = dataset
@@ -74,7 +74,7 @@ class Samples:
         self._bad: list[BadSample] = []
 
     def rows(self, position: Position, first: int, end: int, deadly: Deadly = NOT_DEADLY) -> Iterator[Any]:
-        """The samples of rows [first, end), a LeftOut where one is left out. Raises UserCodeError."""
+        """Yields the samples of rows [first, end), a LeftOut where one is left out. Raises UserCodeError."""
         dataset = self._dataset
 
         def get(index: int) -> Any:
@@ -83,10 +83,11 @@ class Samples:
         return self._load(position, first, end, get, deadly)
 
     def gathered(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:
-        """All samples of the batch by one call of __getitems__. When that raises, "skip" and "substitute" ask for them
-        one by one, as lists of one, each seeded as a sample: then like rows(). Raises UserCodeError."""
+        """Returns all samples of the batch by one call of __getitems__. When that raises, "skip" and "substitute" ask
+        for them one by one, as lists of one, each seeded as a sample: then like rows(). Raises UserCodeError."""
         epoch, step = position
         gather = self._dataset.__getitems__
+        # A call that is known to end its worker is not made again: samples are then asked for one by one.
         if (ALL_AT_ONCE, 0) not in deadly:
             keys = self._plan.given(epoch, step)
             self._note.phase(LOADING)
@@ -108,12 +109,12 @@ class Samples:
         return without_left_out(self._load(position, 0, rows, get, deadly))
 
     def indices(self, position: Position, first: int, end: int) -> list[Any]:
-        """The keys of rows [first, end)."""
+        """Returns the keys of rows [first, end)."""
         found: list[Any] = self._plan.rows(*position, first, end).indices.tolist()
         return found
 
     def take_bad(self) -> list[BadSample]:
-        """The bad samples since the last call."""
+        """Returns the bad samples since the last call."""
         found, self._bad = self._bad, []
         return found
 
@@ -141,7 +142,7 @@ class Samples:
     def _instead(
         self, error: Exception, position: Position, row: int, index: Any, get: Callable[[Any], Any], deadly: Deadly
     ) -> Any:
-        """What takes the place of a sample that raised. Raises UserCodeError when nothing does."""
+        """Returns what takes the place of a sample that raised. Raises UserCodeError when nothing does."""
         epoch, step = position
         failure = UserCodeError(f"dataset[{shown(index)}], epoch {epoch}, step {step}")
         failure.__cause__ = error
@@ -151,6 +152,8 @@ class Samples:
         if self._on_error == "skip":
             self._tell(row, 0, index, f"{own} is left out", error)
             return LeftOut(failure)
+        # The own seed for each substitute too: what a row becomes depends on its ordinal alone, whichever sample it has
+        # in the end.
         planned = self._plan.rows(epoch, step, row, row + 1)
         ordinal, seed = int(planned.ordinals[0]), int(planned.seeds[0])
         failed = [(0, index, own, error)]
@@ -180,7 +183,7 @@ class Samples:
 
 
 def without_left_out(samples: Iterable[Any]) -> list[Any]:
-    """Those that are left. Raises the first one's UserCodeError when none is."""
+    """Returns the samples that are not left out. Raises the first one's UserCodeError when all are."""
     found = list(samples)
     left = [sample for sample in found if type(sample) is not LeftOut]
     if found and not left:
@@ -189,7 +192,7 @@ def without_left_out(samples: Iterable[Any]) -> list[Any]:
 
 
 def shown(key: Any) -> str:
-    """A sample's key as it stands between brackets; long ones are cut."""
+    """Returns a sample's key as it stands between brackets; long ones are cut."""
     try:
         text = repr(key)
     except Exception:
@@ -198,7 +201,7 @@ def shown(key: Any) -> str:
 
 
 def numbered(key: Any) -> int:
-    """`key` where only a number has room: NO_INDEX for all that is no index."""
+    """Returns `key` where only a number has room: NO_INDEX for all that is no index."""
     return key if type(key) is int and 0 <= key < INDEX_LIMIT else NO_INDEX
 
 

@@ -36,10 +36,11 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.program import Program
 
 KEPT_EPOCHS = 3
-"""Epochs whose keys stay, the latest to begin: those that living cursors are in, and the one ahead."""
+"""How many epochs' keys stay, the latest to begin: those that living cursors are in, and the one ahead."""
 
 ENDLESS_AFTER = 1 << 24
-"""Samples of one epoch after which its sampler is taken for one that never ends: another epoch may begin then."""
+"""How many samples of one epoch its sampler may give before it is taken for one that never ends: another epoch may
+begin then."""
 
 # The same in every epoch that is told apart by its seed or by set_epoch() alone.
 _STATELESS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
@@ -51,7 +52,8 @@ class OutOfReach(Exception):  # noqa: N818 - it is told, not raised to anybody
 
 @dataclasses.dataclass
 class PlannedEpoch:
-    """What the sampler has given so far; `keys` and `samples` by step. `error` stands in the place of the next one."""
+    """The batches that the sampler has given so far; `keys` and `samples` by step. `error` stands in the place of the
+    next one."""
 
     sampler_epoch: int = NO_EPOCH
     states: dict[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
@@ -67,7 +69,8 @@ class Sampling:
     """The sampler of one stream. Not for use by several threads."""
 
     def __init__(self, spec: StreamSpec, program: Program, *, shared: bool = False) -> None:
-        """`shared`: the objects are the trainer's own, which calls set_epoch() itself and goes where it likes."""
+        """Takes the program. `shared`: the objects are the trainer's own, which calls set_epoch() itself and goes where
+        it likes."""
         self._spec = spec
         self._sampler = program.index_sampler
         self._generator = program.generator
@@ -83,7 +86,7 @@ class Sampling:
         self._ambient: tuple[Any, ...] | None = None
 
     def rebase(self, epoch: int, sampler_epoch: int, states: tuple[bytes, ...]) -> None:
-        """`epoch` begins with these states, whatever came before it; it and those after it are planned anew. Raises
+        """Begins `epoch` with these states, whatever came before it; it and those after it are planned anew. Raises
         ValueError when these are not the generators' states."""
         self._finish(epoch - 1)
         for planned in [each for each in self._epochs if each >= epoch]:
@@ -97,7 +100,7 @@ class Sampling:
         self._anchor = (epoch, sampler_epoch)
 
     def plan(self, epoch: int, steps: int) -> PlannedEpoch:
-        """The epoch with its first `steps` batches, unless it has fewer. Raises OutOfReach."""
+        """Returns the epoch with its first `steps` batches, unless it has fewer. Raises OutOfReach."""
         if epoch not in self._epochs:
             if self._jumps and (epoch != self._next):
                 self._next = epoch
@@ -118,6 +121,7 @@ class Sampling:
         for old in list(self._epochs)[:-KEPT_EPOCHS]:
             del self._epochs[old]
         seed = sampler_seed(self._spec.seed, epoch, self._spec.rank)
+        # Whoever runs the sampler, perhaps the trainer itself, has its own numbers again afterwards.
         outside = _ambient_states()
         try:
             if self._holders:
@@ -145,6 +149,8 @@ class Sampling:
             return
         one_by_one = self._spec.batch_size == 0
         outside = _ambient_states()
+        # The latest epoch goes on where its sampler left the global generators; where an older one did is not known any
+        # more.
         if self._ambient is not None and epoch == self._next - 1:
             _set_ambient(self._ambient)
         try:
@@ -179,7 +185,7 @@ class Sampling:
             self._extend(planned, epoch, len(planned.keys) + 1024)
 
     def states(self) -> tuple[bytes, ...]:
-        """Those of the program's generators, now."""
+        """Returns the states of the program's generators, now."""
         return tuple(generator.get_state().numpy().tobytes() for generator in self._generators)
 
 
@@ -187,7 +193,7 @@ _END = object()
 
 
 def is_stateless(sampler: Any) -> bool:
-    """True when each epoch is known without those before it."""
+    """Returns True when each epoch is known without those before it."""
     return all(type(each) is BatchSampler or type(each) in _STATELESS for each in parts_of(sampler))
 
 

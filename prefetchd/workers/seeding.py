@@ -1,14 +1,14 @@
-"""Seeding torch, numpy and random before each sample, at a price that tiny samples can pay.
+"""Seeds torch, numpy and random before each sample, at a price that tiny samples can pay.
 
 What a sample sees is exactly
 
     torch.default_generator.manual_seed(seed); numpy.random.seed(seed >> 31); random.seed(seed)
 
 torch is seeded each time (1 us). In a worker, numpy and random (1.3 and 3.5 us) are seeded lazily once they have gone
-unused for TRIAL samples: their states then still are what the last seeding left, which two words of the state tell.
-Should a sample draw from one after all, its result is thrown away, the generator is seeded properly, the sample is
-made again, and from then on that generator is seeded each time. Whoever only reads a state (and perhaps draws, and
-puts it back: then nothing shows) is served by hook_state_readers().
+unused for TRIAL samples: their states then still are what the last seeding left, as two words of the state show. Should
+a sample draw from one after all, its result is thrown away, the generator is seeded properly, the sample is made again,
+and from then on that generator is seeded each time. Code that only reads a state (and perhaps draws, and puts it back:
+then nothing shows) is served by hook_state_readers(). Decision 0007 has the reasons.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SampleSeeder:
     """Runs a function under the seeds of a sample. Not for use by several threads."""
 
     def __init__(self, *, lazy: bool = False) -> None:
-        """With `lazy`, at most one a process, which nobody else seeds or draws in, and which has called
-        hook_state_readers()."""
+        """Makes a seeder. With `lazy` there is at most one a process, which nobody else seeds or draws in, and which
+        has called hook_state_readers()."""
         self._watched: list[_NumpyWatch | _RandomWatch] = [_NumpyWatch(), _RandomWatch()]
         self._lazy = [lazy and watch.trustworthy for watch in self._watched]
         self._samples = 0
@@ -47,11 +47,11 @@ class SampleSeeder:
             _readers.seeder = self
 
     def seek(self, own: OwnGenerators) -> None:
-        """What `own` finds is seeded, too, from the first sample on."""
+        """Seeds what `own` finds, too, from the first sample on."""
         self._sought = own
 
     def run(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
-        """make(argument) with all generators seeded by `seed`. Raises what `make` raises."""
+        """Returns make(argument) with all generators seeded by `seed`. Raises what `make` raises."""
         if self._sought is not None:
             return self._seeking(self._sought, seed, make, argument)
         if self._own is not None:
@@ -69,6 +69,7 @@ class SampleSeeder:
         try:
             result = make(argument)
         except Exception:
+            # What it raised may come of numbers that were never seeded for it.
             if not (skipped and self._drew()):
                 raise
             return self._again(seed, make, argument)
@@ -90,8 +91,8 @@ class SampleSeeder:
             self._own.seed(seed)
 
     def before_reading(self, place: int) -> None:
-        """The user's code is about to read the state of generator `place`: if seeding it was put off, now is the
-        time. What was drawn from it already, run() finds out."""
+        """Seeds generator `place` now if that was put off: the user's code is about to read its state. What was drawn
+        from it already, run() finds out."""
         watch = self._watched[place]
         if self._seed is not None and self._lazy[place] and not watch.changed():
             self._lazy[place] = False
@@ -106,9 +107,9 @@ class SampleSeeder:
         return drew
 
     def _seeking(self, own: OwnGenerators, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
-        """The first sample of all. Where the program has generators of its own it is made twice: what an object makes
-        once, when it is first asked, is to be made with its generators as every worker was given them; and some of
-        them may only come to be then."""
+        """Makes the first sample of all. Where the program has generators of its own it is made twice: what an object
+        makes once, when it is first asked, is to be made with its generators as every worker was given them; and some
+        of them may only come to be then."""
         self._sought = None
         try:
             result = self.run(seed, make, argument)
@@ -147,12 +148,13 @@ _readers = _Readers()
 
 
 StateReaders: TypeAlias = Sequence[tuple[dict[str, Any], str]]
-"""(a module's names, the name) where modules keep the functions that read a global generator's state."""
+"""The places, as (a module's names, the name), where modules keep the functions that read a global generator's
+state."""
 
 
 def kept_state_readers() -> StateReaders:
-    """Those that modules keep under their own names by now. To be asked before a fork: a look at all modules copies
-    the memory that they are in."""
+    """Lists the state readers that modules keep under their own names by now. To be called before a fork: a look at all
+    modules copies the memory that they are in."""
     readers = {"getstate": random.getstate, "get_state": np.random.get_state}
     return [
         (names, name)
@@ -163,7 +165,7 @@ def kept_state_readers() -> StateReaders:
 
 
 def hook_state_readers(kept: StateReaders = ()) -> None:
-    """From now on random.getstate and numpy.random.get_state tell a lazy seeder before they read. Idempotent.
+    """Makes random.getstate and numpy.random.get_state call a lazy seeder before they read, from now on. Idempotent.
 
     Only for workers' processes, and before the user's modules are imported: they may keep these functions. Those that
     are `kept` by then are replaced.
@@ -193,7 +195,8 @@ def hook_state_readers(kept: StateReaders = ()) -> None:
 
 
 class _NumpyWatch:
-    """numpy's legacy global generator: its MT19937 state through the documented BitGenerator.ctypes interface."""
+    """Watches numpy's legacy global generator: its MT19937 state through the documented BitGenerator.ctypes
+    interface."""
 
     def __init__(self) -> None:
         self._generator = np.random.mtrand._rand
@@ -216,7 +219,7 @@ class _NumpyWatch:
 
 
 class _RandomWatch:
-    """random's global generator. Its state lies behind the object's head; that is checked, not believed."""
+    """Watches random's global generator. Its state lies behind the object's head; that is checked, not believed."""
 
     def __init__(self) -> None:
         self._generator: random.Random = random._inst

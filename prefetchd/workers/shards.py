@@ -1,8 +1,9 @@
-"""The shards of an iterable dataset: samples of any batch, in whatever order batches are asked for. Runs in a worker.
+"""Makes batches from the shards of an iterable dataset, in whatever order batches are asked for. Runs in a worker.
 
 Each shard's iterator is made of the program as it was handed over, afresh for each epoch, under get_worker_info() of
 DataLoader's worker of that number. Before a batch is taken from it all global generators are seeded for that batch, so
-an iterator that goes forward anew, in another worker or after a crash, comes to the same samples.
+an iterator that goes forward anew, in another worker or after a crash, comes to the same samples. Decision 0023 has the
+reasons.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from prefetchd.workers.state_values import decode_state, encode_state
 from prefetchd.workers.user_code import UserCodeError, user_code
 
 KEPT_WALKS = 3
-"""Iterators of one shard that are kept at once: the epoch that is consumed, the one that follows, and one more for
+"""How many iterators of one shard are kept at once: the epoch that is consumed, the one that follows, and one more for
 whoever goes back."""
 
 
@@ -43,8 +44,8 @@ class NoSuchBatch(Exception):  # noqa: N818 - it is none
 
 @dataclasses.dataclass(eq=False)
 class _Walk:
-    """One iterator of a shard, which stands before the batch `number` of it; None when it has ended there. It
-    `begins_with` a state that another one had come to, or at the epoch's begin."""
+    """One iterator of a shard, which stands before batch `number` of the shard; `iterator` is None when it has ended
+    there. `begins_with` is a state that another iterator had come to; None: it begins with the epoch."""
 
     epoch: int
     shard: int
@@ -56,7 +57,8 @@ class _Walk:
 
 
 class Shards:
-    """The global generators of this process are its own while it works; its caller is in as_torch_worker()."""
+    """Makes samples from the shards of one dataset. The global generators of this process are its own while it works;
+    its caller is in as_torch_worker()."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Shards:
         note: WorkerStatusWriter,
         times: Durations,
     ) -> None:
-        """What samples took, those of a batch alike, goes to `times`."""
+        """Takes the collaborators; the durations of samples, those of a batch alike, go to `times`."""
         self._program = program
         self._plan = plan
         self._seeder = seeder
@@ -81,7 +83,7 @@ class Shards:
         self._latest: _Walk | None = None
 
     def use_start(self, position: Position, start: ShardState) -> None:
-        """The shard of the batch at `position` can begin there, in that epoch."""
+        """Lets the shard of the batch at `position` begin at `start`, in that epoch."""
         shard, _ = self._plan.shard_of(position[1])
         self._starts[shard] = (position[0], start)
 
@@ -101,14 +103,14 @@ class Shards:
 
     @property
     def location(self) -> tuple[int, int, int]:
-        """(epoch, shard, number of the batch that comes next) of that state."""
+        """The place of that state: (epoch, shard, number of the batch that comes next)."""
         assert self._latest is not None
         return self._latest.epoch, self._latest.shard, self._latest.number
 
     def samples(self, position: Position) -> list[Any]:
-        """The samples of one batch, at least one. What is before it in its shard, and was not taken by this process
-        just now, is gone through first. Raises NoSuchBatch, UserCodeError, and ProgramSpentError when only another fork
-        can."""
+        """Returns the samples of one batch, at least one. What is before it in its shard, and was not taken by this
+        process just now, is gone through first. Raises NoSuchBatch, UserCodeError, and ProgramSpentError when only
+        another fork can."""
         epoch, step = position
         shard, number = self._plan.shard_of(step)
         walk = self._walk(epoch, shard, number)
@@ -127,7 +129,7 @@ class Shards:
         return samples
 
     def _walk(self, epoch: int, shard: int, number: int) -> _Walk:
-        """The one that is nearest before the batch."""
+        """Returns the walk that is nearest before the batch, or begins one."""
         walks = self._walks.setdefault(shard, [])
         before = [each for each in walks if each.epoch == epoch and each.number <= number]
         walk = max(before, key=lambda each: each.number, default=_Walk(epoch, shard))
@@ -141,7 +143,7 @@ class Shards:
         return walk
 
     def _take(self, walk: _Walk) -> list[Any]:
-        """The walk's next batch. When that raises UserCodeError, the walk has passed it all the same."""
+        """Takes the walk's next batch. When that raises UserCodeError, the walk has passed it all the same."""
         step = walk.number * self._plan.shards + walk.shard
         where = f"epoch {walk.epoch}, step {step}, shard {walk.shard}"
         try:
@@ -156,6 +158,7 @@ class Shards:
         except UserCodeError:
             walk.number += 1
             raise
+        # Fewer samples than a batch has: the iterator has ended, and what it holds is let go.
         if len(samples) < self._rows:
             walk.iterator = walk.info = None
             if not samples or self._drop_last:
@@ -191,7 +194,7 @@ class Shards:
                 iterator.load_state_dict(of_iterator)
 
     def _states(self, walk: _Walk, where: str) -> tuple[Any, Any]:
-        """What dataset and iterator are to go on from; None where there is nothing to go on from."""
+        """Returns what dataset and iterator are to go on from; None where there is nothing to go on from."""
         if walk.begins_with is None:
             return None, None
         with user_code(f"reading the dataset's state, {where}"):
@@ -207,7 +210,8 @@ class Shards:
             return self._program.anew()
 
     def _share_out(self, pipe: IterDataPipe[Any], walk: _Walk) -> None:
-        """As DataLoader does: all shards shuffle alike, and each sharding_filter() passes this one's share."""
+        """Shares the pipe out as DataLoader does: all shards shuffle alike, and each sharding_filter() passes this
+        one's share."""
         generator = torch.Generator().manual_seed(self._plan.begin_seed(walk.epoch, 0))
         graph_settings.apply_random_seed(pipe, generator)
         ranks = self._spec.world_size
@@ -215,13 +219,13 @@ class Shards:
 
 
 def _state_of(value: Any) -> Any:
-    """Where it stands, if it can say so and go on there, as torchdata's Stateful; else None."""
+    """Returns the value's state, if it can give one and go on from it, as torchdata's Stateful; else None."""
     can = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
     return value.state_dict() if can else None
 
 
 def _next_few(iterator: Iterator[Any], count: int) -> list[Any]:
-    """The next `count` samples, or fewer: then the iterator has ended."""
+    """Takes the next `count` samples, or fewer: then the iterator has ended."""
     samples: list[Any] = []
     while len(samples) < count:
         try:

@@ -1,4 +1,4 @@
-"""A dataset's own state, as its state_dict() gives it, into plain values and back (wire.plain_state)."""
+"""Turns a dataset's own state, as its state_dict() gives it, into plain values and back (wire.plain_state)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.plain_state import DEPTH_LIMIT, decode_node, encode_node
 
 STATE_CLASSES = "state_classes"
-"""The attribute of a dataset that names classes of which its state may hold objects."""
+"""The name of a dataset's attribute that lists classes of which its state may hold objects."""
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 _ARRAY_KINDS = "biufcmMSU"
@@ -22,12 +22,13 @@ _MAKERS: dict[str, Any] = {letter: kind for kind, letter in _LISTS.items()}
 
 
 def encode_state(state: Any, dataset: Any) -> bytes:
-    """Raises CallerError, which tells how to allow it, when `state` holds what is no plain value."""
+    """Encodes a state. Raises CallerError, which says how to allow it, when `state` holds what is no plain value."""
     return encode_node(_node(state, _allowed(dataset), 0))
 
 
 def decode_state(data: bytes, dataset: Any) -> Any:
-    """Raises CallerError when `data` is no state, or holds an object of a class that `dataset` does not allow."""
+    """Decodes a state. Raises CallerError when `data` is none, or holds an object of a class that `dataset` does not
+    allow."""
     return _value(decode_node(data), _allowed(dataset))
 
 
@@ -44,6 +45,7 @@ def _node(value: Any, allowed: dict[tuple[str, str], type], depth: int) -> Any:
     def inner(each: Any) -> Any:
         return _node(each, allowed, depth + 1)
 
+    # Python's own types exactly: an object of a subclass has more than its plain value says.
     if value is None or kind in (bool, float, str, bytes):
         return value
     if kind is int:

@@ -1,22 +1,13 @@
-"""The structure of a batch as JSON, for a file that anybody may have made: reading it runs nothing.
+"""Encodes the structure of a batch as JSON, for a file that anybody may have made: reading it runs nothing.
 
-| JSON | value |
-|---|---|
-| text, true, false, null, integer, finite number | itself |
-| [node, ...] | list |
-| {"tuple": [node, ...]} | tuple |
-| {"dict": [[key node, node], ...]} | dict |
-| {"tensor": NAME}, {"array": NAME} | the tensor of that name in the file |
-| {"bytes": BASE64} | bytes |
-| {"float": "nan", "inf" or "-inf"} | float |
-| {"complex": [node, node]} | complex |
-| {"scalar": [dtype, BASE64]} | NumPy scalar |
-| {"texts": [dtype, shape, [text, ...]]} | NumPy array of texts |
-| {"objects": [shape, [node, ...]]} | NumPy array of objects |
-| {"view": [dtype, node]} | that array or tensor of real numbers or integers, seen as complex ones or times |
-| {"sparse": [indices, values, shape, coalesced]} | sparse COO tensor of those two nodes |
-| {"grad": node} | that tensor, with requires_grad |
-| {"object": [module, name], "new" or "call": [node, ...], "state", "items", "pairs"} | an object: see below |
+| JSON | value | |---|---| | text, true, false, null, integer, finite number | itself | | [node, ...] | list | |
+{"tuple": [node, ...]} | tuple | | {"dict": [[key node, node], ...]} | dict | | {"tensor": NAME}, {"array": NAME} | the
+tensor of that name in the file | | {"bytes": BASE64} | bytes | | {"float": "nan", "inf" or "-inf"} | float | |
+{"complex": [node, node]} | complex | | {"scalar": [dtype, BASE64]} | NumPy scalar | | {"texts": [dtype, shape, [text,
+...]]} | NumPy array of texts | | {"objects": [shape, [node, ...]]} | NumPy array of objects | | {"view": [dtype, node]}
+| that array or tensor of real numbers or integers, seen as complex ones or times | | {"sparse": [indices, values,
+shape, coalesced]} | sparse COO tensor of those two nodes | | {"grad": node} | that tensor, with requires_grad | |
+{"object": [module, name], "new" or "call": [node, ...], "state", "items", "pairs"} | an object: see below |
 
 An object is what its __reduce_ex__ says, where that is no more than: its class made with arguments, by __new__ or by a
 call, then its state, then its items or its pairs. The reader looks its class up among those that it was given, and
@@ -38,7 +29,7 @@ from prefetchd.wire.batch_file import STRUCTURE_DEPTH
 from prefetchd.wire.errors import CallerError
 
 Node = Any
-"""What JSON can say."""
+"""A value that JSON can say."""
 
 _TIMES = "mM"
 _WIDE = {torch.complex128: torch.float64}
@@ -51,8 +42,8 @@ class UnplainError(CallerError):
 
 
 def encode_structure(batch: Any, leaf: Callable[[Any], str | None]) -> Node:
-    """The node of `batch`. `leaf` stores a tensor or array and tells its name; None when the file's format knows none
-    like it. Raises UnplainError."""
+    """Encodes the structure of `batch` as a node. `leaf` stores a tensor or array and returns its name; None when the
+    file's format knows none like it. Raises UnplainError."""
     return _Encoder(leaf).node(batch, 0)
 
 
@@ -60,11 +51,13 @@ class _Encoder:
     def __init__(self, leaf: Callable[[Any], str | None]) -> None:
         self._leaf = leaf
         self._kept: list[Any] = []
-        """What is made on the way lives as long as its id stands for it."""
+        """Values that are made on the way live here as long as their ids stand for them."""
 
     def node(self, value: Any, depth: int) -> Node:
         if depth > STRUCTURE_DEPTH:
             raise nested_too_deep()
+        # Plain values by exact type: what a subclass adds would be lost. Such a value goes on to _object(), which keeps
+        # it or refuses.
         kind, below = type(value), depth + 1
         if value is None or kind in (bool, str, int):
             return value

@@ -1,4 +1,4 @@
-"""A worker's work without its process: tasks in, answers out. Who carries them is the backend's affair."""
+"""Does a worker's work without its process: tasks in, answers out. Who carries them is the backend's affair."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TaskRunner:
             self._ring = None
 
     def run(self, task: Task, keys: bytes = b"") -> Message:
-        """What is to be said of the task: Filled when it is done. `keys` as Fill has them."""
+        """Does the task and returns the answer: Filled when it is done. `keys` as Fill has them."""
         begin_us = _now_us()
         note = self._filler.note
         note.begin(task[0])
@@ -84,8 +84,8 @@ class TaskRunner:
         return answer
 
     def asides(self, task: int) -> list[Message]:
-        """What is to be said before the answer: of samples that were left out or replaced in `task`, and now and then
-        where its shard's iterator stands."""
+        """Returns what is to be said before the answer: of samples that were left out or replaced in `task`, and now
+        and then where its shard's iterator stands."""
         return [*self._bad_samples(task), *self._shard_came()]
 
     def _shard_came(self) -> list[Message]:
@@ -145,7 +145,7 @@ class TaskRunner:
             return FillFailed(task, encode_exception(remote_exception(error)))
 
     def _target(self, ring: RingMemory, slot: int, span: int, position: Position) -> Any:
-        """Where the whole batch goes: a file, or its slots."""
+        """Returns where the whole batch goes: a file, or its slots."""
         directory = self._filler.directory
         if directory:
             return FilePlace(

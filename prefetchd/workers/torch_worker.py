@@ -1,4 +1,4 @@
-"""Looking like one of DataLoader's workers to the user's code and to torch."""
+"""Makes a process look like one of DataLoader's workers to the user's code and to torch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from prefetchd.workers.program import Program
 
 @contextlib.contextmanager
 def as_torch_worker(spec: StreamSpec, program: Program, worker_index: int, workers: int) -> Iterator[None]:
-    """Within it get_worker_info answers as in DataLoader's workers, and default_collate stays out of shared memory.
+    """Makes get_worker_info answer in the block as in DataLoader's workers, and keeps default_collate out of shared
+    memory.
 
-    In a DataLoader worker default_collate stacks into a new shared segment a tensor; here the stack is copied into
-    the slot, so it belongs into ordinary memory.
+    In a DataLoader worker default_collate stacks into a new shared segment a tensor; here the stack is copied into the
+    slot, so it belongs into ordinary memory.
     """
     told = torch_worker._worker_info
     collate_tensors = torch_collate.default_collate_fn_map[torch.Tensor]
 
     def collate_privately(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        # default_collate uses shared memory wherever get_worker_info() says that this is a worker.
         info, torch_worker._worker_info = torch_worker._worker_info, None
         try:
             return collate_tensors(batch, collate_fn_map=collate_fn_map)

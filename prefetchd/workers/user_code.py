@@ -1,4 +1,4 @@
-"""The user's code: where it raised, and how that travels to the trainer."""
+"""Reports where the user's code raised, and carries that to the trainer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class user_code:  # noqa: N801 - reads as a statement
 
 
 def text_of(error: BaseException) -> str:
-    """str(error), as far as that can be had."""
+    """Returns str(error), as far as that can be had."""
     try:
         return str(error)
     except Exception:
@@ -48,7 +48,7 @@ def text_of(error: BaseException) -> str:
 
 
 def remote_exception(error: UserCodeError) -> RemoteException:
-    """The user's exception as it travels to the trainer."""
+    """Describes the user's exception as it travels to the trainer."""
     cause = error.__cause__
     assert cause is not None
     return RemoteException(
@@ -61,7 +61,7 @@ def remote_exception(error: UserCodeError) -> RemoteException:
 
 
 def load_program_or_fail(fd: int, spec: StreamSpec) -> Program | LoadFailed:
-    """The program behind `fd`, of a stream of `spec`, or what is to be said of its failure: importing the user's
+    """Loads the program behind `fd`, of a stream of `spec`. Returns a LoadFailed when that fails: importing the user's
     modules may even exit."""
     try:
         return load_program(fd, again=spec.order == "iterable")
@@ -74,7 +74,7 @@ def load_program_or_fail(fd: int, spec: StreamSpec) -> Program | LoadFailed:
 
 
 def load_failed(error: UserCodeError) -> LoadFailed:
-    """What a zygote or worker says when the user's code did not even let it begin."""
+    """Describes a failure of the user's code that did not even let a zygote or worker begin."""
     remote = remote_exception(error)
     message = f"{remote.place}: {remote.type_name}: {remote.message}"
     return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
@@ -89,7 +89,7 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def _attributes_of(error: BaseException) -> dict[str, Any]:
-    """Its __dict__ and what it keeps in slots, as ImportError does its name and path."""
+    """Returns the error's __dict__ and what it keeps in slots, as ImportError does its name and path."""
     found = dict(error.__dict__)
     for kind in type(error).__mro__:
         for name, member in vars(kind).items():

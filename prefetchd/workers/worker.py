@@ -1,4 +1,4 @@
-"""A worker process: takes fill tasks from the daemon's socket, one after another, until the socket ends."""
+"""Runs a worker process: takes fill tasks from the daemon's socket, one after another, until the socket ends."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def run_worker(
 
 
 class Worker:
-    """The loop over tasks."""
+    """Runs the loop over tasks."""
 
     def __init__(self, sock: socket.socket, runner: TaskRunner) -> None:
         self._sock = sock
         self._runner = runner
 
     def serve(self) -> None:
-        """Until end of file. Blocks."""
+        """Serves until end of file. Blocks."""
         while True:
             message, fds = receive_with_fds(self._sock)
             if message is None:

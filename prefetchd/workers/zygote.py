@@ -1,4 +1,4 @@
-"""Zygotes: processes that import once and fork often. Nothing here runs in the daemon.
+"""Runs zygotes: processes that import once and fork often. Nothing here runs in the daemon.
 
     daemon --exec--> environment zygote    imports torch and what the trainer had imported of its kin
                        |--fork--> stream zygote    imports the user's modules, unpickles the dataset, freezes the gc
@@ -6,7 +6,8 @@
 
 A zygote forks only while it is single-threaded, but for threads that are known to be forked well. When imports have
 started others, its children are executed anew instead and load for themselves, with a warning. Each zygote reaps its
-children and tells the daemon how they ended; that they have ended, the daemon knows from their pidfds.
+children and tells the daemon how they ended; that they have ended, the daemon knows from their pidfds. Decision 0001
+has the reasons.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _multiprocessing: Any = importlib.import_module("multiprocessing.util")
 
 
 def main(role: str, parent: str, *arguments: str) -> None:
-    """Entry point of an executed child: `role`, the expected parent's pid, then descriptors and numbers."""
+    """Runs an executed child: `role`, the expected parent's pid, then descriptors and numbers."""
     die_with_parent(int(parent))
     leave_signals_to_daemon()
     numbers = [int(each) for each in arguments]
@@ -117,7 +118,8 @@ def _serve_environment(sock: socket.socket, note_fd: int) -> None:
 
 
 def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: StreamSpec, imports_s: float = 0.0) -> None:
-    """`imports_s` of CPU time were spent for this process before it was forked."""
+    """Serves as a stream zygote until the daemon closes the socket. `imports_s` of CPU time were spent for this process
+    before it was forked."""
     from prefetchd.workers.user_code import load_program_or_fail
 
     name_process("prefetchd-zyg")
@@ -156,8 +158,9 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
 
 
 def _what_threads_cost(imports_s: float) -> str:
-    """What trainers are told where no worker can be forked from this process, for its threads; empty where they can.
-    This process is what each worker will be: so much CPU time, `imports_s` before it was forked, and so much memory."""
+    """Returns the warning for trainers where no worker can be forked from this process, for its threads; empty where
+    workers can. This process is what each worker will be: so much CPU time, `imports_s` before it was forked, and so
+    much memory."""
     threads = unforkable_threads()
     if not threads:
         return ""
@@ -171,8 +174,8 @@ def _what_threads_cost(imports_s: float) -> str:
 
 
 def connect_anew() -> None:
-    """In a forked child: proxies of multiprocessing's managers, and who else has asked for it, have connections of
-    their own from now on."""
+    """Gives, in a forked child, proxies of multiprocessing's managers, and whoever else has asked for it, connections
+    of their own from now on."""
     _multiprocessing._run_after_forkers()
 
 
@@ -199,8 +202,9 @@ def serve_worker(
 
 @contextlib.contextmanager
 def _kept_for_good() -> Iterator[None]:
-    """What is imported within lives as long as the process. The gc does not look through it, which would take a fifth
-    of an import's time, and in each forked child a quarter of a second and a copy of all pages that have objects."""
+    """Keeps what the block imports for as long as the process lives. The gc does not look through it, which would take
+    a fifth of an import's time, and in each forked child a quarter of a second and a copy of all pages that have
+    objects."""
     gc.disable()
     try:
         yield
@@ -228,7 +232,7 @@ def _preload(modules: tuple[str, ...]) -> None:
 
 
 def _read_spec(fd: int) -> StreamSpec:
-    """The spec behind `fd`, which is closed."""
+    """Reads the spec behind `fd`, and closes `fd`."""
     spec = os.pread(fd, 1 << 16, 0)
     os.close(fd)
     return decode_spec(spec)

@@ -1,4 +1,4 @@
-"""The children of a zygote: forked or executed anew, handed to the daemon, and reaped."""
+"""Manages the children of a zygote: forks or executes them, hands them to the daemon, and reaps them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Children:
     """Starts children and reaps them, for the daemon at the other end of `sock`."""
 
     def __init__(self, sock: socket.socket, note_fd: int = -1, *, ends_orphans: bool = False) -> None:
-        """With `ends_orphans` what a child leaves behind ends with it; else with end_strangers()."""
+        """Serves the daemon at `sock`. With `ends_orphans` what a child leaves behind ends with it; else with
+        end_strangers()."""
         self._sock = sock
         self._note_fd = note_fd
         self._pidfds: dict[int, tuple[int, int]] = {}
@@ -49,7 +50,7 @@ class Children:
         self._ends_orphans = ends_orphans
 
     def requests(self) -> Iterator[tuple[Message, list[int]]]:
-        """(message, descriptors) until the daemon closes the socket; reaps children in between. Blocks."""
+        """Yields (message, descriptors) until the daemon closes the socket; reaps children in between. Blocks."""
         self._older = children()
         while True:
             reap_strangers(self._known)
@@ -68,12 +69,12 @@ class Children:
 
     @property
     def pids(self) -> set[int]:
-        """All that are not reaped yet."""
+        """The pids of all children that are not reaped yet."""
         return {pid for pid, _ in self._pidfds.values()}
 
     @property
     def _known(self) -> set[int]:
-        """Children that are reaped here, and those that importing modules has left."""
+        """The children that are reaped here, and those that importing modules has left."""
         return self.pids | self._older
 
     def end_strangers(self, others: Collection[int] = ()) -> None:
@@ -82,7 +83,7 @@ class Children:
 
     @property
     def pidfds(self) -> list[int]:
-        """Those of all that are not reaped yet: one that can be read is of a child that has ended."""
+        """The pidfds of all children that are not reaped yet: one that can be read is of a child that has ended."""
         return list(self._pidfds)
 
     def start(
@@ -113,6 +114,8 @@ class Children:
                     opened.callback(os.close, spec_fd)
                     pid = _execute(role, theirs, into, [note_fd, program_fd, spec_fd], numbers)
                 kill_point(AFTER_FORK[role])
+                # From here on the child is known by its pidfd alone. Without one it is ended: nobody could say when it
+                # dies.
                 pidfd = _pidfd_of(pid)
             except OSError as error:
                 self._tell(NotSpawned(number, why(error)))
@@ -134,6 +137,8 @@ class Children:
         parent = os.getpid()
 
         def begin() -> None:
+            # The order matters: it must die with its parent before it can block, and give up the parent's descriptors
+            # before the user's code runs.
             die_with_parent(parent)
             if role == STREAM:
                 leave_session()
@@ -156,7 +161,7 @@ class Children:
         return pid
 
     def _forget(self) -> None:
-        """In a forked child: the parent's descriptors are not ours."""
+        """Closes, in a forked child, the parent's descriptors."""
         self._sock.close()
         if self._note_fd >= 0:
             os.close(self._note_fd)
@@ -164,7 +169,7 @@ class Children:
             os.close(pidfd)
 
     def reap(self, pidfd: int) -> None:
-        """The child has ended, and the daemon is told how."""
+        """Reaps a child that has ended, and tells the daemon how."""
         pid, number = self._pidfds.pop(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
@@ -173,12 +178,13 @@ class Children:
         self._tell(ChildEnded(number, ending(status)))
 
     def _tell(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """The daemon's end is seen when it is read from: whoever outlives it must not die of telling it something."""
+        """Sends a message to the daemon. Its end is seen when the socket is read from: a zygote that outlives it must
+        not die of sending."""
         with contextlib.suppress(ConnectionError):
             send(self._sock, message, fds)
 
     def kill_all(self) -> None:
-        """Ends them at once, and waits until they are dead; nobody is told."""
+        """Ends all children at once, and waits until they are dead; nobody is told."""
         for pid, _ in self._pidfds.values():
             os.kill(pid, signal.SIGKILL)
         for pidfd, (pid, _) in self._pidfds.items():
@@ -188,7 +194,7 @@ class Children:
 
 
 def _pidfd_of(pid: int) -> int:
-    """Of a child that nobody knows of yet: without it, it ends. Raises OSError."""
+    """Opens the pidfd of a child that nobody knows of yet; ends the child when there can be none. Raises OSError."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -215,7 +221,7 @@ def _execute(role: str, sock: socket.socket, output: int, fds: list[int], number
 
 
 def _write_spec(spec: bytes) -> int:
-    """Raises OSError."""
+    """Writes the spec into a memfd. Raises OSError."""
     fd = os.memfd_create("spec")
     os.write(fd, spec)
     return fd

@@ -1,4 +1,4 @@
-"""What takes long beside forking workers is done in forks of the zygote, one for each piece of work."""
+"""Does what takes long beside forking workers in forks of the zygote, one for each piece of work."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from prefetchd.workers.process_setup import die_with_parent, end_after, name_pro
 
 HELPER_NICE = 5
 MOST_DEATHS = 3
-"""Processes that die at one piece of work, before it is given up."""
+"""How many processes may die at one piece of work before it is given up."""
 
 Work = Callable[[], tuple[Message, list[int]]]
-"""A message, and the descriptors that go with it."""
+"""Returns a message, and the descriptors that go with it."""
 
 
 @dataclasses.dataclass
 class _Task:
-    """`what` it is, after "to"; `failed` is called when it never comes to be done."""
+    """A piece of work. `what` it is, after "to"; `failed` is called when it never comes to be done."""
 
     what: str
     work: Work
@@ -35,13 +35,13 @@ class _Task:
 
 
 class Helpers:
-    """Those of one zygote. What they say goes through that: the daemon may be another one by then."""
+    """The helpers of one zygote. What they say goes through the zygote: the daemon may be another one by then."""
 
     def __init__(
         self, attempts: Attempts, give_up: Callable[[], None], said: Callable[[Message, list[int]], None]
     ) -> None:
-        """A helper calls `give_up` first: what is the zygote's own. said(message, descriptors) is called here; the
-        descriptors stay open for as long as that takes."""
+        """Takes the callbacks. A helper calls `give_up` first, for what is the zygote's own. said(message, descriptors)
+        is called in the zygote; the descriptors stay open for as long as that takes."""
         self._attempts = attempts
         self._give_up = give_up
         self._said = said
@@ -50,8 +50,8 @@ class Helpers:
         self._ending: dict[int, int] = {}
 
     def start(self, what: str, work: Work, failed: Callable[[], None]) -> None:
-        """Does `work` in a process of its own, as soon as one can be had. Others follow those that die at it, as for
-        memory; after MOST_DEATHS of them `failed` is called. `what` it is, after "to", is for people."""
+        """Does `work` in a process of its own, as soon as one can be had. Other processes follow those that die at it,
+        as for memory; after MOST_DEATHS of them `failed` is called. `what` says for people what it is, after "to"."""
         self._start(_Task(what, work, failed))
 
     def _start(self, task: _Task) -> None:
@@ -78,7 +78,7 @@ class Helpers:
         send_long(theirs, *work())
 
     def takers(self) -> dict[int, Callable[[], None]]:
-        """By descriptor: what is to be done when it can be read."""
+        """Maps each descriptor to what is to be done when it can be read."""
         found: dict[int, Callable[[], None]] = {pidfd: partial(self._ended, pidfd) for pidfd in self._ending}
         for sock in self._tasks:
             found[sock.fileno()] = partial(self._told, sock)
@@ -86,11 +86,11 @@ class Helpers:
 
     @property
     def pids(self) -> set[int]:
-        """All that are not reaped yet."""
+        """The pids of all helpers that are not reaped yet."""
         return {pid for pid, _ in self._tasks.values()} | set(self._ending.values())
 
     def forget(self) -> None:
-        """In a forked child: they are not its own."""
+        """Forgets the helpers, in a forked child: they are not its own."""
         for sock in self._tasks:
             sock.close()
         self._tasks.clear()
@@ -126,7 +126,7 @@ class Helpers:
 
 
 def send_long(sock: socket.socket, message: Message, fds: list[int]) -> None:
-    """However long the message is; closes `fds`. Blocks."""
+    """Sends a message, however long it is; closes `fds`. Blocks."""
     enclosed, beside = (message, []) if fds else enclose(message)
     try:
         send(sock, enclosed, fds or beside)

@@ -1,1 +1,1 @@
-"""What `prefetchd doctor` looks at: one file a subject, each with its findings."""
+"""Checks what `prefetchd doctor` looks at: one file a subject, each with its findings."""

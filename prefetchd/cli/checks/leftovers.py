@@ -1,4 +1,4 @@
-"""Segments and sockets that nobody uses any more. Who lives is told by locks, never by a pid.
+"""Finds segments and sockets that nobody uses any more. Locks say who lives, never a pid.
 
 A daemon that was killed leaves its rings for the next one on its socket, and trainers may still use them: what a living
 process has locked is never touched.
@@ -29,12 +29,12 @@ from prefetchd.wire.status_layout import STATUS_BYTES, decode_head, decode_snaps
 
 _SEGMENT = re.compile(re.escape(SEGMENT_PREFIX) + r"(?P<instance>[0-9a-f]+)-(?P<kind>ring|program|status)(?:-.*)?")
 JUST_MADE_S = 60.0
-"""A program that is empty and younger is about to be locked by its trainer."""
+"""The age up to which an empty program is left alone: its trainer is about to lock it."""
 
 
 @dataclasses.dataclass
 class Instance:
-    """What one socket's daemons have left; `paths` None: nobody knows which socket that was."""
+    """The things that one socket's daemons have left; `paths` None: nobody knows which socket that was."""
 
     paths: RuntimePaths | None = None
     rings: list[Path] = dataclasses.field(default_factory=list)
@@ -43,8 +43,8 @@ class Instance:
 
 
 def findings(paths: RuntimePaths, ram_disks: Iterable[str] = (), *, only: bool = False, fix: bool) -> Iterator[Finding]:
-    """Of all daemons of this user, or `only` those of `paths`; rings also on `ram_disks`, on those that dead daemons
-    tell of, and on those that are mounted. With `fix`, what is left behind is removed."""
+    """Checks the leftovers of all daemons of this user, or `only` of those of `paths`; rings also on `ram_disks`, on
+    those that dead daemons name, and on those that are mounted. With `fix`, what is left behind is removed."""
     why = "what nobody uses any more takes memory until somebody removes it"
     left: list[str] = []
     removed: list[str] = []
@@ -52,6 +52,7 @@ def findings(paths: RuntimePaths, ram_disks: Iterable[str] = (), *, only: bool =
     for token, instance in _instances(paths, ram_disks).items():
         if only and token != paths.instance:
             continue
+        # With `fix` the lock is held until all is removed: no daemon can begin meanwhile and adopt what is about to go.
         with _as_daemon(instance, fix=fix) as is_ours:
             if not is_ours:
                 continue
@@ -71,7 +72,7 @@ def findings(paths: RuntimePaths, ram_disks: Iterable[str] = (), *, only: bool =
 
 
 def _instances(paths: RuntimePaths, ram_disks: Iterable[str]) -> dict[str, Instance]:
-    """By their token; the one of `paths` is always among them."""
+    """Maps tokens to what their daemons have left; the one of `paths` is always among them."""
     found = {paths.instance: Instance(paths)}
     directories = list(ram_disks)
     for token, kind, path in _segments(SHARED_MEMORY):
@@ -93,7 +94,7 @@ def _instances(paths: RuntimePaths, ram_disks: Iterable[str]) -> dict[str, Insta
 
 
 def _segments(directory: str) -> Iterator[tuple[str, str, Path]]:
-    """(token of its daemons, kind, path) of each segment of ours there."""
+    """Yields (token of its daemons, kind, path) of each segment of ours in the directory."""
     try:
         names = sorted(os.listdir(directory))
     except OSError:
@@ -105,7 +106,7 @@ def _segments(directory: str) -> Iterator[tuple[str, str, Path]]:
 
 
 def _snapshot_in(path: Path) -> dict[str, Any]:
-    """What the status segment tells; empty when it cannot be read."""
+    """Reads the snapshot in the status segment; empty when it cannot be read."""
     with contextlib.suppress(OSError, ValueError, ProtocolError):
         data = path.read_bytes()
         current = decode_head(data).current
@@ -118,7 +119,7 @@ def _snapshot_in(path: Path) -> dict[str, Any]:
 
 
 def _paths_in(snapshot: dict[str, Any], token: str) -> RuntimePaths | None:
-    """The socket that a snapshot tells of, if that is the one that its segment is named for."""
+    """Returns the paths of the socket that a snapshot names, if its segment is named for that socket."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         paths = runtime_paths(snapshot["daemon"]["socket"])
         return paths if paths.instance == token else None
@@ -126,7 +127,7 @@ def _paths_in(snapshot: dict[str, Any], token: str) -> RuntimePaths | None:
 
 
 def _directories_in(snapshot: dict[str, Any]) -> list[str]:
-    """Where its rings are; daemons of older versions do not tell."""
+    """Lists the directories of the snapshot's rings; daemons of older versions do not name them."""
     with contextlib.suppress(KeyError, TypeError):
         return [each["ring"]["directory"] for each in snapshot["streams"] if each["ring"] is not None]
     return []
@@ -134,8 +135,8 @@ def _directories_in(snapshot: dict[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def _as_daemon(instance: Instance, *, fix: bool) -> Iterator[bool]:
-    """True while no daemon serves that socket: with `fix`, because its lock is ours. Without its directory there is
-    none."""
+    """Gives True while no daemon serves that socket: with `fix`, because its lock is ours. Without its directory there
+    is none."""
     paths = instance.paths
     if paths is None or not paths.lock.parent.is_dir():
         yield True
@@ -174,7 +175,7 @@ def _unused(instance: Instance) -> Iterator[Path]:
 
 
 def _is_free(path: Path, *, ring: bool) -> bool:
-    """True when no daemon, trainer or worker has locked it. A look: nothing is locked after it."""
+    """Returns True when no daemon, trainer or worker has locked it. It only looks: nothing stays locked."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -188,7 +189,8 @@ def _is_free(path: Path, *, ring: bool) -> bool:
 
 
 def _remove(path: Path) -> bool:
-    """Unlinks it; a segment only with the daemon's lock on it, so that nobody adopts it meanwhile."""
+    """Unlinks it; a segment only with the daemon's lock on it, so that nobody adopts it meanwhile. Returns False when
+    that cannot be done."""
     match = _SEGMENT.fullmatch(path.name)
     if match is None or match["kind"] == "status":
         path.unlink(missing_ok=True)
@@ -207,7 +209,7 @@ def _remove(path: Path) -> bool:
 
 
 def _answers(path: Path) -> bool | None:
-    """Whether somebody listens on that socket of ours; None when there is none."""
+    """Returns True when somebody listens on that socket of ours, False when nobody does; None when there is none."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode) or not _is_own(path):
             return None

@@ -1,4 +1,4 @@
-"""Does shared memory survive a logout: RemoveIPC and lingering (logind.conf(5))."""
+"""Checks that shared memory survives a logout: RemoveIPC and lingering (logind.conf(5))."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def findings() -> Iterator[Finding]:
 
 
 def removal_at_logout(root: Path, uid: int, user: str) -> Finding:
-    """On the system below `root`."""
+    """Checks the system below `root`."""
     check = "RemoveIPC"
     why = (
         "at your last logout systemd removes every name in /dev/shm that is yours: a run goes on, but its ring ends "
@@ -42,7 +42,7 @@ def removal_at_logout(root: Path, uid: int, user: str) -> Finding:
 
 
 def _removes(root: Path) -> bool:
-    """What logind.conf and its drop-ins say; yes by default."""
+    """Returns what logind.conf and its drop-ins say; yes by default."""
     files = [root / place[1:] for place in reversed(PLACES)]
     files += sorted(
         (each for place in PLACES for each in (root / f"{place[1:]}.d").glob("*.conf")), key=lambda path: path.name

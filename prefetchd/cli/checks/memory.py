@@ -1,4 +1,4 @@
-"""Is there memory for rings: shared memory, cgroups, locked memory, RAM disks."""
+"""Checks that there is memory for rings: shared memory, cgroups, locked memory, RAM disks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU_DEVICE = "/dev/nvidiactl"
 
 
 def findings(streams: Iterable[StreamConfig] = ()) -> Iterator[Finding]:
-    """`streams` are those of the configuration."""
+    """Yields all findings about memory; `streams` are those of the configuration."""
     yield shared_memory(SHARED_MEMORY)
     yield cgroup_memory(cgroup_headroom_bytes())
     yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])
@@ -35,7 +35,7 @@ def findings(streams: Iterable[StreamConfig] = ()) -> Iterator[Finding]:
 
 
 def shared_memory(directory: str) -> Finding:
-    """Rings are made there."""
+    """Checks the shared memory, where rings are made."""
     check, why = "shared memory", "rings are in /dev/shm: a loader without buffer= takes a quarter of what is free"
     try:
         found = os.statvfs(directory)
@@ -57,7 +57,7 @@ def shared_memory(directory: str) -> Finding:
 
 
 def cgroup_memory(headroom_bytes: int | None) -> Finding:
-    """Rings, workers and their page cache count there."""
+    """Checks the cgroup's memory: rings, workers and their page cache count in it."""
     check = "cgroup memory"
     why = "rings and workers count in it; beyond it workers are killed, and a ring that finds no room is refused"
     if headroom_bytes is None:
@@ -69,7 +69,7 @@ def cgroup_memory(headroom_bytes: int | None) -> Finding:
 
 
 def locked_memory(limit_bytes: int) -> Finding:
-    """What may be locked is what can be pinned without privileges on some drivers."""
+    """Checks what may be locked: on some drivers, that is what can be pinned without privileges."""
     check, why = "locked memory", "some drivers and RDMA stacks refuse to pin more than that"
     if limit_bytes == resource.RLIM_INFINITY:
         return Finding(check, OK, "no limit", why)
@@ -80,7 +80,7 @@ def locked_memory(limit_bytes: int) -> Finding:
 
 
 def ram_disks(mounts: Path) -> Finding:
-    """Where else a ring, or data, could be in memory."""
+    """Lists where else a ring, or data, could be in memory."""
     check, why = "RAM disks", "the configuration can put rings and batch files there (store=)"
     try:
         places = mounts_in_memory(mounts)
@@ -101,8 +101,8 @@ def ram_disks(mounts: Path) -> Finding:
 
 
 def declared_store(directory: str, wanted_bytes: int, mounts: Path) -> Finding:
-    """A directory that the configuration names, for streams whose buffers take `wanted_bytes`; 0 where they are not
-    given in bytes."""
+    """Checks a directory that the configuration names, for streams whose buffers take `wanted_bytes`; 0 where they are
+    not given in bytes."""
     check, why = f"store {directory}", "the configuration has rings or batch files there (store=)"
     mount = f"mount -t tmpfs -o size=N tmpfs {directory}"
     try:

@@ -1,4 +1,4 @@
-"""File systems that are mounted here, and which of them are in memory."""
+"""Lists file systems that are mounted here, and which of them are in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 def mounts(table: Path = MOUNTS) -> list[tuple[str, str]]:
-    """(place, type) of each, the latest one last. Raises OSError."""
+    """Lists (place, type) of each mount, the latest one last. Raises OSError."""
     found = []
     for line in table.read_bytes().splitlines():
         _, place, kind, *_ = line.split(b" ")
@@ -21,12 +21,12 @@ def mounts(table: Path = MOUNTS) -> list[tuple[str, str]]:
 
 
 def mounts_in_memory(table: Path = MOUNTS) -> list[tuple[str, str]]:
-    """(place, type) of each. Raises OSError."""
+    """Lists (place, type) of each mount that is in memory. Raises OSError."""
     return [(place, kind) for place, kind in mounts(table) if kind in IN_MEMORY]
 
 
 def type_of(directory: str, table: Path = MOUNTS) -> str:
-    """The type of the file system that `directory` is on. Raises OSError."""
+    """Returns the type of the file system that `directory` is on. Raises OSError."""
     path = os.path.realpath(directory)
     around = [(place, kind) for place, kind in mounts(table) if os.path.commonpath([place, path]) == place]
     # Of two mounts on one place the later one hides the other.
@@ -34,8 +34,8 @@ def type_of(directory: str, table: Path = MOUNTS) -> str:
 
 
 def own_directories_in_memory(table: Path = MOUNTS) -> list[str]:
-    """Where a ring of ours may lie, besides where we are told: in such a mount, or in a directory of ours right below
-    it. Raises OSError."""
+    """Lists where a ring of ours may lie, besides where the configuration says: in a mount in memory, or in a directory
+    of ours right below one. Raises OSError."""
     found = []
     for place, _ in mounts_in_memory(table):
         try:

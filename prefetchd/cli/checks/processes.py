@@ -1,4 +1,4 @@
-"""May workers run: descriptors, CPUs, niceness."""
+"""Checks that workers may run: descriptors, CPUs, niceness."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def findings() -> Iterator[Finding]:
 
 
 def descriptors(hard_limit: int) -> Finding:
-    """The daemon raises its own limit as far as it may."""
+    """Checks the limit on descriptors; the daemon raises its own limit as far as it may."""
     why = "each worker, trainer and stream takes a few"
     if hard_limit == resource.RLIM_INFINITY or hard_limit >= FEW_DESCRIPTORS:
         return Finding("descriptors", OK, "no limit" if hard_limit < 0 else f"up to {hard_limit}", why)

@@ -1,4 +1,4 @@
-"""Do daemon, packages and GPU fit together."""
+"""Checks that daemon, packages and GPU fit together."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def findings(paths: RuntimePaths) -> Iterator[Finding]:
 
 
 def daemon_version(paths: RuntimePaths) -> Finding:
-    """Of the daemon that runs on this socket."""
+    """Checks the version of the daemon that runs on this socket."""
     check = "daemon's version"
     why = "trainers and daemon must speak the same protocol"
     try:
@@ -65,7 +65,7 @@ def daemon_version(paths: RuntimePaths) -> Finding:
 
 
 def torch_and_gpu() -> Iterator[Finding]:
-    """What torch says in this environment, and whether a small segment can be pinned where there is a GPU."""
+    """Reports what torch says in this environment, and whether a small segment can be pinned where there is a GPU."""
     why = "loaders hand out its tensors"
     try:
         found = json.loads(_output_of([sys.executable, "-c", PROBE]))
@@ -77,6 +77,7 @@ def torch_and_gpu() -> Iterator[Finding]:
     if not found["gpus"]:
         there = Path(GPU_DEVICE).exists()
         state, text = (ADVICE, "there is a GPU, but torch does not see it") if there else (OK, "no GPU here")
+        # Without a GPU there is nothing to fix, and the text is empty.
         yield Finding(check, state, text, why, "nvidia-smi; pip install a torch with CUDA" * there)
     elif found.get("error"):
         yield Finding(check, UNKNOWN, found["error"], why)
@@ -91,7 +92,7 @@ def torch_and_gpu() -> Iterator[Finding]:
 
 
 def _output_of(command: list[str]) -> str:
-    """What the command prints; empty when it takes longer than TORCH_WITHIN_S."""
+    """Runs the command. Returns what it prints; empty when it takes longer than TORCH_WITHIN_S."""
     began_s = time.monotonic()
     with (
         Patience("asking torch") as patience,
