@@ -65,7 +65,7 @@ from prefetchd.workers.zygote import connect_anew, serve_worker
 from prefetchd.workers.zygote_children import Children
 from prefetchd.workers.zygote_helpers import Helpers, send_long
 
-IDENTIFY_AFTER_S = 1.0
+IDENTIFY_AFTER_S = 0.2
 """How long after the first worker was forked the fingerprint is taken: for large data that takes the CPU that the first
 batches need."""
 IDENTIFY_WITHIN_S = 10.0

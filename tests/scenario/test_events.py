@@ -39,7 +39,11 @@ def test_daemon_and_trainer_are_killed_at_once_and_the_next_trainer_finds_the_ri
     with trainer(daemon) as victim:
         victim.ask("begin", "orphan", 4000, 32)
         assert victim.ask("next", 3) == firsts(0, 3)
-        full = stream_when(daemon, "orphan", lambda stream: (stream["ring"] or {}).get("free") == 0, "its ring is full")
+
+        def is_full_and_written(stream: dict) -> bool:
+            return (stream["ring"] or {}).get("free") == 0 and stream["program_kept"]
+
+        full = stream_when(daemon, "orphan", is_full_and_written, "its ring is full, its program written")
         ready = full["ring"]["ready"]
         children = daemon.processes()
         for pid in (daemon.pid, victim.process.pid):
