@@ -16,8 +16,8 @@ The rules, whose reasons are in decision 0090:
 2. Where no daemon answers, the fork takes over the search for one, or its start, and introduces it to this process: by
    one end of a socket pair, which the trainer may talk into before there is a daemon. This process abandons the search.
 3. A fork tells once what its program is (Identified). If that has no fingerprint, the fork will never know it.
-4. It takes the fingerprint 0.2 seconds after the first worker was forked, since until then the first batches need the CPU;
-   at once when somebody asks, when the trainer is gone, or when another daemon is served.
+4. It takes the fingerprint 0.2 seconds after the first worker was forked, since until then the first batches need the
+   CPU; at once when somebody asks, when the trainer is gone, or when another daemon is served.
 5. Descriptors have one owner: `ours` are closed unless the fork was made, `theirs` always, since the child has its own.
 6. A fork that has ended is reaped when the next one is made and when a loader is closed. A fork of this process closes
    the pidfds of its parent's forks, and reaps none.
