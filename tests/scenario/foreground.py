@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import time
@@ -32,12 +33,22 @@ def foreground(daemon, *arguments):
     process, log = run_in_foreground(daemon, *arguments)
     try:
         report_when(daemon, lambda report: report.snapshot["daemon"]["pid"] == process.pid, "it serves")
-        until(daemon.socket.exists, "it has its socket")
+        until(lambda: answers(daemon), "it answers on its socket")
         yield process, log
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def answers(daemon) -> bool:
+    """Whether somebody listens: between its bind(2) and its listen(2) a socket is there, and refuses."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        try:
+            sock.connect(str(daemon.socket))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
 
 
 def leftovers(daemon):

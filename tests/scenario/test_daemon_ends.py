@@ -26,7 +26,7 @@ from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.messages import Farewell
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 from tests.scenario.datasets import Made, Numbers
-from tests.scenario.foreground import ENDS_WITHIN_S, foreground, leftovers
+from tests.scenario.foreground import ENDS_WITHIN_S, answers, foreground, leftovers
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
 from tests.scenario.watching import is_gone, report_when, stopped, stream_when, until
 
@@ -122,7 +122,7 @@ main()
 
 def test_signals_while_the_interpreter_ends_do_not_break_it(daemon):
     process = subprocess.Popen([sys.executable, "-c", SIGNALLED_LATE], env=daemon.environment)
-    until(daemon.socket.exists, "it serves")
+    until(lambda: answers(daemon), "it serves")
     daemon.command("stop")
     assert process.wait(ENDS_WITHIN_S) == 0
 
@@ -249,7 +249,7 @@ def test_a_daemon_that_crashes_says_so_in_its_log_and_leaves_nothing(daemon):
     log = daemon.socket.with_name("crash.log")
     with log.open("wb") as stderr:
         process = subprocess.Popen([sys.executable, "-c", CRASHES], env=daemon.environment, stderr=stderr)
-    until(daemon.socket.exists, "it serves")
+    until(lambda: answers(daemon), "it serves")
     with Peer(daemon.socket) as peer:
         peer.say(trainer_hello())
         assert peer.hear().program_wanted
