@@ -409,5 +409,4 @@ def test_a_new_trainer_that_names_its_epoch_late_finds_the_ring_warm(daemon):
         iterator = iter(loader)
         assert torch.equal(next(iterator)[1], torch.arange(4))
         found = _stream_when(daemon, "kept", lambda stream: stream["ring"]["ready"] >= 5)
-        # 3 of the beginning, and 2 more once the loop had taken one.
-        assert found["produced_batches"] <= 20 + 6 + 3 + 2, "none of the epoch was made twice"
+        assert found["produced_batches"] <= 20 + 6 + 3, "none of the epoch was made twice; some are of the beginning"
