@@ -4,13 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
-# A test waits for its processes most of the time.
+# A test waits for its processes some of the time.
 TESTS_AT_ONCE ?= 2
-PYTEST_OPTIONS := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+PYTEST := PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest
+AT_ONCE := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+# These fork most. A process of many packages is dear to fork: it must not import what the others need.
+FORKING := tests/attacks tests/contract tests/scenario
+# Nothing may run beside these.
+TIMED := tests/timed
 # On a terminal pip shows what it downloads; into a file it says nothing but what goes wrong.
 PIP_INSTALL = q=$$([ -t 1 ] || echo -q); $(BIN)/python -m pip install --disable-pip-version-check $$q -c constraints.txt
 
-.PHONY: setup demo test check clean
+# For the demo nothing is compiled before it is imported: compiling all took pip 15 s of CPU, what is imported takes 6.
+
+.PHONY: setup demo test test-fast check clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -22,7 +29,7 @@ $(BIN)/python:
 
 $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the demo needs into $(VENV): torch, torchvision and what makes its pictures, some 3 GB, one to three minutes"
-	@$(PIP_INSTALL) -e '.[demo]'
+	@$(PIP_INSTALL) --no-compile -e '.[demo]'
 	@touch $(DEMO_STAMP)
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
@@ -34,7 +41,15 @@ demo: $(DEMO_STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: check
-	PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	@failed=; set -x; \
+	$(PYTEST) $(AT_ONCE) $(FORKING) || failed=1; \
+	$(PYTEST) $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED)) || failed=1; \
+	$(PYTEST) $(TIMED) || failed=1; \
+	[ -z "$$failed" ]
+
+# What one runs at each change: what needs no daemon, and fewer examples of the properties.
+test-fast: check
+	PREFETCHD_TESTS_BUDGET=0.2 $(PYTEST) $(AT_ONCE) tests/unit tests/property
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -59,8 +59,9 @@ def status() -> dict[str, Any]:
 def when_full(depth: int, made: int = 0) -> dict[str, Any]:
     """Returns the stream, once its ring is full and `made` batches have been made."""
     while True:
-        stream: dict[str, Any] = status()["streams"][0]
-        ring = stream["ring"]
+        # A daemon that has just started may not have the stream yet.
+        stream: dict[str, Any] = next(iter(status()["streams"]), {})
+        ring = stream.get("ring")
         is_full = ring and ring["slots"] >= depth and ring["ready"] + ring["leased"] >= ring["slots"] - 1
         if is_full and stream["produced_batches"] >= made:
             return stream

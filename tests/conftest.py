@@ -16,7 +16,9 @@ from typing import TypeVar
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from prefetchd.cli import stop
 from prefetchd.cli.snapshot import read_report
 from prefetchd.processes.bootstrap import BOOTSTRAP
 from prefetchd.wire import process_environment
@@ -27,6 +29,8 @@ from tests.forking.huge_pages import collapse_memory
 
 GONE_WITHIN_S = 20.0
 MISSING = re.compile(r"could not import '|is not installed$")
+NEEDS_ROOT = "only root can become another user"
+"""Why an attack is skipped that takes a second uid."""
 UNSEEDED = 1 << 40
 """A seed that is too large to be a user's choice: as torch begins."""
 
@@ -35,6 +39,7 @@ LONGEST_FIRST = (
     "reference",
     "compatibility",
     "strangers",
+    "sample_cache",
     "scenario",
     "attacks",
     "contract",
@@ -51,7 +56,8 @@ _instances: dict[str, RuntimePaths] = {}
 """The daemons of this run: others on the machine have segments too."""
 
 PACKAGES_VARIABLE = "PREFETCHD_TESTS_PACKAGES"
-"""Set to "all" by `make test`, which installs them: a test that a missing package would skip fails."""
+"""Set to "all" by `make test`, which installs them: a test that a missing package would skip fails, and so does an
+attack that is skipped for want of a second uid where root runs it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -116,7 +122,7 @@ class Daemon:
         self._note_pid()
         parents = {str(pid) for pid in self._pids}
         found = [process for process in _forked_processes() if self.paths.process_mark in _memory_files(process)]
-        for process in psutil.process_iter():
+        for process in _interpreters():
             with contextlib.suppress(psutil.Error):
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
@@ -150,10 +156,12 @@ class Daemon:
         while True:
             # One that a closed loader has asked for may only be starting.
             if self.socket.exists():
-                self.command("stop", check=False)
+                # The verb, in this process: another one would take longer than most daemons' ends.
+                CliRunner().invoke(stop.command, ["--socket", str(self.socket)], env={**self.environment})
             left = self._all_processes()
             # One look may miss a daemon that is forked during it by what has ended when the look comes there.
-            empty_looks = 0 if left else empty_looks + 1
+            is_starting = self.paths.start_lock.exists()
+            empty_looks = 0 if left or is_starting else empty_looks + 1
             if empty_looks == 2 or time.monotonic() > deadline_s:
                 break
             psutil.wait_procs(left, timeout=0.1)
@@ -252,10 +260,19 @@ def _name(process: psutil.Process) -> str:
 
 def _forked_processes() -> Iterator[psutil.Process]:
     """Those that were forked from a trainer, and what they have forked."""
-    for process in psutil.process_iter():
+    for process in _interpreters("prefetchd-"):
         with contextlib.suppress(psutil.Error):
-            if process.name().startswith("prefetchd-") and process.status() != psutil.STATUS_ZOMBIE:
+            if process.status() != psutil.STATUS_ZOMBIE:
                 yield process
+
+
+def _interpreters(*names: str) -> Iterator[psutil.Process]:
+    """The processes whose names begin with one of `names`, by default those of Python and ours. It is asked several
+    times a test, and all others are most."""
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").startswith(names or ("python", "prefetchd")):
+                yield psutil.Process(pid)
 
 
 def _memory_files(process: psutil.Process) -> set[str]:
@@ -284,22 +301,30 @@ def _processes_of(sockets: set[str]) -> list[list[str]]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    return _unless_a_package_is_missing((yield))
+    return _unless_all_are_to_run((yield))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return _unless_a_package_is_missing((yield))
+    return _unless_all_are_to_run((yield))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Who runs the tests without rights is told what that leaves out."""
+    count = sum(NEEDS_ROOT in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    if count:
+        terminalreporter.line(f"{count} attacks were skipped: {NEEDS_ROOT}. Run tests/attacks as root", yellow=True)
 
 
 Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
 
 
-def _unless_a_package_is_missing(report: Report) -> Report:
-    """The report, or a failure where all packages are to be there and one is not."""
+def _unless_all_are_to_run(report: Report) -> Report:
+    """The report, or a failure where all packages are to be there and one is not, or root has not become another
+    user."""
     if report.skipped and os.environ.get(PACKAGES_VARIABLE) == "all":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if MISSING.search(reason):
+        if MISSING.search(reason) or (NEEDS_ROOT in reason and os.geteuid() == 0):
             report.outcome = "failed"
             report.longrepr = f"{reason} ({PACKAGES_VARIABLE}=all)"
     return report

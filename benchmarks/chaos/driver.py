@@ -16,13 +16,14 @@ from pathlib import Path
 from benchmarks.chaos.board import Board
 from benchmarks.chaos.daemon_watch import DaemonWatch
 from benchmarks.chaos.declared import left_over, ready_files
+from benchmarks.chaos.kill_log import kills_by_point
 from benchmarks.chaos.processes import Processes, kill
 from benchmarks.chaos.rings import ready_batches
 from benchmarks.chaos.steering import Order, Steering
 from benchmarks.chaos.trainer import start_trainer
 from benchmarks.chaos.verdict import Oracle, Trail
 from benchmarks.chaos.work import WORKS
-from prefetchd.kill_points.kill_points import kills_by_point, write_order
+from prefetchd.kill_points.kill_points import write_order
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 BATCHES_A_KILL = 18
@@ -205,6 +206,9 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.watch.pid, signal.SIGTERM)
                 self.stops.append(time.monotonic())
+        elif stimulus == "have the daemon keep its rings" and self.watch.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.watch.pid, signal.SIGUSR1)
         elif "loader" in stimulus:
             fresh = stimulus.startswith("fresh")
             alone = [number for number, work in enumerate(WORKS) if not (fresh and work.is_shared)]

@@ -11,9 +11,9 @@ from prefetchd_demo.machine import describe_machine
 
 from benchmarks.chaos.declared import declare
 from benchmarks.chaos.driver import BATCHES_A_KILL, Driver, Stuck
+from benchmarks.chaos.kill_log import kills_by_point
 from benchmarks.chaos.verdict import Samples, recomputed, use_one_thread
 from prefetchd.kill_points.kill_point_table import POINTS
-from prefetchd.kill_points.kill_points import kills_by_point
 from prefetchd.wire.runtime_paths import runtime_paths
 
 MOST_BATCHES_A_KILL = 20

@@ -22,6 +22,7 @@ none is made at a random time."""
 STIMULI = {
     "daemon.stop.*": "stop the daemon",
     "daemon.close.*": "stop the daemon",
+    "daemon.keep.*": "have the daemon keep its rings",
     "daemon.start.*": "kill the daemon",
     "daemon.adopt.*": "kill the daemon",
     "client.daemon.*": "kill the daemon",
@@ -64,7 +65,13 @@ STIMULI = {
 # Who is started again so slowly that, after a death, an order to such a point can still be placed.
 SLOW_STARTERS = {"daemon": "*", "env": "*", "worker": "worker.*"}
 
-DEAR_STIMULI = {"kill the daemon", "stop the daemon", "kill the env", "new loaders without a daemon"}
+DEAR_STIMULI = {
+    "kill the daemon",
+    "stop the daemon",
+    "have the daemon keep its rings",
+    "kill the env",
+    "new loaders without a daemon",
+}
 DEAR_ROLES = {"daemon", "env"}
 
 # Several deaths of this kind in a row, with nothing done in between, are an error by design.

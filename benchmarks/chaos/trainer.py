@@ -86,6 +86,7 @@ class _Trainer:
         self._breaks = board.breaks(number)
         self._state = journal.last_state()
         self._kept: deque[tuple[Any, str]] = deque()
+        self._iterator: Any = None
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -100,6 +101,7 @@ class _Trainer:
             if self._dice.random() < 0.5:
                 self._drop(0)
             loader.close()
+            self._iterator = None
             self._journal.write("closed")
         self._drop(0)
 
@@ -140,7 +142,10 @@ class _Trainer:
 
     def _take_epoch(self, loader: PrefetchLoader | FilesLoader, renewals: int) -> bool:
         """Takes one iterator's batches. Returns False when the loader is to be closed."""
-        iterator = iter(loader)
+        # Of one that is closed in the middle of an epoch the iterator lives: else what lies ahead of it would be wanted
+        # by nobody any more, and need not be kept.
+        self._iterator = None
+        iterator = self._iterator = iter(loader)
         epoch, step = (self._state["epoch"], self._state["step"]) if self._state is not None else (0, 0)
         if self._work.reseeds and step == 0 and isinstance(loader, PrefetchLoader):
             loader.generator.manual_seed(self._work.seed_of(epoch))

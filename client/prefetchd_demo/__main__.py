@@ -12,13 +12,17 @@ from pathlib import Path
 from rich.console import Console
 
 from prefetchd.wire.errors import PrefetchdError, RemoteError
+from prefetchd_demo.bar_report import STYLES, bar_groups, notes
+from prefetchd_demo.bars import bar_chart
 from prefetchd_demo.comparison import Measured, measure
+from prefetchd_demo.conditions import Conditions
 from prefetchd_demo.interruption import Interrupted, raise_interrupts
 from prefetchd_demo.live import Live
-from prefetchd_demo.machine import describe_machine
+from prefetchd_demo.machine import describe_gpu, describe_machine
 from prefetchd_demo.own_daemon import own_daemon, own_directory, own_environment
-from prefetchd_demo.report import Conditions, side_by_side
-from prefetchd_demo.trainer_messages import DATALOADER, PREFETCHD, Plan
+from prefetchd_demo.stand_in import a100_step_s, explain_stand_in
+from prefetchd_demo.table_report import side_by_side, table_figures
+from prefetchd_demo.trainer_messages import CACHED, DATALOADER, ON_CPU, ON_GPU, PREFETCHD, STAND_IN, Plan
 
 
 def main() -> int:
@@ -46,20 +50,62 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--buffer", default="")
+    parser.add_argument("--step-ms", type=float)
+    parser.add_argument("--train-on-cpu", action="store_true")
     return parser.parse_args()
 
 
 def _demo(options: argparse.Namespace, console: Console) -> None:
     machine = describe_machine()
     with Live(console) as live:
+        step, step_s, text = _choose_step(options)
+        live.heading(text)
         data = Path(options.data) if options.data else _pictures(options, live)
         live.heading(f"training on {data}, {options.workers} workers, batches of {options.batch_size}")
         with own_directory() as directory:
-            ours, theirs = _measure_both(options, data, directory, live)
-    conditions = Conditions(ours.images, options.epochs, options.batch_size, options.workers, ours.ring, machine)
-    figures = {PREFETCHD: ours.figures, DATALOADER: theirs.figures}
-    table = side_by_side(figures, conditions, console.width)
-    console.print("\n" + table, highlight=False, markup=False, soft_wrap=True)
+            plan = Plan(
+                loader=PREFETCHD,
+                step=step,
+                step_s=step_s,
+                data=str(data),
+                most_images=options.images,
+                batch_size=options.batch_size,
+                workers=options.workers,
+                buffer=options.buffer,
+                epochs=options.epochs,
+                stops_midway=step != ON_CPU,
+                resumes=False,
+                checkpoint="",
+                cache=str(directory / "cache"),
+            )
+            loaders = [PREFETCHD, DATALOADER] if step == ON_CPU else [PREFETCHD, DATALOADER, CACHED]
+            measured = {
+                loader: _measure(dataclasses.replace(plan, loader=loader), directory, live) for loader in loaders
+            }
+    ours = measured[PREFETCHD]
+    conditions = Conditions(
+        ours.first.opened.images, options.epochs, options.batch_size, options.workers, ours.second.ring, machine
+    )
+    console.print()
+    if step == ON_CPU:
+        figures = {loader: table_figures(each) for loader, each in measured.items()}
+        console.print(side_by_side(figures, conditions, console.width), highlight=False, markup=False, soft_wrap=True)
+        return
+    chart = bar_chart(bar_groups(measured), STYLES, console.width, console.options.ascii_only)
+    console.print(chart, soft_wrap=True)
+    console.print()
+    for line in notes(measured, conditions):
+        console.print(line, highlight=False, markup=False)
+
+
+def _choose_step(options: argparse.Namespace) -> tuple[str, float, str]:
+    """Returns what trains, how long a stand-in's step lasts, and what to say of it."""
+    if options.train_on_cpu:
+        return ON_CPU, 0.0, "A small network trains on the CPUs, which also decode."
+    if options.step_ms is None and (gpu := describe_gpu()):
+        return ON_GPU, 0.0, f"A ResNet-50 trains on the GPU: {gpu}."
+    step_s = a100_step_s(options.batch_size) if options.step_ms is None else options.step_ms / 1000
+    return STAND_IN, step_s, explain_stand_in(options.batch_size, step_s)
 
 
 def _pictures(options: argparse.Namespace, live: Live) -> Path:
@@ -72,28 +118,19 @@ def _pictures(options: argparse.Namespace, live: Live) -> Path:
     return cached_pictures(options.images, options.workers, written)
 
 
-def _measure_both(options: argparse.Namespace, data: Path, directory: Path, live: Live) -> tuple[Measured, Measured]:
-    plan = Plan(
-        loader=PREFETCHD,
-        data=str(data),
-        most_images=options.images,
-        batch_size=options.batch_size,
-        workers=options.workers,
-        buffer=options.buffer,
-        first_epoch=0,
-        epochs=options.epochs,
-        checkpoint=str(directory / "checkpoint.pt"),
-    )
+def _measure(plan: Plan, directory: Path, live: Live) -> Measured:
+    """Measures one loader. Its daemon is gone afterwards: nothing of it stands in another loader's way."""
     environment = own_environment(directory)
-    with own_daemon(environment, options.workers) as daemon:
+    plan = dataclasses.replace(plan, checkpoint=str(directory / f"{plan.loader}.pt"))
+    if plan.loader == DATALOADER:
+        return measure(plan, environment, None, live)
+    with own_daemon(environment, plan.workers) as daemon:
         try:
-            ours = measure(plan, environment, daemon, live)
+            return measure(plan, environment, daemon, live)
         except RemoteError:
             if log := daemon.log_tail():
                 live.heading(f"the daemon's log ends with:\n{log}")
             raise
-    # The daemon is gone: nothing of it stands in DataLoader's way.
-    return ours, measure(dataclasses.replace(plan, loader=DATALOADER), environment, None, live)
 
 
 if __name__ == "__main__":

@@ -6,57 +6,60 @@ import dataclasses
 
 from prefetchd_demo.live import Live
 from prefetchd_demo.own_daemon import OwnDaemon, RingFill
-from prefetchd_demo.report import Figures, progress_text
-from prefetchd_demo.trainer_messages import Opened, Plan, Progress
+from prefetchd_demo.progress_line import progress_line, validated_line
+from prefetchd_demo.trainer_messages import ON_CPU, Opened, Plan, Progress, Validated
 from prefetchd_demo.trainer_process import TrainerProcess
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """Holds one loader's figures. `ring` says how full the daemon's ring was when the second trainer began; DataLoader
-    has none."""
-
-    images: int
-    figures: Figures
-    ring: RingFill | None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Life:
-    """Describes one trainer's life: what it opened and how full the ring was then, its last progress, and how long its
-    process took to the first batch."""
+class Life:
+    """Describes one trainer's life: what it opened and how full the ring was then (DataLoader has none), its last
+    progress and validation, and how long its process took to the first batch."""
 
     opened: Opened
     ring: RingFill | None
     last: Progress
+    validated: Validated | None
     from_start_s: float
+
+    @property
+    def stalled_s(self) -> float:
+        """All that it waited for after its first batch."""
+        return max(self.last.stalled_s, self.validated.stalled_s if self.validated else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Holds what one loader's trainers told: the one that was killed, and the one that took its place."""
+
+    first: Life
+    second: Life
 
 
 def measure(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, live: Live) -> Measured:
-    """Trains `plan.epochs` epochs, kills the trainer, and lets a second one train one more epoch. `daemon`: whose ring
-    to show, if any.
+    """Trains as `plan` says, kills the trainer, and lets a second one go on: for one epoch more ON_CPU, else with the
+    rest of the last one. `daemon`: whose ring to show, if any.
 
     Raises PrefetchdError.
     """
     live.heading(plan.loader)
     first = _train(plan, environment, daemon, live)
-    again = dataclasses.replace(plan, first_epoch=plan.epochs, epochs=1)
-    live.heading("  the trainer is killed, and another one takes its place")
-    second = _train(again, environment, daemon, live)
-    figures = Figures(
-        images_per_s=first.last.images_per_s,
-        first_batch_s=first.last.first_batch_s,
-        stalled_s=first.last.stalled_s,
-        restart_first_batch_s=second.last.first_batch_s,
-        restart_from_start_s=second.from_start_s,
-    )
-    return Measured(first.opened.images, figures, second.ring)
+    last = first.last
+    again = dataclasses.replace(plan, resumes=True, stops_midway=False)
+    if plan.step == ON_CPU:
+        again = dataclasses.replace(again, epochs=plan.epochs + 1)
+        live.heading("  the trainer is killed, and another one takes its place")
+    else:
+        live.heading(f"  killed at step {last.step} of {last.steps} of epoch {last.epoch + 1}, and started again")
+    return Measured(first, _train(again, environment, daemon, live))
 
 
-def _train(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, live: Live) -> _Life:
-    """Runs one trainer until its epochs are done, and kills it."""
-    opened, ring, last = None, None, None
-    live.show(f"epoch {plan.first_epoch + 1}", 0, 0, "starting")
+def _train(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, live: Live) -> Life:
+    """Runs one trainer until it is where the plan has it stop, and kills it."""
+    opened, ring, last, validated = None, None, None, None
+    # Validation is the last of an epoch's steps on the screen.
+    more = 0 if plan.step == ON_CPU else 1
+    live.show(f"epoch {plan.epochs if plan.resumes else 1}", 0, 0, "starting")
     with TrainerProcess(plan, environment) as trainer:
         for message in trainer.messages():
             fill = daemon.ring_fill() if daemon is not None else None
@@ -64,7 +67,11 @@ def _train(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, li
                 opened, ring = message, fill
             elif isinstance(message, Progress):
                 last = message
-                live.show(f"epoch {last.epoch + 1}", last.step, last.steps, progress_text(last, fill))
+                live.show(f"epoch {last.epoch + 1}", last.step, last.steps + more, progress_line(last, fill))
+            elif isinstance(message, Validated):
+                validated = message
+                assert last is not None
+                live.show(f"epoch {last.epoch + 1}", last.steps + more, last.steps + more, validated_line(validated))
     assert opened is not None
     assert last is not None
-    return _Life(opened, ring, last, last.first_batch_at_s - trainer.started_at_s)
+    return Life(opened, ring, last, validated, last.first_batch_at_s - trainer.started_at_s)

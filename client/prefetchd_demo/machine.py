@@ -1,15 +1,17 @@
-"""describe_machine names the machine that figures were measured on: they say nothing without it."""
+"""describe_machine and describe_gpu name what figures were measured on: they say nothing without it."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import platform
 from pathlib import Path
 
-import torch
-
 from prefetchd import __version__
+
+GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dxg")
+"""Of NVIDIA's driver, of AMD's, and of a GPU under Windows' Linux."""
 
 
 def describe_machine() -> str:
@@ -22,5 +24,15 @@ def describe_machine() -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"{model}, {cpus} CPUs, {memory_gib:.0f} GiB; Linux {platform.release()}, Python {platform.python_version()}, "
-        f"torch {torch.__version__}, prefetchd {__version__}; load average {os.getloadavg()[0]:.1f}"
+        f"torch {importlib.metadata.version('torch')}, prefetchd {__version__}; load average {os.getloadavg()[0]:.1f}"
     )
+
+
+def describe_gpu() -> str:
+    """Returns the name of the GPU that torch would use, or an empty string where there is none."""
+    if not any(True for pattern in GPU_DEVICES for _ in Path("/dev").glob(pattern)):
+        return ""
+    # Seconds, which a machine without a GPU is spared.
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""

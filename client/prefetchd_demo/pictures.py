@@ -3,7 +3,7 @@ the photograph."""
 
 from __future__ import annotations
 
-import importlib.resources
+import importlib.util
 import os
 import random
 import shutil
@@ -120,5 +120,10 @@ def write_crop(photograph: Image.Image, seed: int, path: Path) -> None:
 
 def _photograph(name: str) -> Image.Image:
     package, path = PHOTOGRAPHS[name]
-    with importlib.resources.files(package).joinpath(path).open("rb") as file:
-        return Image.open(file).convert("RGB")
+    # To import the packages would take a second.
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    with Image.open(Path(spec.submodule_search_locations[0]) / path) as photograph:
+        converted: Image.Image = photograph.convert("RGB")
+    return converted

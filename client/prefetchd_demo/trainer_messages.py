@@ -6,29 +6,39 @@ import dataclasses
 import json
 from typing import Any, TypeAlias
 
-PREFETCHD, DATALOADER = "prefetchd", "DataLoader"
+PREFETCHD, DATALOADER, CACHED = "prefetchd", "DataLoader", "prefetchd, sample cache"
+ON_CPU, ON_GPU, STAND_IN = "cpu", "gpu", "stand-in"
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Tells one trainer process what to do.
 
-    loader        PREFETCHD or DATALOADER
+    loader        PREFETCHD, DATALOADER or CACHED
+    step          what trains: ON_CPU a small network, ON_GPU a ResNet-50, STAND_IN some arithmetic and then a sleep
+    step_s        how long a step of STAND_IN lasts
     data          an ImageFolder's root
     most_images   how many of its images to use, spread evenly; 0 means all
     buffer        PrefetchLoader's `buffer`, as written by the user; "" means its default
-    first_epoch   above 0, the network is read from `checkpoint`, to where each trainer writes it at its end
+    epochs        where to end, counted from the beginning of the training and not from that of the process
+    stops_midway  whether to stop in the middle of the last epoch
+    resumes       whether to go on from `checkpoint`, which each trainer writes now and then
+    cache         where CACHED keeps its samples
     """
 
     loader: str
+    step: str
+    step_s: float
     data: str
     most_images: int
     batch_size: int
     workers: int
     buffer: str
-    first_epoch: int
     epochs: int
+    stops_midway: bool
+    resumes: bool
     checkpoint: str
+    cache: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Progress:
     first_batch_s      from the loader's construction to its first batch
     first_batch_at_s   when that was, on the system's monotonic clock
     images_per_s       from the first batch on, without it
-    stalled_s          time in next() after the first batch
+    stalled_s          time in next() after the first batch, that of validation included
     """
 
     epoch: int
@@ -62,8 +72,19 @@ class Progress:
 
 
 @dataclasses.dataclass(frozen=True)
+class Validated:
+    """An epoch's validation is done. `stalled_s` is as in Progress, the rest is the epoch's."""
+
+    epoch: int
+    training_loss: float
+    loss: float
+    accuracy: float
+    stalled_s: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Ended:
-    """All epochs are done and the checkpoint is written. The trainer now waits for its end."""
+    """The trainer is where the plan has it stop. It now waits for its end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +94,9 @@ class Failed:
     message: str
 
 
-Message: TypeAlias = Opened | Progress | Ended | Failed
+Message: TypeAlias = Opened | Progress | Validated | Ended | Failed
 
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Opened, Progress, Ended, Failed)}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Opened, Progress, Validated, Ended, Failed)}
 
 
 def encode(message: Message) -> str:

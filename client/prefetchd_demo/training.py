@@ -1,7 +1,7 @@
 """This module is one trainer, a process of its own: python -m prefetchd_demo.training PLAN.
 
-It tells how it gets on through stdout. Once its epochs are done it waits to be killed, as a trainer may be at any
-moment; it also ends with whoever listens.
+It tells how it gets on through stdout. Once it is where its plan has it stop it waits to be killed, as a trainer may be
+at any moment; it also ends with whoever listens.
 """
 
 from __future__ import annotations
@@ -9,134 +9,120 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from prefetchd_client.loader.loader import PrefetchLoader
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop, ToTensor
 
 from prefetchd.wire.errors import CallerError
-from prefetchd_demo.network import SmallNetwork
+from prefetchd_demo.checkpoint import Checkpoint, Sums, read_checkpoint
+from prefetchd_demo.images import open_images
+from prefetchd_demo.loaders import TrainingLoader, make_loader
+from prefetchd_demo.steps import make_step
+from prefetchd_demo.stopwatch import Stopwatch
 from prefetchd_demo.trainer_messages import (
-    PREFETCHD,
+    ON_CPU,
     Ended,
     Failed,
     Message,
     Opened,
     Plan,
     Progress,
+    Validated,
     decode_plan,
     encode,
 )
 
 TELL_EVERY_S = 0.1
-LEARNING_RATE = 3e-3
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def open_images(plan: Plan) -> ImageFolder:
-    """Returns the images with the usual transforms for training. Raises CallerError when there are none."""
-    transform = Compose(
-        [RandomResizedCrop(224), RandomHorizontalFlip(), ToTensor(), Normalize(IMAGENET_MEAN, IMAGENET_STD)]
-    )
-    try:
-        images = ImageFolder(plan.data, transform)
-    except FileNotFoundError as error:
-        raise CallerError(f"--data {plan.data}: {error}") from None
-    if 0 < plan.most_images < len(images):
-        found = images.samples
-        images.samples = [found[place * len(found) // plan.most_images] for place in range(plan.most_images)]
-    return images
-
-
-def make_loader(plan: Plan, images: ImageFolder) -> DataLoader[Any]:
-    """Makes the plan's loader, with the same arguments for both kinds; `buffer` is the daemon's alone."""
-    if plan.loader != PREFETCHD:
-        return DataLoader(
-            images, batch_size=plan.batch_size, shuffle=True, num_workers=plan.workers, persistent_workers=True
-        )
-    buffer = int(plan.buffer) if plan.buffer.isdecimal() else plan.buffer or None
-    loader = PrefetchLoader(images, batch_size=plan.batch_size, shuffle=True, num_workers=plan.workers, buffer=buffer)
-    if plan.first_epoch:
-        loader.set_epoch(plan.first_epoch)
-    return loader
+CHECKPOINTS_AN_EPOCH = 4
 
 
 class Trainer:
-    """Runs the training loop, with a stopwatch around next()."""
+    """Runs the training loop, as a script does that may be killed."""
 
-    def __init__(self, plan: Plan, out: TextIO) -> None:
+    def __init__(self, plan: Plan, out: TextIO, wait_for_end: Callable[[], object]) -> None:
+        """Opens the images, and makes whatever trains and the loaders. `wait_for_end` is called once it is where the
+        plan has it stop. Raises CallerError."""
         self._plan = plan
         self._out = out
-        self._began_s = 0.0
-        self._first_batch_at_s = 0.0
-        self._stalled_s = 0.0
-        self._trained_images = 0
+        self._wait_for_end = wait_for_end
         self._told_at_s = 0.0
+        images = open_images(plan)
+        self._tell(Opened(images.count, images.classes))
+        self._steps = -(-images.training_count // plan.batch_size)
+        self._checkpoint_steps = max(1, self._steps // CHECKPOINTS_AN_EPOCH)
+        self._step = make_step(plan, images.classes)
+        self._begins_at = (0, 0)
+        self._sums = Sums()
+        # Whoever was killed before the first one begins again.
+        checkpoint = read_checkpoint(plan.checkpoint) if plan.resumes and Path(plan.checkpoint).exists() else None
+        self._watch = Stopwatch()
+        self._training = TrainingLoader(plan, images.training, 0 if plan.step == ON_CPU else self._checkpoint_steps)
+        self._validation = None if images.validation is None else make_loader(plan, images.validation, None)
+        if checkpoint is not None:
+            self._step.load(checkpoint.training)
+            self._training.resume(checkpoint.loader, checkpoint.step)
+            self._begins_at, self._sums = (checkpoint.epoch, checkpoint.step), checkpoint.sums
+        self._trained_images = 0
 
     def run(self) -> None:
-        """Trains, and reports on it. Raises CallerError, and whatever the loader raises."""
-        plan = self._plan
-        images = open_images(plan)
-        self._tell(Opened(len(images), len(images.classes)))
-        network = SmallNetwork(len(images.classes))
-        if plan.first_epoch:
-            network.load_state_dict(torch.load(plan.checkpoint, weights_only=True))
-        optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
-        self._began_s = time.monotonic()
-        loader = make_loader(plan, images)
-        for epoch in range(plan.first_epoch, plan.first_epoch + plan.epochs):
-            self._train_epoch(epoch, loader, network, optimizer)
-        torch.save(network.state_dict(), plan.checkpoint)
-        self._tell(Ended())
+        """Trains, and reports on it. Raises whatever the loader raises."""
+        first_epoch, first_step = self._begins_at
+        for epoch in range(first_epoch, self._plan.epochs):
+            self._train_epoch(epoch, first_step)
+            if self._validation is not None:
+                self._tell(self._validated(epoch, self._validation))
+            first_step, self._sums = 0, Sums()
+            self._write_checkpoint(epoch + 1, 0)
+        self._end()
 
-    def _train_epoch(
-        self, epoch: int, loader: DataLoader[Any], network: SmallNetwork, optimizer: torch.optim.Optimizer
-    ) -> None:
-        batches, steps = iter(loader), len(loader)
-        seen, correct, loss_sum = 0, 0, 0.0
-        for step in range(1, steps + 1):
-            images, labels = self._next(batches)
-            scores = network(images)
-            loss = cross_entropy(scores, labels)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            seen += len(labels)
-            loss_sum += loss.item() * len(labels)
-            correct += int((scores.argmax(1) == labels).sum())
-            if time.monotonic() - self._told_at_s >= TELL_EVERY_S or step == steps:
-                self._told_at_s = time.monotonic()
-                self._tell(self._progress(epoch, step, steps, loss_sum / seen, correct / seen))
-
-    def _next(self, batches: Iterator[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        asked_s = time.monotonic()
-        images, labels = next(batches)
-        got_s = time.monotonic()
-        if not self._first_batch_at_s:
-            self._first_batch_at_s = got_s
-        else:
-            self._stalled_s += got_s - asked_s
+    def _train_epoch(self, epoch: int, step: int) -> None:
+        """Trains from `step` on, to the epoch's end or to where the plan has it stop."""
+        stops_at = 0
+        if self._plan.stops_midway and epoch == self._plan.epochs - 1:
+            # Some steps after a checkpoint, as it happens.
+            stops_at = min(self._steps, self._steps // 2 + self._checkpoint_steps // 2 + 1)
+        for images, labels in self._watch.timed(self._training.epoch(epoch)):
+            outcome = self._step.train(images, labels)
+            self._sums.add(len(labels), outcome.correct, outcome.loss)
+            step += 1
             self._trained_images += len(labels)
-        return images, labels
+            if step % self._checkpoint_steps == 0 and step < self._steps:
+                self._write_checkpoint(epoch, step)
+            if time.monotonic() - self._told_at_s >= TELL_EVERY_S or step in (stops_at, self._steps):
+                self._told_at_s = time.monotonic()
+                self._tell(self._progress(epoch, step))
+            if step == stops_at:
+                self._end()
 
-    def _progress(self, epoch: int, step: int, steps: int, loss: float, accuracy: float) -> Progress:
-        images_per_s = self._trained_images / (time.monotonic() - self._first_batch_at_s)
+    def _validated(self, epoch: int, batches: Iterable[Any]) -> Validated:
+        sums = Sums()
+        for images, labels in self._watch.timed(iter(batches)):
+            outcome = self._step.evaluate(images, labels)
+            sums.add(len(labels), outcome.correct, outcome.loss)
+        return Validated(epoch, self._sums.mean_loss, sums.mean_loss, sums.accuracy, self._watch.stalled_s)
+
+    def _write_checkpoint(self, epoch: int, step: int) -> None:
+        checkpoint = Checkpoint(epoch, step, self._sums, self._step.state(), self._training.state())
+        checkpoint.write(self._plan.checkpoint)
+
+    def _progress(self, epoch: int, step: int) -> Progress:
         return Progress(
             epoch=epoch,
             step=step,
-            steps=steps,
-            loss=loss,
-            accuracy=accuracy,
-            images_per_s=images_per_s,
-            stalled_s=self._stalled_s,
-            first_batch_s=self._first_batch_at_s - self._began_s,
-            first_batch_at_s=self._first_batch_at_s,
+            steps=self._steps,
+            loss=self._sums.mean_loss,
+            accuracy=self._sums.accuracy,
+            images_per_s=self._trained_images / self._watch.since_first_batch_s(),
+            stalled_s=self._watch.stalled_s,
+            first_batch_s=self._watch.first_batch_s,
+            first_batch_at_s=self._watch.first_batch_at_s,
         )
+
+    def _end(self) -> None:
+        self._tell(Ended())
+        self._wait_for_end()
 
     def _tell(self, message: Message) -> None:
         self._out.write(encode(message))
@@ -152,14 +138,13 @@ def main() -> int:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     try:
-        Trainer(decode_plan(sys.argv[1]), out).run()
+        Trainer(decode_plan(sys.argv[1]), out, sys.stdin.read).run()
     except BrokenPipeError:
         return 1
     except CallerError as error:
         out.write(encode(Failed(str(error))))
         out.flush()
         return 1
-    sys.stdin.read()
     return 0
 
 

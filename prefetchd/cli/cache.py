@@ -127,7 +127,7 @@ def rm(path: Path, fingerprints: tuple[str, ...], everything: bool) -> None:
             remove_cache(each)
         except OSError as error:
             raise click.ClickException(str(error)) from None
-        click.echo(f"removed {each}")
+        click.echo(one_line(f"removed {each}"))
     remove_leftovers(path)
 
 

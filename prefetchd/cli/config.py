@@ -29,7 +29,8 @@ def check(file: str) -> None:
     config = read_config(Path(file))
     for stream in config.streams:
         click.echo(one_line(f"{stream.name}: {_told(stream)}"))
-    click.echo(f"{file}: good; it declares {len(config.streams)} stream{'s' * (len(config.streams) != 1)}")
+    counted = f"{len(config.streams)} stream{'s' * (len(config.streams) != 1)}"
+    click.echo(one_line(f"{file}: good; it declares {counted}"))
 
 
 def _told(stream: StreamConfig) -> str:

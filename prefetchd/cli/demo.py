@@ -1,4 +1,4 @@
-"""Implements `prefetchd demo`: runs a small training through the daemon and through DataLoader, side by side."""
+"""Implements `prefetchd demo`: trains through the daemon and through DataLoader, side by side."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from prefetchd.supervisor.cpu_limits import usable_cpus
 IMAGES = 2000
 # What imports it, and of what package it is.
 TRAINING_NEEDS = {"torchvision": "torchvision", "PIL": "pillow"}
+CACHE_NEEDS = {"tensordict": "tensordict"}
 PICTURES_NEED = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
 
 
@@ -34,17 +35,33 @@ PICTURES_NEED = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--workers", type=click.IntRange(1), help="Of each of the two loaders. Default: the CPUs.")
 @click.option("--buffer", metavar="SIZE", help="The ring's bound: batches, or bytes as in 2GiB. Default: the loader's.")
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(0),
+    help="Train nothing: let each step last so long, asleep.  [default without a GPU: ResNet-50's on an A100]",
+)
+@click.option("--train-on-cpu", is_flag=True, help="Train a small network on the CPUs, which also decode.")
 def command(
-    data: Path | None, images: int | None, epochs: int, batch_size: int, workers: int | None, buffer: str | None
+    data: Path | None,
+    images: int | None,
+    epochs: int,
+    batch_size: int,
+    workers: int | None,
+    buffer: str | None,
+    step_ms: float | None,
+    train_on_cpu: bool,
 ) -> None:
-    """Train a small network through the daemon and through DataLoader, side by side.
+    """Train through the daemon, through DataLoader, and with a sample cache, side by side.
 
-    Kills each trainer once and starts it again. Uses a daemon of its own, and leaves nothing but the pictures, in
-    $XDG_CACHE_HOME/prefetchd/demo.
+    On a GPU a ResNet-50; without one, a stand-in that lasts as long and leaves the CPUs alone. Validates after each
+    epoch. Kills each trainer once and starts it again. Uses a daemon of its own, and leaves nothing but the pictures,
+    in $XDG_CACHE_HOME/prefetchd/demo.
 
     Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """
-    _check_packages(TRAINING_NEEDS if data else TRAINING_NEEDS | PICTURES_NEED)
+    if train_on_cpu and step_ms is not None:
+        raise click.UsageError("--step-ms is the length of a stand-in's step; --train-on-cpu has none")
+    _check_packages(TRAINING_NEEDS | ({} if data else PICTURES_NEED) | ({} if train_on_cpu else CACHE_NEEDS))
     if data is not None:
         _check_classes(data)
     options = {
@@ -54,8 +71,10 @@ def command(
         "--batch-size": batch_size,
         "--workers": workers or usable_cpus(),
         "--buffer": buffer,
+        "--step-ms": step_ms,
     }
     arguments = [f"{name}={value}" for name, value in options.items() if value is not None]
+    arguments += ["--train-on-cpu"] if train_on_cpu else []
     # This process becomes the demo: its signals and its exit code are the demo's own. Verbs do not import the client.
     # Until it has handlers for them, signals wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))

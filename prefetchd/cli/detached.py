@@ -21,7 +21,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prefetchd.daemon.config.daemon_config import NO_CONFIG
 from prefetchd.daemon.engine.engine import Limits
@@ -106,6 +106,12 @@ def _from_stdin() -> bytes:
     return b""
 
 
+def _given(idle_exit_s: float) -> dict[str, Any]:
+    """Returns what `prefetchd run` is to be told to start a daemon like one that is started here."""
+    metrics = metrics_address(os.environ.get(METRICS_VARIABLE))
+    return {"idle_exit": idle_exit_s, "reset_affinity": True} | ({"metrics": metrics} if metrics else {})
+
+
 def main(socket: str, idle_exit_s: str, config: str = "") -> int:
     """Starts a daemon. Returns the exit code: 0 when a daemon serves the socket now; else 1, and why on stdout."""
     try:
@@ -128,12 +134,13 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
             nice=first_chosen(settings.nice, NICE),
             memory_bytes=settings.memory_bytes,
             linger_bytes=settings.linger_bytes,
-            idle_exit_s=float(idle_exit_s),
+            idle_exit_s=first_chosen(settings.idle_exit_s, float(idle_exit_s)),
             log_file=paths.log,
             metrics=metrics_address(os.environ.get(METRICS_VARIABLE)),
             config=found,
             config_file=Path(os.path.abspath(config)) if config else None,
             environment=_from_stdin(),
+            given=_given(float(idle_exit_s)),
         )
         run_detached(paths, options)
     except PrefetchdError as error:

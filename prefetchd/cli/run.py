@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,6 +24,7 @@ from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.daemon.process.service_notify import Notifier, listening_socket
 from prefetchd.supervisor.cpu_limits import usable_cpus
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
 
 
@@ -70,7 +72,9 @@ from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
     show_default=True,
     help="What is logged at least; `prefetchd log-level` changes it later.",
 )
+@click.pass_context
 def command(
+    ctx: click.Context,
     socket: str | None,
     config: str | None,
     workers: int | None,
@@ -88,7 +92,7 @@ def command(
 ) -> None:
     """Run the daemon until it is stopped. In the foreground it logs to stderr, one JSON object a line.
 
-    What is given here goes before what the configuration says; that is read again on SIGHUP.
+    What is given here goes before what the configuration says; `prefetchd reload` has that read again.
 
     There is one daemon on a socket, and one socket of yours by default. SIGTERM, SIGINT and `prefetchd stop` end it in
     order.
@@ -127,10 +131,23 @@ def command(
         config=found,
         # Kept whole: one that detaches changes its directory.
         config_file=Path(os.path.abspath(config)) if config is not None else None,
+        given=_given(ctx, metrics_address(metrics)),
     )
     if detach:
         notifier.close()
         if not run_detached(paths, options):
-            click.echo(f"a daemon serves {paths.socket} already")
+            click.echo(one_line(f"a daemon serves {paths.socket} already"))
     elif not run_daemon(paths, options, lambda: None):
         raise click.ClickException(f"a daemon serves {paths.socket} already; see `prefetchd status`")
+
+
+def _given(ctx: click.Context, metrics: str | None) -> dict[str, Any]:
+    """Returns the options that were chosen, for whoever starts this daemon again; where it is and what it reads is told
+    apart from them."""
+    given: dict[str, Any] = {"metrics": metrics} if metrics else {}
+    for each in command.params:
+        value = ctx.params.get(str(each.name))
+        is_chosen = value is not None and value is not False and value != each.get_default(ctx)
+        if is_chosen and each.name not in ("socket", "config", "detach", "metrics"):
+            given[str(each.name)] = value
+    return given

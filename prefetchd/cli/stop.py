@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 import click
 
-from prefetchd.cli.control_client import ControlClient, NoDaemonError
+from prefetchd.cli.control_client import NoDaemonError
+from prefetchd.cli.ending import end_daemon
+from prefetchd.cli.losses import has_ring, why_not_kept
 from prefetchd.cli.options import socket_option
-from prefetchd.cli.patience import Patience
-from prefetchd.wire.lock_file import LockFile
-from prefetchd.wire.messages import Farewell, Stop
-from prefetchd.wire.runtime_paths import runtime_paths
-
-STOP_TIMEOUT_S = 30.0
-LOOK_AGAIN_S = 0.2
+from prefetchd.cli.snapshot import read_report
+from prefetchd.wire.printable import one_line
+from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 
 @click.command("stop")
 @socket_option
 @click.option("--now", is_flag=True, help="Kill workers at once, whatever they are at.")
-def command(socket: str | None, now: bool) -> None:
+@click.option("--keep", is_flag=True, help="Leave the rings: the next daemon on this socket adopts them.")
+def command(socket: str | None, now: bool, keep: bool) -> None:
     """Stop the daemon and wait until it is gone. Trainers that use it start another one when they need it.
 
-    Workers may finish what they are at, for two seconds; rings go with the daemon.
+    Workers may finish what they are at, for two seconds; rings go with the daemon, unless you --keep them. Then no
+    batch that is ready is made again, and trainers go on with theirs meanwhile. `prefetchd restart` stops and starts.
 
-    Exit code: 0 gone, or there was none; 1 it does not answer or does not end.
+    Exit code: 0 gone, or there was none; 1 it does not answer, does not end, or cannot keep its rings.
     """
     paths = runtime_paths(socket)
     try:
-        with ControlClient(paths) as client:
-            client.ask(Stop(now), Farewell)
-            client.wait_for_end()
+        kept = keep and _keeps_rings(paths)
+        end_daemon(paths, now=now, keep=keep)
     except NoDaemonError as none:
-        click.echo(none.message)
+        click.echo(one_line(none.message))
         return
-    # The lock is given up last, after the segments.
-    lock = LockFile(paths.lock)
-    began_s = time.monotonic()
-    with Patience("waiting until the daemon has ended") as patience:
-        while os.path.exists(paths.lock) and not lock.acquire(LOOK_AGAIN_S):
-            if time.monotonic() - began_s > STOP_TIMEOUT_S:
-                raise click.ClickException(f"the daemon has not ended after {STOP_TIMEOUT_S:.0f} s; see {paths.log}")
-            patience.go_on()
-    lock.release()
-    click.echo("stopped")
+    click.echo(
+        "stopped; its rings are kept (`prefetchd doctor --fix` removes what nobody adopts)" if kept else "stopped"
+    )
+
+
+def _keeps_rings(paths: RuntimePaths) -> bool:
+    """Returns whether the daemon has rings to keep. Raises ClickException when it would drop them, or none of this
+    version could adopt them."""
+    report = read_report(paths)
+    if report.state in ("absent", "dead") or report.snapshot is None:
+        return False
+    if why := why_not_kept(report.snapshot):
+        raise click.ClickException(
+            f"its rings cannot be kept: {why}. Without --keep it is stopped, and they are dropped"
+        )
+
+    return any(map(has_ring, report.snapshot["streams"]))

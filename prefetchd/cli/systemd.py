@@ -12,6 +12,8 @@ from pathlib import Path
 
 import click
 
+from prefetchd.wire.printable import one_line
+
 USER_UNITS = ("prefetchd.service", "prefetchd.socket")
 SYSTEM_UNIT = "prefetchd@.service"
 SYSTEM_DIRECTORY = Path("/etc/systemd/system")
@@ -53,7 +55,7 @@ def install(socket_activation: bool, user: str | None, no_start: bool, only_prin
             (directory / name).write_text(text, "utf-8")
         except OSError as error:
             raise click.ClickException(f"{directory / name} cannot be written: {error.strerror}") from None
-        click.echo(f"wrote {directory / name}")
+        click.echo(one_line(f"wrote {directory / name}"))
     if only_print:
         return
     manager = [] if user else ["--user"]
@@ -71,10 +73,11 @@ def install(socket_activation: bool, user: str | None, no_start: bool, only_prin
 
 
 def unit_text(name: str, path: str) -> str:
-    """Returns the unit, with `path` as the command that it runs."""
+    """Returns the unit, with `path` as the command in the place of the placeholder."""
     text = files("prefetchd.units").joinpath(name).read_text("utf-8")
     for placeholder in PLACEHOLDERS:
-        text = text.replace(f"ExecStart={placeholder}", f"ExecStart={path}")
+        for key in ("ExecStart", "ExecReload"):
+            text = text.replace(f"{key}={placeholder}", f"{key}={path}")
     return text
 
 

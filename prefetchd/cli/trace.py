@@ -14,6 +14,7 @@ from prefetchd.cli.control_client import ControlClient
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.trace_events import trace_json
 from prefetchd.wire.messages import Done, Ints, Trace, TraceEvents
+from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import runtime_paths
 
 
@@ -59,7 +60,7 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
         output.write_text(json.dumps(trace_json(events, names, dropped)) + "\n", "utf-8")
     except OSError as error:
         raise click.ClickException(f"{output} cannot be written: {error.strerror}") from None
-    click.echo(f"{len(events)} events in {output}" + (f"; {dropped} more had no room" if dropped else ""))
+    click.echo(one_line(f"{len(events)} events in {output}" + (f"; {dropped} more had no room" if dropped else "")))
 
 
 def _progress(seconds: float) -> Any:

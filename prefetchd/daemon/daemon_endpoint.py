@@ -15,7 +15,8 @@ from pathlib import Path
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.service import Service
-from prefetchd.daemon.sockets.sessions import Listener
+from prefetchd.daemon.sockets.listener import Listener
+from prefetchd.daemon.sockets.private_socket import listen_privately
 from prefetchd.wire.errors import CallerError, PrefetchdError
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
@@ -134,17 +135,7 @@ def listen(path: Path) -> socket.socket:
     """Returns a socket at `path` that accepts connections of our uid. Raises CallerError when something is in the
     way."""
     clear_the_way(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    before = os.umask(0o177)
-    try:
-        sock.bind(os.fspath(path))
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.umask(before)
-    sock.listen(BACKLOG)
-    return sock
+    return listen_privately(path, socket.SOCK_SEQPACKET, BACKLOG)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

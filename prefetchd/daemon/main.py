@@ -10,9 +10,10 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prefetchd import __version__
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
@@ -20,7 +21,7 @@ from prefetchd.daemon.daemon_endpoint import DaemonEndpoint, clear_the_way, is_s
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.process.service_notify import Notifier
-from prefetchd.daemon.service import Service
+from prefetchd.daemon.service import Service, StartedAs
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.descendants import become_subreaper, end_strangers, kill_strangers
@@ -32,7 +33,9 @@ DESCRIPTORS = 65536
 TELL_EVERY_S = 0.25
 STRANGERS_END_WITHIN_S = 2.0
 ORPHANS_EVERY_S = 0.5
-NOTED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+KEEPING_SIGNAL = signal.SIGUSR1
+"""Ends the daemon so that it leaves its rings for the next one. The units send it where a restart stops them."""
+NOTED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, KEEPING_SIGNAL)
 
 log = logging.getLogger("prefetchd")
 
@@ -42,7 +45,8 @@ class Options:
     """The ways in which a daemon may run. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own;
     `supervised`: who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`: who
     is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
-    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come."""
+    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come. `given`
+    are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
 
     limits: Limits
     nice: int = 0
@@ -58,6 +62,7 @@ class Options:
     config: Config = NO_CONFIG
     config_file: Path | None = None
     environment: bytes = b""
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None]) -> bool:
@@ -110,10 +115,13 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             memory_bytes=options.memory_bytes,
             linger_bytes=options.linger_bytes,
             idle_exit_s=options.idle_exit_s,
-            supervised=options.supervised,
+            started_as=StartedAs(
+                options.supervised, options.notifier is not None and options.notifier.has_manager, options.given
+            ),
             config=options.config,
             config_file=options.config_file,
         )
+        ending.callback(_keep_count, service, lock)
         ending.callback(service.close)
         if options.metrics is not None:
             ending.callback(service.answer_scrapes(options.metrics).close)
@@ -136,7 +144,13 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             # The first to be called: whatever takes time is yet to come.
             ending.callback(options.notifier.stopping)
         loop.run()
-    log.info("stopped", extra={"fields": {"pid": os.getpid()}})
+    log.info("stopped", extra={"fields": {"pid": os.getpid(), "rings_left": service.has_left_rings}})
+
+
+def _keep_count(service: Service, lock: LockFile) -> None:
+    """Keeps the number in the lock's file if rings are left: it counts the daemons whose rings are still there."""
+    if service.has_left_rings:
+        lock.keep_file()
 
 
 def _keep_ending_orphans(loop: Loop, service: Service) -> None:
@@ -162,8 +176,9 @@ def _raise_descriptor_limit() -> None:
 
 
 def _stop_on_signals(loop: Loop, service: Service) -> Callable[[], None]:
-    """Stops the service on SIGTERM and SIGINT, and has it read its configuration on SIGHUP. Returns what is to be
-    called when signals are not awaited any more: they cannot break the ending then."""
+    """Stops the service on SIGTERM and SIGINT, and on SIGUSR1 so that it keeps its rings for the next daemon; has it
+    read its configuration on SIGHUP. Returns what is to be called when signals are not awaited any more: they cannot
+    break the ending then."""
     wake, woken = socket.socketpair()
     wake.setblocking(False)
     woken.setblocking(False)
@@ -183,7 +198,7 @@ def _stop_on_signals(loop: Loop, service: Service) -> Callable[[], None]:
         names.clear()
         ending = [name for name in told if name != "SIGHUP"]
         if ending:
-            service.stop(ending[-1])
+            service.stop(ending[-1], keep=set(ending) == {KEEPING_SIGNAL.name})
         elif told:
             service.declared.reload()
 

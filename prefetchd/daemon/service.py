@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from prefetchd import __version__
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
 from prefetchd.daemon.declared.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.trainers import Identity
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.recovery import empty_programs, reclaim_programs
@@ -25,8 +28,8 @@ from prefetchd.daemon.shell.control import Control
 from prefetchd.daemon.shell.leavers import Leavers
 from prefetchd.daemon.shell.publishing import Publishing
 from prefetchd.daemon.shell.session_events import TrainerEvents
+from prefetchd.daemon.sockets.listener import Listener
 from prefetchd.daemon.sockets.scrapes import Scrapes, listen_for_scrapes
-from prefetchd.daemon.sockets.sessions import Listener
 from prefetchd.daemon.telemetry.metrics import Birth, snapshot
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
 from prefetchd.daemon.telemetry.tracing import Tracing
@@ -34,7 +37,8 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.ring.memory_limits import free_bytes
 from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.messages import PROTOCOL_VERSION
+from prefetchd.wire.layout_versions import LAYOUTS
+from prefetchd.wire.messages import PROTOCOL_VERSION, Message
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 
 STATUS_INTERVAL_S = 0.25
@@ -45,6 +49,16 @@ FINISH_LOOK_AGAIN_S = 0.01
 LINGER_SHARE = 4
 
 log = logging.getLogger("prefetchd")
+
+
+@dataclasses.dataclass(frozen=True)
+class StartedAs:
+    """Says how the daemon was started, for whoever restarts it. `supervised`: its starter may start it again when it
+    dies; `managed`: that is a service manager. `options` are those of `prefetchd run` that were chosen, by name."""
+
+    supervised: bool = False
+    managed: bool = False
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Service:
@@ -62,19 +76,23 @@ class Service:
         memory_bytes: int | None = None,
         linger_bytes: int | None = None,
         idle_exit_s: float | None = None,
-        supervised: bool = False,
+        started_as: StartedAs = StartedAs(),
         config: Config = NO_CONFIG,
         config_file: Path | None = None,
     ) -> None:
         self.loop = loop
         told_config = os.fsencode(config_file) if config_file is not None else b""
-        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, supervised, told_config))
+        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, started_as.supervised, told_config))
         self._paths = paths
+        self._started_as = started_as
         self._generation = generation
         self._idle_exit_s = idle_exit_s
         self._most_linger_bytes = linger_bytes
         self._idle_since_s = time.monotonic()
         self._finishes = False
+        self._keeps = False
+        self.has_left_rings = False
+        """Whether close() has left rings for the next daemon."""
         self._reclaim_at_s = 0.0
         self._empty_programs: frozenset[str] = frozenset()
         self._birth = Birth()
@@ -93,7 +111,7 @@ class Service:
         self._executor = CommandExecutor(
             self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.stall_reports
         )
-        control = Control(self.engine, tracing, generation, self._asked_to_stop, backend.prepare)
+        control = Control(self.engine, tracing, generation, self._asked_to_stop, backend.prepare, self._take_on)
         self.declared = DeclaredStreams(
             config,
             config_file,
@@ -154,19 +172,36 @@ class Service:
         """Takes the listener's sessions as the daemon's from now on."""
         self._publishing.listener = listener
 
-    def stop(self, reason: str, *, now: bool = False) -> None:
+    def stop(self, reason: str, *, now: bool = False, keep: bool = False) -> None:
         """Ends in order: no task is begun any more, those that are under way may end within FINISH_WITHIN_S, sessions
-        are told, streams dropped, then the loop stops. With `now` no task is waited for."""
+        are told, streams dropped, then the loop stops. With `now` no task is waited for. With `keep` streams are left
+        for the next daemon on the socket, unless another call has asked to drop them (decision 0104)."""
+        if self.engine.stopping:
+            return
+        self._keeps = keep and (self._keeps or not self._finishes)
         if not self._finishes:
             self._finishes = True
-            log.info("stopping", extra={"fields": {"reason": reason}})
+            log.info("stopping", extra={"fields": {"reason": reason} | ({"keeps": True} if self._keeps else {})})
             self.engine.finish()
             self._finish(reason, time.monotonic() + FINISH_WITHIN_S)
         if now:
             self._end(reason)
 
-    def _asked_to_stop(self, reason: str, now: bool) -> None:
-        self.stop(reason, now=now)
+    def _asked_to_stop(self, reason: str, now: bool, keep: bool) -> None:
+        self.stop(reason, now=now, keep=keep)
+
+    def _take_on(self, file: Path | None, replace: bool) -> Message:
+        if self._finishes:
+            raise CallerError("it is stopping")
+        answer = self.declared.take_on(file, replace=replace)
+        # Whoever gets the answer may look at once.
+        self._write_status()
+        return answer
+
+    def _write_status(self) -> None:
+        found = self._snapshot()
+        self.declared.tell(found)
+        self.status.write(found)
 
     def _finish(self, reason: str, until_s: float) -> None:
         if self.engine.is_busy and time.monotonic() < until_s:
@@ -177,15 +212,18 @@ class Service:
     def _end(self, reason: str) -> None:
         if self.engine.stopping:
             return
-        self.engine.stop(reason)
+        self.engine.stop(reason, keep=self._keeps)
         kill_point("daemon.stop.begun")
         if self._publishing.listener is not None:
             self._publishing.listener.close()
         self.loop.call_later(0.0, self.loop.stop)
 
     def close(self) -> None:
-        """Closes everything; nothing is left behind. After the loop has ended."""
+        """Closes everything; nothing is left behind, but what is kept for the next daemon. After the loop has ended."""
         kill_point("daemon.close.begun")
+        if self._keeps:
+            self._close_keeping()
+            return
         with contextlib.ExitStack() as ending:
             # Called in reverse order; each one happens whatever becomes of those before it.
             ending.callback(self.status.close)
@@ -195,11 +233,30 @@ class Service:
             ending.callback(self._leavers.close)
             ending.callback(self._backend.close)
             ending.callback(self.declared.close)
-            listener = self._publishing.listener
-            if listener is not None:
-                for session in list(listener.sessions.values()):
-                    ending.callback(session.close)
-                ending.callback(listener.close)
+            self._close_connections_with(ending)
+
+    def _close_keeping(self) -> None:
+        """Closes everything, and leaves rings, their programs and trainers' forks as a kill would. Connections end
+        last: a trainer that sees their end finds rings that can be adopted. What nobody would adopt is dropped."""
+        with contextlib.ExitStack() as ending:
+            self._close_connections_with(ending)
+            ending.callback(self.status.close)
+            ending.callback(kill_point, "daemon.keep.released")
+            for resources in self._rings.resources.values():
+                is_adopted = resources.ring is not None and resources.spec.store != FILES
+                self.has_left_rings = self.has_left_rings or is_adopted
+                ending.callback(resources.leave if is_adopted else resources.close)
+            ending.callback(kill_point, "daemon.keep.childless")
+            ending.callback(self._leavers.close)
+            ending.callback(self._backend.close, leave_forks=True)
+            ending.callback(self.declared.close)
+
+    def _close_connections_with(self, ending: contextlib.ExitStack) -> None:
+        listener = self._publishing.listener
+        if listener is not None:
+            for session in list(listener.sessions.values()):
+                ending.callback(session.close)
+            ending.callback(listener.close)
 
     def _linger_bytes(self) -> int | None:
         """Returns how many bytes rings without a consumer may take: by default a quarter of what there would be without
@@ -222,9 +279,7 @@ class Service:
         self.declared.files.look(now_s)
         self._executor.run_commands()
         self._stats.observe(now_s)
-        found = self._snapshot()
-        self.declared.tell(found)
-        self.status.write(found)
+        self._write_status()
         listener = self._publishing.listener
         if listener is not None:
             listener.end_silent(now_s)
@@ -254,4 +309,9 @@ class Service:
             "log": str(self._paths.log),
             **self._birth.about(),
             "sessions": len(self._publishing.sessions),
+            "supervised": self._started_as.supervised,
+            "managed": self._started_as.managed,
+            "options": dict(self._started_as.options),
+            "config": str(self.declared.config_file or ""),
+            "layouts": LAYOUTS,
         }

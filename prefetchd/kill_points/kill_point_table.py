@@ -9,6 +9,8 @@ POINTS: dict[str, str] = {
     "daemon.start.listening": "it listens, and has told nobody that it serves",
     "daemon.stop.begun": "asked to stop, it has decided what to tell whom, and told nobody",
     "daemon.close.begun": "its loop has ended; children, sessions and segments are still there",
+    "daemon.keep.childless": "asked to keep its rings, it has ended its children; the rings are its own",
+    "daemon.keep.released": "it has given the rings up for the next daemon; it has the lock of its socket",
     # --- daemon: from a dead daemon ---
     "daemon.adopt.locked": "it has the lock of a dead daemon's ring",
     "daemon.adopt.headed": "and has written its own generation into the header",

@@ -23,7 +23,6 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 
 ORDERS_VARIABLE = "PREFETCHD_KILL_POINTS"
@@ -149,15 +148,6 @@ def _die(point: str, log: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
     while True:  # the signal is on its way
         signal.pause()
-
-
-def kills_by_point(log: str | os.PathLike[str]) -> Counter[str]:
-    """Counts how often a process has died at which point, as PREFETCHD_KILL_LOG's file has it."""
-    try:
-        with open(log) as lines:
-            return Counter(line.split()[0] for line in lines)
-    except FileNotFoundError:
-        return Counter()
 
 
 def _pass(point: str) -> None:

@@ -49,10 +49,6 @@ class Schedule:
         """Returns samples in the batch at `step`: all but perhaps the last are full."""
         return min(self.rows_per_batch, self.rank_length - step * self.rows_per_batch)
 
-    def first_ordinal(self, step: int) -> int:
-        """Returns the ordinal of row 0; row k follows after k * world_size."""
-        return step * self.rows_per_batch * self.world_size + self.rank
-
 
 def schedule_of(spec: StreamSpec) -> Schedule:
     """Returns the schedule of a stream whose length is known."""

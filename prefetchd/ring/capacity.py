@@ -41,10 +41,10 @@ ROOMY_BYTES = 16 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What a ring may take, in bytes. `store` names the file system, `memory` is that of the cgroup (None without a
-    limit), `budget` the daemon's own `memory` setting (None without one), and `mapped` how long a file or mapping may
-    be (None without a limit). For a new ring, or one that grows, it is what there is now; for Bounds what there is in
-    all, whoever has it now."""
+    """The room that a ring may take, in bytes. `store` names the file system, `memory` is that of the cgroup (None
+    without a limit), `budget` the daemon's own `memory` setting (None without one), and `mapped` how long a file or
+    mapping may be (None without a limit). For a new ring, or one that grows, it is what there is now; for Bounds what
+    there is in all, whoever has it now."""
 
     store_bytes: int
     store: str = SHARED_MEMORY

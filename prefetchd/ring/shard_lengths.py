@@ -21,7 +21,7 @@ class ShardLengths(EpochLengths):
 
     def __init__(self, shards: int) -> None:
         super().__init__(None)
-        self._shards = shards
+        self.shards = shards
         self._batches: dict[int, dict[int, int]] = {}
         self._ends: dict[int, int] = {}
 
@@ -30,8 +30,8 @@ class ShardLengths(EpochLengths):
         known = self._batches.setdefault(epoch, {})
         known[shard] = min(batches, known.get(shard, batches))
         # The epoch's end is known with the last of its shards' ends, and not before.
-        if len(known) == self._shards:
-            self._ends[epoch] = max((each - 1) * self._shards + at + 1 if each else 0 for at, each in known.items())
+        if len(known) == self.shards:
+            self._ends[epoch] = max((each - 1) * self.shards + at + 1 if each else 0 for at, each in known.items())
             self.learn(epoch, sum(known.values()))
         while len(self._batches) > KEPT_EPOCHS:
             oldest = next(iter(self._batches))
@@ -43,8 +43,8 @@ class ShardLengths(EpochLengths):
 
     def is_void(self, position: Position) -> bool:
         epoch, step = position
-        batches = self._batches.get(epoch, {}).get(step % self._shards)
-        return batches is not None and step // self._shards >= batches and not self.is_end(position)
+        batches = self._batches.get(epoch, {}).get(step % self.shards)
+        return batches is not None and step // self.shards >= batches and not self.is_end(position)
 
     def skip_voids(self, position: Position) -> Position:
         epoch, step = position
@@ -59,6 +59,6 @@ class ShardLengths(EpochLengths):
 
     def _batches_before(self, position: Position) -> int:
         epoch, step = position
-        rounds, shard = divmod(step, self._shards)
+        rounds, shard = divmod(step, self.shards)
         absent = sum(max(0, rounds + (at < shard) - batches) for at, batches in self._batches.get(epoch, {}).items())
         return step - absent

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.wire.messages import Message, Program, TooLarge, Unpicklable
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import WorkerStatus
@@ -45,7 +46,7 @@ class BackendEvents(Protocol):
 
     def load_failed(self, stream: int, message: str, error: bytes) -> None: ...
 
-    def host_died(self, host: int, how: str) -> None: ...
+    def host_died(self, host: int, how: ProcessExit) -> None: ...
 
     def host_not_started(self, host: int, reason: str) -> None:
         """No process can be had for the host: a limit, or memory. The host is gone."""
@@ -70,7 +71,7 @@ class BackendEvents(Protocol):
     def worker_message(self, worker: int, message: Message) -> None:
         """The worker has sent `message`. Raises ProtocolError when that is no answer: the worker is killed for it."""
 
-    def worker_died(self, worker: int, how: str, note: WorkerStatus) -> None:
+    def worker_died(self, worker: int, how: ProcessExit, note: WorkerStatus) -> None:
         """The worker is dead for certain: nothing of it can write to a slot any more. `note` is what it was doing."""
 
     def looked(self, stream: int, worker: int, look: Look) -> None:
@@ -141,5 +142,6 @@ class Backend(Protocol):
     def retire_idle(self, now_s: float) -> None:
         """Gives up what no stream has used for long."""
 
-    def close(self) -> None:
-        """Kills all that is left and waits, briefly, until it is gone."""
+    def close(self, *, leave_forks: bool = False) -> None:
+        """Kills all that is left and waits, briefly, until it is gone. With `leave_forks` hosts that were forked from
+        trainers live on without their workers: their trainers may hand them to another daemon."""

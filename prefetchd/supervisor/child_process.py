@@ -9,17 +9,20 @@ import signal
 import socket
 from collections.abc import Callable
 
-from prefetchd.processes.process_exit import REFUSED, UNEXPLAINED
+from prefetchd.processes.process_exit import FORSAKEN, UNEXPLAINED, ExitKind, ProcessExit
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
-from prefetchd.wire.messages import Message
+from prefetchd.wire.framing import DescriptorsLostError, close_all, disclose, enclose, receive_with_fds, send
+from prefetchd.wire.messages import Message, NotSpawned, Spare, Spawned
 from prefetchd.wire.os_errors import why
+
+OnMessage = Callable[[Message, list[int]], None]
+"""Called with a message and its descriptors, which are the receiver's."""
+OnEnd = Callable[[ProcessExit], None]
 
 REASON_DEADLINE_S = 0.2
 MESSAGES_A_TURN = 64
-FORSAKEN = "forsaken"
 LAST_MESSAGES = 1024
 """How many messages are read at a child's death: its socket holds no more, unless a process that it has left still
 sends."""
@@ -27,7 +30,8 @@ sends."""
 
 class ChildProcess:
     """A child process, watched until close(). It is killed when it says what it must not: when a packet is no message,
-    or came without its descriptors, or `on_message` raises ProtocolError."""
+    or `on_message` raises ProtocolError; also when descriptors are lost that came with it, unless they were another
+    child's, which then counts as not started."""
 
     def __init__(
         self,
@@ -36,14 +40,14 @@ class ChildProcess:
         pid: int,
         pidfd: int,
         output: int,
-        on_message: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
+        on_message: OnMessage,
+        on_end: OnEnd,
         on_output: OnOutput,
     ) -> None:
         self.sock = sock
         self.pid = pid
         self.pidfd = pidfd
-        self.how = ""
+        self.how: ProcessExit | None = None
         self._watcher = watcher
         self._on_message = on_message
         self._on_end = on_end
@@ -89,20 +93,25 @@ class ChildProcess:
 
     def tell(
         self,
-        on_message: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
+        on_message: OnMessage,
+        on_end: OnEnd,
         on_output: OnOutput,
     ) -> None:
         """Makes others receive what the child says from now on."""
         self._on_message, self._on_end, self._output.told = on_message, on_end, on_output
 
-    def ended_as(self, how: str) -> None:
+    def ended_as(self, how: ProcessExit) -> None:
         """Records how the child ended, after its zygote has reaped it. If it was killed for what it said, that reason
         stays."""
-        if not self.how.startswith(REFUSED):
+        if self.refusal is None:
             self.how = how
         if self._awaits_reason:
             self._reason_is_due()
+
+    @property
+    def refusal(self) -> ProcessExit | None:
+        """The child's end if it was killed for what it said; else None."""
+        return self.how if self.how is not None and self.how.kind is ExitKind.REFUSED else None
 
     def forsake(self, then: Callable[[], None]) -> None:
         """Ignores what the child says from now on; once it is dead it is closed, and `then` called."""
@@ -110,7 +119,7 @@ class ChildProcess:
         self._output.told = silent
         self.how = FORSAKEN
 
-        def bury(_: str) -> None:
+        def bury(_: ProcessExit) -> None:
             self.close()
             then()
 
@@ -144,6 +153,9 @@ class ChildProcess:
             except ConnectionResetError:
                 # It died with messages unread. That is told once, before what it said last.
                 continue
+            except DescriptorsLostError as lost:
+                self._hear_of_lost(lost)
+                continue
             except ProtocolError as error:
                 self._refuse(error)
                 return
@@ -157,12 +169,20 @@ class ChildProcess:
             except ProtocolError as error:
                 self._refuse(error)
 
+    def _hear_of_lost(self, lost: DescriptorsLostError) -> None:
+        """Takes a message about another child without the descriptors that came with it, for which this process had no
+        room: it is no fault of who sent it. That other child ends, as nobody has its socket any more."""
+        if isinstance(lost.message, Spawned):
+            self._on_message(NotSpawned(lost.message.child, str(lost)), [])
+        elif not isinstance(lost.message, Spare):
+            self._refuse(lost)
+
     def _refuse(self, error: ProtocolError) -> None:
         """Kills the child, which is not to be believed any more: whoever started it starts another."""
         if self._open:
             self._stop_reading()
             if self.how != FORSAKEN:
-                self.how = f"{REFUSED}: {error}"
+                self.how = ProcessExit.refused(error)
             self.kill()
 
     def _stop_reading(self) -> None:
@@ -177,7 +197,7 @@ class ChildProcess:
         if not self._open:
             return
         self._watcher.unwatch(self.pidfd)
-        if self.how:
+        if self.how is not None:
             self._on_end(self.how)
         else:
             # Its zygote is about to tell how; if that is dead too, nobody will.

@@ -7,16 +7,14 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable
 
 from prefetchd.processes.bootstrap import BOOTSTRAP, ENVIRONMENT
 from prefetchd.processes.environment import variables_at_start
-from prefetchd.processes.process_exit import UNEXPLAINED, ending
+from prefetchd.processes.process_exit import UNEXPLAINED, ProcessExit
 from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import OnOutput
-from prefetchd.supervisor.child_process import ChildProcess
-from prefetchd.wire.messages import Message
+from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
 from prefetchd.wire.program_layout import Environment
 
 REAP_DEADLINE_S = 5.0
@@ -29,8 +27,8 @@ class EnvironmentZygote:
         self,
         watcher: Watcher,
         environment: Environment,
-        on_message: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
+        on_message: OnMessage,
+        on_end: OnEnd,
         on_output: OnOutput,
         *,
         nice: int,
@@ -81,11 +79,11 @@ class EnvironmentZygote:
     def pid(self) -> int:
         return self._process.pid
 
-    def reap(self) -> str:
+    def reap(self) -> ProcessExit:
         """Waits a while for the zygote, which has ended or is about to. Returns how it ended."""
         self.note.close()
         try:
             code = self._process.wait(REAP_DEADLINE_S)
         except subprocess.TimeoutExpired:
             return UNEXPLAINED
-        return ending(-code if code < 0 else code << 8)
+        return ProcessExit.from_returncode(code)

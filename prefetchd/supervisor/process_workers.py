@@ -1,13 +1,14 @@
-"""Runs workers and planners as processes, by number: forked by the zygotes that ProcessBackend keeps."""
+"""Runs workers and planners as processes, by number: forked by the zygotes that ProcessHosts keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import BackendEvents
 from prefetchd.supervisor.child_output import OnOutput
-from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
 from prefetchd.wire.remote_exception import decode_exception
@@ -16,7 +17,7 @@ from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 MESSAGE_LIMIT_CHARACTERS = 2000
 """The most that is kept of a text for people from a child that runs the user's code."""
 
-Adopt = Callable[[int, list[int], Callable[[Message, list[int]], None], Callable[[str], None], OnOutput], ChildProcess]
+Adopt = Callable[[int, list[int], OnMessage, OnEnd, OnOutput], ChildProcess]
 """Makes a ChildProcess of a pid and descriptors; the other arguments receive what it says."""
 
 
@@ -114,7 +115,7 @@ class ProcessWorkers:
         child = self._children.get(worker)
         return child.pid if child is not None else 0
 
-    def reaped(self, worker: int, how: str) -> None:
+    def reaped(self, worker: int, how: ProcessExit) -> None:
         """Records how the worker ended, as its zygote says."""
         child = self._children.get(worker)
         if child is not None:
@@ -127,7 +128,7 @@ class ProcessWorkers:
             self.forget(worker)
             self._events.worker_not_started(worker, reason)
 
-    def lost(self, worker: int, how: str) -> None:
+    def lost(self, worker: int, how: ProcessExit) -> None:
         """Reports that the worker never came to be. Silent when its stream was dropped meanwhile."""
         if worker in self._children:
             self.forget(worker)
@@ -152,7 +153,7 @@ class ProcessWorkers:
         else:
             self._events.worker_message(worker, message)
 
-    def _ended(self, worker: int, how: str) -> None:
+    def _ended(self, worker: int, how: ProcessExit) -> None:
         self._ended_of(self._host_of.get(worker, 0), worker)
         note = self.note(worker)
         child = self.forget(worker)

@@ -6,16 +6,15 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import OnOutput
-from prefetchd.supervisor.child_process import ChildProcess
+from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
-from prefetchd.wire.messages import Message
 from prefetchd.wire.os_errors import why
 
 DEAD = -1
@@ -35,15 +34,12 @@ class StreamHost:
         self.workers: set[int] = set()
 
 
-OnMessage = Callable[[Message, list[int]], None]
-
-
 def handed_child(
     watcher: Watcher,
     pid: int,
     fds: list[int],
     on_message: OnMessage,
-    on_end: Callable[[str], None],
+    on_end: OnEnd,
     on_output: OnOutput,
 ) -> ChildProcess:
     """Takes a process that a zygote of ours has forked, by its pidfd, control socket and output pipe. It may be dead by
@@ -57,7 +53,7 @@ def foreign_child(
     pid: int,
     fds: list[int],
     on_message: OnMessage,
-    on_end: Callable[[str], None],
+    on_end: OnEnd,
     on_output: OnOutput,
     *,
     nice: int,

@@ -61,8 +61,8 @@ class LeafFile:
 
 @dataclasses.dataclass(frozen=True)
 class CacheDescription:
-    """What cache.json says. `length` is the dataset's, of which the first `rows` samples are kept; `structure` tells
-    how leaves make a sample (prefetchd_client.sample_cache.structure)."""
+    """The content of cache.json. `length` is the dataset's, of which the first `rows` samples are kept; `structure`
+    tells how leaves make a sample (prefetchd_client.sample_cache.structure)."""
 
     fingerprint: str
     dataset: str

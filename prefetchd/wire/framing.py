@@ -27,7 +27,7 @@ MAX_ENCLOSED_BYTES = 1 << 30
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_PACKET_FDS * 4)
 # As plain numbers: arithmetic on flags is slow, and this is done for every message.
 _RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC)
-_TRUNCATED = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
+_CUT, _DESCRIPTORS_LOST = int(socket.MSG_TRUNC), int(socket.MSG_CTRUNC)
 
 
 def encode(message: Message, limit_bytes: int = MAX_PACKET_BYTES) -> bytes:
@@ -115,7 +115,8 @@ def receive(sock: socket.socket) -> Message | None:
 
 
 def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
-    """Returns the next message and its descriptors, close-on-exec, which the caller owns; (None, []) at end of file."""
+    """Returns the next message and its descriptors, close-on-exec, which the caller owns; (None, []) at end of file.
+    Raises ProtocolError; DescriptorsLostError when this process may have no more descriptors."""
     packet, ancillary, flags, _ = sock.recvmsg(MAX_PACKET_BYTES + 1, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
     fds: list[int] = []
     for level, kind, data in ancillary:
@@ -123,8 +124,10 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
             whole = len(data) - len(data) % 4
             fds += [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, whole, 4)]
     try:
-        if flags & _TRUNCATED:
-            raise ProtocolError(_why_truncated(flags, len(fds)))
+        if flags & _CUT or (flags & _DESCRIPTORS_LOST and len(fds) >= MAX_PACKET_FDS):
+            raise ProtocolError("a packet that was truncated")
+        if flags & _DESCRIPTORS_LOST:
+            raise DescriptorsLostError(decode(packet), len(fds))
         if not packet and fds:
             raise ProtocolError("an empty packet with descriptors")
         return (decode(packet) if packet else None), fds
@@ -133,11 +136,13 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
         raise
 
 
-def _why_truncated(flags: int, fds: int) -> str:
-    """Says why a packet was truncated. Fewer descriptors arrive than were sent when this process may have no more."""
-    if flags & socket.MSG_TRUNC or fds >= MAX_PACKET_FDS:
-        return "a packet that was truncated"
-    return f"a packet of which {fds} descriptors arrived, and more were sent: {few_descriptors()}"
+class DescriptorsLostError(ProtocolError):
+    """Descriptors that came with a message are lost: this process may have no more. `message` is what they came
+    with."""
+
+    def __init__(self, message: Message, arrived: int) -> None:
+        super().__init__(f"a packet of which {arrived} descriptors arrived, and more were sent: {few_descriptors()}")
+        self.message = message
 
 
 def close_all(fds: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
+        self._keeps_file = False
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
         """Takes the lock. Returns True once it is held; False when somebody else still has it after `timeout_s`. Raises
@@ -68,8 +69,14 @@ class LockFile:
             os.close(former)
         return restored
 
+    def keep_file(self) -> None:
+        """Lets release() leave the file from now on, with the number in it."""
+        self._keeps_file = True
+
     def release(self) -> None:
         """Removes the file and gives the lock up, in this order. Idempotent."""
+        if self._keeps_file:
+            self.leave()
         if self._fd >= 0:
             # Unlinked while the lock is held: whoever opened the file before finds by its inode that it locks nothing.
             if self._is_current(self._fd):

@@ -103,7 +103,8 @@ class Welcome(Message):
     does not have the stream and waits for Program; if the trainer that was asked for it ends before it has sent it,
     another one is sent a second Welcome. `supervised`: somebody else than a client started the daemon, and may start it
     again. A trainer that asked by name alone gets the `spec` of its stream. `config` is the path of the configuration
-    file that the daemon was started with, for whoever starts the next one; empty: none. `is_new`: no batch of the
+    file that the daemon has, for whoever starts the next one; empty: none. When it gets another one, Welcome is sent
+    again. `is_new`: no batch of the
     stream was there before. `workers` is how many the stream may have busy at once.
     """
 
@@ -380,7 +381,7 @@ class ForkWanted(Message):
 @_numbered(25)
 @record
 class Farewell(Message):
-    """Says that the daemon is going down in order; its rings go with it."""
+    """Says that the daemon is going down in order. Its rings go with it, unless it was asked to keep them (Stop)."""
 
     reason: str
 
@@ -392,9 +393,11 @@ class Farewell(Message):
 @record
 class Stop(Message):
     """Asks the daemon to end; it answers Farewell once it has begun. Workers may finish what they are at, for a short
-    while; with `now` they are killed."""
+    while; with `now` they are killed. With `keep` it leaves its rings for the next daemon on its socket, which adopts
+    them; a daemon that does not know `keep` drops them."""
 
     now: bool = False
+    keep: bool = False
 
 
 @_numbered(31)
@@ -442,6 +445,31 @@ class Done(Message):
     """Says that the daemon has done what was asked, to the streams of these names (UTF-8)."""
 
     streams: Blobs = ()
+
+
+@_numbered(39)
+@record
+class Reload(Message):
+    """Asks the daemon to take the configuration file `config` on, a whole path; empty: to read its own again. A daemon
+    that has another file refuses, unless `replace` is set. Answered by Reloaded once the streams are begun, or by
+    Refused; nothing has changed then."""
+
+    config: bytes = b""
+    replace: bool = False
+
+
+@_numbered(59)
+@record
+class Reloaded(Message):
+    """Says what a daemon has taken on: the path of its file, and names (UTF-8) of all `streams` that it declares, of
+    those that have `begun` and `ended` with it, and of settings of [daemon] that take effect at the next start only
+    (`later`). A stream that is declared otherwise than before has ended and begun."""
+
+    config: bytes
+    streams: Blobs = ()
+    begun: Blobs = ()
+    ended: Blobs = ()
+    later: Blobs = ()
 
 
 @_numbered(36)
@@ -528,10 +556,10 @@ class LoadFailed(Message):
 @_numbered(45)
 @record
 class ChildEnded(Message):
-    """Says that a zygote has reaped child `child`; `how` says in words how it ended."""
+    """Says that a zygote has reaped child `child`; `status` is what waitpid(2) gave."""
 
     child: int
-    how: str
+    status: int
 
 
 @_numbered(58)
@@ -660,6 +688,7 @@ class UseRing(Message):
 @record
 class Fill(Message):
     """Gives the worker fill tasks, to be done in order: rows (task, kind, epoch, step, first row, end row, slot).
+    wire.fill_task reads them.
 
     kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch, 3 takes the digest of a batch, whose payload
     bytes stand in the end row's place. A batch of several slots has them chained in the segment's records. What follows
@@ -768,6 +797,21 @@ class Unfit(Message):
     task: int
     payload_bytes: int
     reason: str
+
+    @classmethod
+    def needing(cls, task: int, payload_bytes: int) -> Unfit:
+        """Says how much room the batch needs, which is more than it has."""
+        return cls(task, payload_bytes, "larger than its slots")
+
+    @classmethod
+    def deviating(cls, task: int, reason: str) -> Unfit:
+        """Says how a row deviates from the layout."""
+        return cls(task, 0, reason)
+
+    @property
+    def deviates(self) -> bool:
+        """True when a row deviates from the layout; else the batch needs more room."""
+        return self.payload_bytes == 0
 
 
 @_numbered(63)

@@ -36,7 +36,8 @@ ENVIRONMENT_LIMIT_BYTES = 16 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """Where the user's code runs: the trainer's own interpreter, path, directory and variables. Never logged.
+    """The environment that the user's code runs in: the trainer's own interpreter, path, directory and variables. Never
+    logged.
 
     `preload` names modules that the trainer has loaded and that a zygote imports before it forks. `authkey` is what
     processes of its show one another, to reach the trainer's multiprocessing.Manager; empty if it has none.
@@ -79,7 +80,7 @@ def decode_environment(data: bytes | memoryview) -> Environment:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramLayout:
-    """Where the parts of a program segment lie; offsets from its start, in bytes."""
+    """The places of the parts of a program segment; offsets from its start, in bytes."""
 
     environment_bytes: int
     pickle_bytes: int

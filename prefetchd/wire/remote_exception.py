@@ -21,7 +21,7 @@ message."""
 
 @dataclasses.dataclass(frozen=True)
 class RemoteException:
-    """What happened in a worker.
+    """An exception of a worker.
 
     `pickled` is a pickle of (class, args, attributes), or empty when that could not be made; `place` says in
     words which sample or part of the program raised.

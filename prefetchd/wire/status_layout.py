@@ -38,7 +38,7 @@ CURRENT_OFFSET = 32
 
 @dataclasses.dataclass(frozen=True)
 class StatusHead:
-    """Which daemon wrote the status, and when its loop last came round."""
+    """The status segment's head: which daemon wrote it, and when its loop last came round."""
 
     pid: int
     generation: int

@@ -35,7 +35,7 @@ TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a worker was doing. All fields but `phase` are about `task`."""
+    """The work that a worker was doing. All fields but `phase` are about `task`."""
 
     # In the order of the layout.
     task: int = 0

@@ -27,6 +27,7 @@ from prefetchd.wire.slot_layout import (
     layout_payload,
 )
 from prefetchd.workers.class_names import ClassNamingPickler
+from prefetchd.workers.plain_tensors import is_plain_tensor
 
 SMALLEST_BUFFER_BYTES = 512
 
@@ -104,7 +105,7 @@ class BatchPickler(ClassNamingPickler):
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is torch.Tensor:
-            return self._view(obj) if _is_plain(obj) else None
+            return self._view(obj) if is_plain_tensor(obj) and obj.dtype in DTYPE_CODES else None
         if kind is torch.UntypedStorage:
             return ("storage", self._whole_storage(obj), "")
         if kind is torch.TypedStorage:
@@ -164,19 +165,6 @@ def _out_of_band(sources: list[_Source], buffer: pickle.PickleBuffer) -> bool:
 
 
 _ITEM_BYTES = {code: dtype.itemsize for dtype, code in DTYPE_CODES.items()}
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.layout is torch.strided
-        and tensor.is_cpu
-        and not tensor.requires_grad
-        and not tensor.is_nested
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.dtype in DTYPE_CODES
-        and not tensor.__dict__
-    )
 
 
 def _address_of(readonly: memoryview) -> int:

@@ -63,15 +63,19 @@ def give_up_descriptors(kept: Collection[int], parts: Iterable[object] = ()) -> 
     os.close(null)
 
 
-def unmap_devices(devices: bytes = GIVEN_BACK) -> None:
-    """Unmaps GPUs and network adapters: mappings keep their files open as descriptors do. `devices` is a pattern of how
-    their paths begin."""
-    mapping = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .* " + devices, re.MULTILINE)
+def unmap_devices() -> None:
+    """Unmaps GPUs and network adapters: mappings keep their files open as descriptors do."""
     with open("/proc/self/maps", "rb") as maps:
-        found = mapping.findall(maps.read())
+        found = device_mappings(maps.read())
     for begin, end in found:
-        at = int(begin, 16)
-        _libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(int(end, 16) - at))
+        _libc.munmap(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin))
+
+
+def device_mappings(maps: bytes) -> list[tuple[int, int]]:
+    """Returns where the devices that are given back begin and end in memory, by the text of /proc/PID/maps."""
+    # What stands before a path has no spaces; a path may have some, and what follows them does not begin one.
+    line = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+)(?: \S+){4} +" + GIVEN_BACK, re.MULTILINE)
+    return [(int(begin, 16), int(end, 16)) for begin, end in line.findall(maps)]
 
 
 def redirect_output(fd: int) -> None:

@@ -21,6 +21,7 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import CODES, FORMAT_VERSION, encode_header, file_name
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.stream_spec import Position, StreamSpec
+from prefetchd.workers.plain_tensors import is_plain_tensor
 from prefetchd.workers.structure_nodes import encode_structure, nested_too_deep
 
 WHOLE = "batch"
@@ -193,8 +194,7 @@ def _leaf(name: str, value: Any) -> _Leaf | None:
     """Returns the tensor or array as bytes one after another, or None when it is none that the format knows."""
     if type(value) is torch.Tensor:
         code = _TORCH_CODES.get(value.dtype)
-        plain = value.layout is torch.strided and value.is_cpu and not value.is_nested and not value.requires_grad
-        if code is None or not plain or value.is_conj() or value.is_neg() or value.__dict__:
+        if code is None or not is_plain_tensor(value):
             return None
         dense = value.contiguous()
         content: Any = dense.view(-1).view(torch.uint8).numpy() if dense.numel() else np.empty(0, np.uint8)

@@ -1,13 +1,23 @@
 """Encodes the structure of a batch as JSON, for a file that anybody may have made: reading it runs nothing.
 
-| JSON | value | |---|---| | text, true, false, null, integer, finite number | itself | | [node, ...] | list | |
-{"tuple": [node, ...]} | tuple | | {"dict": [[key node, node], ...]} | dict | | {"tensor": NAME}, {"array": NAME} | the
-tensor of that name in the file | | {"bytes": BASE64} | bytes | | {"float": "nan", "inf" or "-inf"} | float | |
-{"complex": [node, node]} | complex | | {"scalar": [dtype, BASE64]} | NumPy scalar | | {"texts": [dtype, shape, [text,
-...]]} | NumPy array of texts | | {"objects": [shape, [node, ...]]} | NumPy array of objects | | {"view": [dtype, node]}
-| that array or tensor of real numbers or integers, seen as complex ones or times | | {"sparse": [indices, values,
-shape, coalesced]} | sparse COO tensor of those two nodes | | {"grad": node} | that tensor, with requires_grad | |
-{"object": [module, name], "new" or "call": [node, ...], "state", "items", "pairs"} | an object: see below |
+    JSON                                            value
+    text, true, false, null, integer, finite number itself
+    [node, ...]                                     list
+    {"tuple": [node, ...]}                          tuple
+    {"dict": [[key node, node], ...]}               dict
+    {"tensor": NAME}, {"array": NAME}               the tensor of that name in the file
+    {"bytes": BASE64}                               bytes
+    {"float": "nan", "inf" or "-inf"}               float
+    {"complex": [node, node]}                       complex
+    {"scalar": [dtype, BASE64]}                     NumPy scalar
+    {"texts": [dtype, shape, [text, ...]]}          NumPy array of texts
+    {"objects": [shape, [node, ...]]}               NumPy array of objects
+    {"view": [dtype, node]}                         that array or tensor of real numbers or integers, seen as complex
+                                                    ones or times
+    {"sparse": [indices, values, shape, coalesced]} sparse COO tensor of those two nodes
+    {"grad": node}                                  that tensor, with requires_grad
+    {"object": [module, name], "new" or "call": [node, ...], "state", "items", "pairs"}
+                                                    an object: see below
 
 An object is what its __reduce_ex__ says, where that is no more than: its class made with arguments, by __new__ or by a
 call, then its state, then its items or its pairs. The reader looks its class up among those that it was given, and

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, TypeAlias
+from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
+from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
@@ -43,9 +44,6 @@ BAD_SAMPLES_A_MESSAGE = 32
 STORE_AGAIN_S = 0.25
 TELL_SHARD_EVERY_S = 0.5
 
-Task: TypeAlias = tuple[int, ...]
-"""A row of messages.Fill."""
-
 
 class TaskRunner:
     """Does fill tasks of one stream, in the ring that it was lent."""
@@ -68,19 +66,19 @@ class TaskRunner:
             self._ring.close()
             self._ring = None
 
-    def run(self, task: Task, keys: bytes = b"") -> Message:
+    def run(self, task: FillTask, keys: bytes = b"") -> Message:
         """Does the task and returns the answer: Filled when it is done. `keys` as Fill has them."""
         begin_us = _now_us()
         note = self._filler.note
-        note.begin(task[0])
+        note.begin(task.number)
         if keys:
-            self._filler.use_keys((task[2], task[3]), keys)
+            self._filler.use_keys(task.position, keys)
         answer = self._do(task)
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)
         if isinstance(answer, int):
-            samples = self._filler.samples_in(task[5] - task[4])
-            return Filled(((task[0], answer, _now_us() - begin_us, samples),), self._filler.times.take())
+            samples = self._filler.samples_in(task.rows)
+            return Filled(((task.number, answer, _now_us() - begin_us, samples),), self._filler.times.take())
         return answer
 
     def asides(self, task: int) -> list[Message]:
@@ -108,41 +106,41 @@ class TaskRunner:
             told.append(BadSamples(task, rows, tuple(each.text.encode("utf-8", "replace") for each in part)))
         return told
 
-    def _do(self, row: Task) -> int | Message:
-        task, kind, epoch, step, first, end, slot, *pairs = row
-        position = (epoch, step)
-        deadly = frozenset(zip(pairs[::2], pairs[1::2])) if pairs else NOT_DEADLY
+    def _do(self, task: FillTask) -> int | Message:
+        """Does the task. Returns the answer, or the payload bytes of what was filled."""
+        number, position, slot = task.number, task.position, task.slot
+        deadly = frozenset(task.deadly) if task.deadly else NOT_DEADLY
         try:
-            if kind == MEASURE:
-                measure = self._filler.measure(position, end, deadly)
+            if task.kind == MEASURE:
+                measure = self._filler.measure(position, task.end, deadly)
                 kill_point("worker.measured")
-                return Measured(task, measure.payload_bytes, measure.layout)
+                return Measured(number, measure.payload_bytes, measure.layout)
             ring = self._ring
             assert ring is not None
-            if kind == FILL_ROWS:
-                return self._filler.fill_rows(position, first, end, ring.batch(slot), deadly)
-            if kind == DIGEST:
-                return self._digest(task, slot, end)
+            if task.kind == FILL_ROWS:
+                return self._filler.fill_rows(position, task.first, task.end, ring.batch(slot), deadly)
+            if task.kind == DIGEST:
+                return self._digest(number, slot, task.payload_bytes)
             span = self._span(slot)
             room = span * ring.header.slot_bytes
             payload_bytes = self._filler.fill_whole(
-                position, end, room, lambda: self._target(ring, slot, span, position), deadly
+                position, task.end, room, lambda: self._target(ring, slot, span, position), deadly
             )
-            return payload_bytes if payload_bytes <= room else Unfit(task, payload_bytes, "larger than its slots")
+            return payload_bytes if payload_bytes <= room else Unfit.needing(number, payload_bytes)
         except Deviation as deviation:
             # The batch is made whole: then they are told.
             self._filler.take_bad()
-            return Unfit(task, 0, str(deviation)[:500])
+            return Unfit.deviating(number, str(deviation)[:500])
         except StoreError as error:
             # Or the same task would go to and fro as fast as it can.
             time.sleep(STORE_AGAIN_S)
-            return StoreFailed(task, str(error)[:500])
+            return StoreFailed(number, str(error)[:500])
         except ProgramSpentError:
-            return Spent(task)
+            return Spent(number)
         except NoSuchBatch as none:
-            return ShardEnded(task, none.batches)
+            return ShardEnded(number, none.batches)
         except UserCodeError as error:
-            return FillFailed(task, encode_exception(remote_exception(error)))
+            return FillFailed(number, encode_exception(remote_exception(error)))
 
     def _target(self, ring: RingMemory, slot: int, span: int, position: Position) -> Any:
         """Returns where the whole batch goes: a file, or its slots."""

@@ -9,6 +9,7 @@ import torch
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.worker_status_memory import WorkerStatusWriter
+from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.messages import Fill, Ready, UseRing
 from prefetchd.wire.stream_spec import StreamSpec
@@ -65,10 +66,11 @@ class Worker:
 
     def _fill(self, message: Fill) -> None:
         # Each answer before the next task: that one may be slow, or end this process.
-        for task, keys in zip(message.tasks, message.keys or itertools.repeat(b"")):
+        for row, keys in zip(message.tasks, message.keys or itertools.repeat(b"")):
             kill_point("worker.task.begun")
+            task = FillTask.from_row(row)
             answer = self._runner.run(task, keys)
-            for aside in self._runner.asides(task[0]):
+            for aside in self._runner.asides(task.number):
                 send(self._sock, aside)
             kill_point("worker.answer.untold")
             send(self._sock, answer)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.bootstrap import BOOTSTRAP, STREAM, WORKER
 from prefetchd.processes.descendants import children, end_strangers, reap_strangers
-from prefetchd.processes.process_exit import ending
 from prefetchd.processes.stack_dumps import answer_with_stacks
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import ChildEnded, Message, NotSpawned, Spawned
@@ -175,7 +174,7 @@ class Children:
         _, status = os.waitpid(pid, 0)
         if self._ends_orphans:
             self.end_strangers()
-        self._tell(ChildEnded(number, ending(status)))
+        self._tell(ChildEnded(number, status))
 
     def _tell(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends a message to the daemon. Its end is seen when the socket is read from: a zygote that outlives it must

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import NEEDS_ROOT
 from tests.scenario.forked import forked, told_by
 
 NOBODY = 65534
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason=NEEDS_ROOT)
 
 
 def become_nobody() -> None:

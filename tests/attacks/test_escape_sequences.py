@@ -7,13 +7,17 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from prefetchd.cli.checks.finding import Finding
 from prefetchd.cli.doctor import _show
 from prefetchd.cli.logs import readable
 from prefetchd.cli.render import render
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import read_report
+from prefetchd.wire.errors import CallerError
 from prefetchd.wire.printable import one_line, printable
+from prefetchd.wire.stream_spec import StreamSpec
 from tests.attacks.another_user import as_nobody, as_root
 from tests.scenario.watching import report_when
 from tests.unit.cli.examples import every_state
@@ -58,22 +62,37 @@ def test_logs_and_doctor_print_none(capsys):
     assert all(map(is_clean, capsys.readouterr().out.split("\n")))
 
 
-def test_verbs_print_none_in_their_errors(daemon, tmp_path):
-    evil = tmp_path / EVIL.replace("\x00", "")
+def test_verbs_print_none_in_their_errors(daemon, open_directory):
+    # In a short path: of a long one it would only be said that no socket can be there.
+    evil = open_directory / EVIL.replace("\x00", "")
     evil.mkdir()
     fingerprint = evil / ("a" * 32)
     fingerprint.mkdir()
     (fingerprint / "cache.json").write_text(json.dumps({"version": EVIL}))
+    (evil / "config").touch()
+    daemon.start()
     for arguments in (
         ("cache", "ls", str(evil)),
         ("cache", "verify", str(evil)),
         ("cache", "rm", str(evil), EVIL.replace("\x00", "")),
+        ("cache", "rm", str(evil), fingerprint.name),
         ("config", "check", str(evil / "none")),
+        ("config", "check", str(evil / "config")),
         ("status", "--socket", str(evil / "d.sock")),
         ("stop", "--socket", str(evil / "d.sock")),
+        ("trace", "--seconds", "0.1", "--output", str(evil / "none" / "trace")),
+        ("trace", "--seconds", "0.1", "--output", str(evil / "trace")),
     ):
         done = daemon.command(*arguments, check=False)
+        assert r"\x1b]0;owned" in done.stdout + done.stderr, arguments
         assert all(map(is_clean, (done.stdout + done.stderr).split("\n"))), arguments
+
+
+@pytest.mark.parametrize("each", [each for each in EVIL if not is_clean(each)], ids=ascii)
+def test_no_stream_and_so_no_label_of_metrics_has_one_in_its_name(each):
+    with pytest.raises(CallerError) as caught:
+        StreamSpec("0" * 32, 0, "sequential", 13, 3, name=f"a{each}b")
+    assert is_clean(str(caught.value))
 
 
 @as_root

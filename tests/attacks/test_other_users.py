@@ -12,7 +12,7 @@ import pytest
 from prefetchd_client.connection.autostart import connect_or_start
 
 from prefetchd.daemon.process.loop import Loop
-from prefetchd.daemon.sockets.sessions import Listener
+from prefetchd.daemon.sockets.listener import Listener
 from prefetchd.wire.errors import CallerError, DaemonUnavailableError
 from prefetchd.wire.runtime_paths import make_private, runtime_paths
 from tests.attacks.another_user import NOBODY, as_nobody, as_root, become_nobody

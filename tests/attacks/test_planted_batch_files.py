@@ -21,6 +21,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.file_codec import FilePlace, encode_file
 from tests.attacks.another_user import NOBODY, as_nobody, as_root
 from tests.contract.declaring import Declared
+from tests.scenario.forked import forked, told_by
 from tests.scenario.watching import report_when, stopped, until
 
 SPEC = StreamSpec("ab" * 16, 0, "sequential", 8, 4, name="train")
@@ -277,3 +278,21 @@ def test_a_directory_that_is_opened_to_others_is_a_fault_that_status_tells(daemo
 
     report_when(daemon, told, "status tells")
     disk.chmod(0o700)
+
+
+# --- files that somebody makes shorter ---
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.0001, 0.5, 0.999])
+def test_a_file_that_was_cut_is_an_error_in_words(disk, kept):
+    """In a child: else SIGBUS would end the run."""
+    put(disk, torch.arange(100_000))
+    path = disk / file_name((0, 0))
+    os.truncate(path, int(kept * path.stat().st_size))
+
+    def read():
+        with pytest.raises(ProtocolError) as caught:
+            first(disk)
+        return caught.value
+
+    assert told_by(forked(read))

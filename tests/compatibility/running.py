@@ -12,7 +12,8 @@ from typing import Any
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader
 
-from tests.compatibility.case import Case, Raised
+from prefetchd.wire.errors import PrefetchdError
+from tests.compatibility.case import Case, Raised, Separate
 from tests.compatibility.comparing import differences
 
 BUFFER = "32MiB"
@@ -22,10 +23,12 @@ RACES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`differences` is empty when the outcomes are equal."""
+    """`differences` is empty when the outcomes are equal. `bare` are those errors of ours alone that are none of
+    prefetchd's."""
 
     case: Case
     differences: list[str]
+    bare: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def unexpected(self) -> list[str]:
@@ -34,7 +37,7 @@ class Verdict:
             return self.differences
         if not self.differences:
             return [f"they are equal: take the reason away ({self.case.reason})"]
-        return [each for each in self.differences if not re.fullmatch(self.case.difference, each)]
+        return [each for each in self.differences if not re.fullmatch(self.case.difference, each)] + self.bare
 
 
 def run_case(case: Case) -> Verdict:
@@ -45,7 +48,21 @@ def run_case(case: Case) -> Verdict:
             if _lost_a_race(theirs):
                 theirs = _outcome(DataLoader, case, num_workers=case.workers)
         ours = _outcome(PrefetchLoader, case, num_workers=case.workers, buffer=BUFFER)
-        return Verdict(case, differences(theirs, ours))
+        return Verdict(case, differences(theirs, ours), bare_errors(case, theirs, ours))
+
+
+def bare_errors(case: Case, theirs: Any, ours: Any) -> list[str]:
+    """The errors that a user has with our loader alone, and that do not say whose they are: neither by their type nor
+    in the case's entry, whatever else of a pattern they match."""
+    pairs = zip(theirs, ours) if type(theirs) is Separate and type(ours) is Separate else [(theirs, ours)]
+    return [
+        f"a bare {type(mine.error).__name__}, which DataLoader does not raise: {mine.error}"
+        for their, mine in pairs
+        if isinstance(mine, Raised)
+        and not isinstance(their, Raised)
+        and not isinstance(mine.error, PrefetchdError)
+        and type(mine.error).__name__ not in case.difference
+    ]
 
 
 def _outcome(kind: Any, case: Case, **arguments: Any) -> Any:

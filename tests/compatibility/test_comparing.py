@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from prefetchd.wire.errors import StreamFailedError
 from tests.compatibility import material as m
 from tests.compatibility.case import Case, Raised, Separate, loading
 from tests.compatibility.comparing import differences
-from tests.compatibility.running import Verdict
+from tests.compatibility.running import Verdict, bare_errors
 
 ONE = torch.ones(3)
 FOUR = torch.ones(4)
@@ -117,6 +118,23 @@ def test_an_entry_excuses_its_own_difference_and_no_other():
     assert Verdict(entry, ["values differ", ": it crashed"]).unexpected == [": it crashed"]
     assert Verdict(entry, ["values differ here"]).unexpected == ["values differ here"]
     assert "take the reason away" in Verdict(entry, []).unexpected[0]
+
+
+def test_an_entry_excuses_no_bare_error_that_it_does_not_name():
+    """A pattern that is wide would excuse a fault of ours with the difference it was made for."""
+    bare, ours = Raised(KeyError("inner")), Raised(StreamFailedError("it failed"))
+
+    def unexpected(difference, theirs, mine):
+        case = Case("it", "errors", 2, "a reason", difference, (), lambda: loading([]))
+        return Verdict(case, differences(theirs, mine), bare_errors(case, theirs, mine)).unexpected
+
+    (said,) = unexpected(".*", 1, bare)
+    assert "a bare KeyError" in said
+    (said,) = unexpected(".*", Separate([1, 2]), Separate([1, bare]))
+    assert "a bare KeyError" in said
+    assert unexpected(".*", 1, ours) == []
+    assert unexpected(".*KeyError.*", 1, bare) == []
+    assert unexpected(".*", Raised(ValueError("theirs")), bare) == []
 
 
 def test_an_object_in_two_batches_means_nothing():

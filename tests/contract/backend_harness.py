@@ -89,13 +89,14 @@ class Stage:
 
     def zygote_pid(self, host: int) -> int:
         """The process that the host is."""
-        child = self._backend._hosts[host].child
+        child = self._backend._hosts.get(host).child
         assert child is not None
         return child.pid
 
     def environment_pid(self, host: int) -> int:
         """The process that has forked the host."""
-        return self._backend._zygotes[self._backend._hosts[host].environment].child.pid
+        hosts = self._backend._hosts
+        return hosts.zygotes.get(hosts.get(host).environment).child.pid
 
     def event(self, *expected: Any) -> tuple[Any, ...]:
         """Waits for the first event that begins like this."""

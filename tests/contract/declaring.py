@@ -15,7 +15,6 @@ from prefetchd_client import BatchDirectory, PrefetchLoader
 from tests.conftest import Daemon
 from tests.scenario.watching import is_gone, stream_when, until
 
-STORES = ("shm", "ram_disk", "files")
 PROGRESS = ("socket", "file")
 NAME = "train"
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.contract.declaring import PROGRESS, STORES, Declared, ram_disk
+from prefetchd.wire.stream_spec import STORES
+from tests.contract.declaring import PROGRESS, Declared, ram_disk
 
 LINES = """
 dataset = "tests.scenario.declared_datasets:numbers"

@@ -9,7 +9,8 @@ import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 
-from tests.contract.declaring import PROGRESS, STORES, Declared, ram_disk
+from prefetchd.wire.stream_spec import STORES
+from tests.contract.declaring import PROGRESS, Declared, ram_disk
 from tests.scenario.datasets import equal
 from tests.scenario.declared_datasets import labelled
 

@@ -32,7 +32,11 @@ from tests.forking.server import (
     request_of,
 )
 
-PRELOADED = ("torch", "torchvision.transforms.v2", "tensordict", "PIL.Image", "prefetchd_client", "prefetchd.cli.main")
+PRELOADED = (
+    *("torch", "torchvision.transforms.v2", "tensordict", "PIL.Image"),
+    *("prefetchd_client", "prefetchd.cli.main", "prefetchd.cli.run", "prefetchd.cli.status", "prefetchd.cli.stop"),
+    *("prefetchd.daemon.main", "prefetchd.workers.zygote", "prefetchd.workers.worker"),
+)
 PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None)
@@ -100,8 +104,13 @@ class _Server:
         self._control, theirs = socket.socketpair()
         room = PAD * (ROOM_BYTES // len(PAD))
         command = [sys.executable, server.__file__, str(theirs.fileno()), *PRELOADED, *also, room]
-        # Its own path only: those that it forks may have others.
-        begins = HASH_SEED | {name: value for name, value in variables.items() if name not in READ_LATER}
+        # Its own path only: those that it forks may have others. Nor has it what our modules read when they are
+        # imported: it imports them for others, too.
+        begins = HASH_SEED | {
+            name: value
+            for name, value in variables.items()
+            if name not in READ_LATER and not name.startswith(server.READ_BY_OURS)
+        }
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(OWNER, NAME, execute)
             self._process = subprocess.Popen(

@@ -377,6 +377,8 @@ if __name__ == "__main__":
             importlib.import_module(_module)
     gc.collect()
     gc.freeze()
+    # As one of the tests it would import their package.
+    importlib.import_module("huge_pages").collapse_memory()
     _asked = _serve(_control)
     if _asked is not None:
         _run(_become(*_asked))

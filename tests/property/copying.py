@@ -83,7 +83,7 @@ def identity(world: Any) -> int:
         kind = type(part)
         if kind in _PLAIN:
             say(part)
-        elif kind is tuple:
+        elif isinstance(part, tuple):
             say(len(part))
             for each in part:
                 note(each)

@@ -251,7 +251,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1))
     def cut_off(self, which):
         trainer = self.trainers[which % len(self.trainers)]
-        if trainer.connected:
+        # One that was refused, as it came back with another dataset, has no connection any more.
+        assert trainer.open or self.has_changed
+        if trainer.connected and trainer.open:
             self.crashes += 1
             self.world.cut_off(trainer)
 
@@ -344,7 +346,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.scarce = False
         if any(each[0] in ("not started", "not loaded") for each in self.world.pending):
             self.world.settle()
-        if any(each.starts_again_s is not None for each in self.world.engine.streams.values()):
+        if any(each.failed_starts.is_pausing for each in self.world.engine.streams.values()):
             self.time_passes(61.0)
 
     def teardown(self):

@@ -69,7 +69,7 @@ class Walker:
             if self.world.engine.pool._next_task < FIRST_TASK:
                 self.world.engine.pool._next_task = FIRST_TASK
             tasks = [task for worker in self.world.workers.values() for task in worker.tasks]
-            if not self.world.pending and tasks and tasks[0][1] == MEASURE:
+            if not self.world.pending and tasks and tasks[0].kind == MEASURE:
                 self.world.work(0)
         return self
 

@@ -12,11 +12,11 @@ import itertools
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
-from prefetchd.daemon.engine.fairness import PRICE_OF_PLENTY, FairShares
-from prefetchd.daemon.engine.stream.stream_state import LONG_PIECE_S, Account
+from prefetchd.daemon.engine.fairness import PRICE_OF_PLENTY, Account, FairShares
 from prefetchd.daemon.engine.stream.supply import FEW_AHEAD, REMEMBERED, Pace
+from prefetchd.daemon.engine.stream.task_sizes import LONG_PIECE_S
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.budgets import tries
 from tests.property.world import World
@@ -258,7 +258,7 @@ LIKE_RACING_TRAINERS = {
     "huge": Kind(0.01, whole=True),
     "iterable": Kind(0.008, iterable=True),
 }
-"""As tests/scenario/racing_trainer.py has them, but that cheap tasks take longer: there would be too many of them."""
+"""As tests/timed/racing_trainer.py has them, but that cheap tasks take longer: there would be too many of them."""
 
 
 @functools.cache
@@ -319,12 +319,16 @@ def fair_parts(wanted: list[float], workers: float) -> list[float]:
     trainers=st.lists(kinds(0.01, 0.03, 0.07, 0.3, every_s=[0.0, 0.02, 0.05, 0.2, 1.0]), min_size=2, max_size=4),
 )
 @tries(10)
+@example(limit=3, slots=8, trainers=[Kind(0.01, whole=True, every_s=0.02), Kind(0.3, whole=True)])
 def test_whoever_wants_less_than_a_fair_part_gets_it_and_others_share_the_rest(limit, slots, trainers):
-    """Also a trainer whose batches are ready now and then: it may need its part all the same."""
+    """Also a trainer whose batches are ready now and then: it may need its part all the same. Only what its ring holds
+    can it have while tasks of others, which nobody interrupts, take all workers."""
     begin_s, until_s = 5.0, 25.0
     race = Race(limit, trainers, slots).run(until_s)
     for number, part in enumerate(fair_parts([min(limit, each.wants) for each in trainers], limit)):
-        fair = part * (until_s - begin_s) / trainers[number].task_s
+        longest_s = max(each.task_s for each in trainers if each is not trainers[number])
+        turnover = slots * (until_s - begin_s) / longest_s
+        fair = min(part * (until_s - begin_s) / trainers[number].task_s, turnover)
         allowed = race.uninterrupted_s(number) / trainers[number].task_s
         assert race.batches(number, begin_s, until_s) >= 0.9 * fair - allowed - 1, (number, part)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from prefetchd.daemon.engine.commands import Assign, Send, WriteSlot
+from prefetchd.processes.process_exit import KILLED
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import encode
 from prefetchd.wire.messages import (
@@ -176,5 +177,5 @@ def test_whatever_a_worker_or_planner_answers_is_taken_or_refused_and_changes_no
     except ProtocolError:
         assert identity(world) == before
         # That is its end; the stream goes on.
-        world.engine.worker_died(process, "killed by SIGKILL", 0.0)
+        world.engine.worker_died(process, KILLED, 0.0)
     can_be_carried_out(world)

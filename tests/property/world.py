@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import signal
 import struct
 
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
-from prefetchd.processes.process_exit import KILLED, ORPHANED, UNEXPLAINED
+from prefetchd.processes.process_exit import CLEAN, KILLED, ORPHANED, UNEXPLAINED, ProcessExit
 from prefetchd.ring.offers import Offers, takers
+from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
@@ -455,6 +457,9 @@ class World:
         self.trainers[trainer.session] = trainer
         trainer.connected = True
         trainer.to_release = []
+        if not trainer.ring:
+            # Nobody counted on it: it comes anew.
+            self.kept.clear()
         for cursor in trainer.cursors.values():
             cursor.offers = {}
             cursor.voids = {}
@@ -471,13 +476,13 @@ class World:
         )
         self.programs[trainer.session] = trainer.program
         self.engine.hello(trainer.session, hello, self.now, self.told_marks(trainer))
-        if hello.forks:
-            self._fork(trainer)
-        self._clear_offers(trainer)
         for cursor in sorted(trainer.cursors.values(), key=lambda each: each.epoch):
             if self.planned and cursor.variant is not None and trainer.session in self.trainers:
                 self._assumed(Assume(cursor.epoch, cursor.variant))
                 self.engine.message(trainer.session, Assume(cursor.epoch, cursor.variant), self.now)
+        if hello.forks:
+            self._fork(trainer)
+        self._clear_offers(trainer)
         self.run()
 
     @staticmethod
@@ -682,11 +687,12 @@ class World:
             case c.Send(session, message):
                 self._told(session, message)
             case c.Wake(session):
+                for each in self.engine.publications(session):
+                    self._run(each)
+            case c.WriteOffers(session, published):
                 stream = self.engine.stream_of(session)
-                for message in self.engine.publications(session):
-                    if isinstance(message, Published) and message.batches:
-                        self.offers[stream.number].told(stream.consumers[session].record, message)
-                    self._told(session, message)
+                if published.batches:
+                    self.offers[stream.number].told(stream.consumers[session].record, published)
             case c.StartStream(stream, host):
                 assert self.engine.streams[stream].has_program, "there is nothing to load"
                 self.hosts[host] = stream
@@ -726,8 +732,8 @@ class World:
             case c.StopWorker(worker, _):
                 self.pending.append(("stopped", worker))
             case c.Assign(worker, message):
-                self.workers[worker].tasks += message.tasks
-                self.keys.update({task[0]: keys for task, keys in zip(message.tasks, message.keys)})
+                self.workers[worker].tasks += map(FillTask.from_row, message.tasks)
+                self.keys.update({row[0]: keys for row, keys in zip(message.tasks, message.keys)})
             case c.CreateRing(stream, _, _, _):
                 self.pending.append(("ring", stream))
             case c.WriteSlot(stream, slot, record):
@@ -869,8 +875,11 @@ class World:
         elif kind == "program":
             self._write_program(subject, more[0])
         elif kind == "fork":
-            if subject in self.trainers and self.trainers[subject].connected:
-                self._fork(self.trainers[subject])
+            asked = self.trainers.get(subject)
+            if asked is not None and asked.connected and asked.hello.forks:
+                self._fork(asked)
+            elif asked is not None and asked.connected:
+                self.engine.program_arrived(subject)
         elif kind == "started" and subject in self.planners:
             self.engine.worker_ready(subject, self.now)
         elif kind == "started" and subject in self.workers:
@@ -878,7 +887,7 @@ class World:
             self.engine.worker_ready(subject, self.now)
         elif kind == "stopped" and subject in self.workers:
             del self.workers[subject]
-            self.engine.worker_died(subject, "stopped", self.now)
+            self.engine.worker_died(subject, CLEAN, self.now)
         elif kind == "orphaned" and subject in self.workers:
             self._die(self.workers[subject], self._row(self.workers[subject], 0.5), UNEXPLAINED)
         elif kind == "orphaned" and subject in self.planners:
@@ -947,11 +956,11 @@ class World:
     def _work(self, index: int) -> None:
         busy = [worker for worker in self.workers.values() if worker.tasks]
         worker = busy[index % len(busy)]
-        task, kind, epoch, step, first, end, slot, *deadly = worker.tasks[0]
+        task, kind, epoch, step, first, end, slot, deadly = worker.tasks[0]
         position = (epoch, step)
-        deadly_rows = deadly[::2]
+        deadly_rows = [row for row, _ in deadly]
         if self._dies_of(position, kind, first, end, deadly_rows):
-            self._die(worker, self.killing[position], "killed by SIGSEGV")
+            self._die(worker, self.killing[position], ProcessExit.killed(signal.SIGSEGV))
             return
         worker.tasks.pop(0)
         shards = self.engine.streams[worker.stream].shards
@@ -974,13 +983,13 @@ class World:
             answer = Measured(task, SLOT_BYTES, b"layout" if by_rows else b"")
         elif kind == FILL_ROWS and (position in self.deviating or self._leaves_out(worker, deadly_rows)):
             self._fill(worker.stream, slot, position, range(first, end), task)
-            answer = Unfit(task, 0, "dtype")
+            answer = Unfit.deviating(task, "dtype")
         elif (
             kind != FILL_ROWS
             and size > self.memory[worker.stream][slot]["span"] * self.engine.streams[worker.stream].slot_bytes
         ):
             worker.kept = position
-            answer = Unfit(task, size, "too large")
+            answer = Unfit.needing(task, size)
         else:
             whole = kind != FILL_ROWS
             worker.kept = None
@@ -1040,7 +1049,7 @@ class World:
     def kill_planner(self) -> None:
         number = next(iter(self.planners))
         del self.planners[number]
-        self.engine.worker_died(number, "killed by SIGKILL", self.now)
+        self.engine.worker_died(number, KILLED, self.now)
         self.run()
 
     def kill_worker(self, index: int, where: float = 0.5) -> None:
@@ -1052,8 +1061,7 @@ class World:
 
     @staticmethod
     def _row(worker: SimWorker, where: float) -> int:
-        first, end = worker.tasks[0][4:6] if worker.tasks else (0, 0)
-        return first + int(where * (end - first))
+        return worker.tasks[0].first + int(where * worker.tasks[0].rows) if worker.tasks else 0
 
     def zygotes(self) -> list[int]:
         """Those that live."""
@@ -1090,7 +1098,7 @@ class World:
     def _leaves_out(self, worker: SimWorker, deadly_rows: list) -> bool:
         return bool(deadly_rows) and self.engine.streams[worker.stream].spec.on_error == "skip"
 
-    def _die(self, worker: SimWorker, row: int, how: str, note: WorkerStatus | None = None, **known) -> None:
+    def _die(self, worker: SimWorker, row: int, how: ProcessExit, note: WorkerStatus | None = None, **known) -> None:
         """In the middle of its rows, if it has any."""
         del self.workers[worker.number]
         if worker.tasks:
@@ -1134,6 +1142,10 @@ class World:
         if pool._alone.holds_back(self.now) and pool._alone.is_alone(pool._alone._piece):
             recent = [each for each in pool.workers.values() if each.busy and self.now - each.head_since_s < PATIENCE_S]
             assert len(recent) == 1, "a suspect does not run alone"
+        for host in self.engine._hosts._hosts.values():
+            stream = host.stream
+            if stream is not None and host not in (stream.host, stream.coming):
+                assert any(each.host is host for each in stream.workers.values()), "a host that does nothing lives on"
         for stream in self.engine.streams.values():
             ring = stream.window.ring
             if ring is None:

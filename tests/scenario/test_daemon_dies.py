@@ -48,20 +48,6 @@ def test_every_batch_comes_though_the_daemon_is_killed_again_and_again(daemon):
         assert loader.stats()["reconnections"] == 2
 
 
-def test_what_is_ready_is_yielded_without_a_daemon(daemon):
-    daemon.start()
-    with PrefetchLoader(Numbers(400), batch_size=4, buffer=16) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        full(daemon, loader, 15)
-        longest_before = loader.stats()["longest_wait_s"]
-        kill(daemon)
-        for step in range(1, 14):
-            assert next(iterator)[1][0] == 4 * step
-        assert loader.stats()["longest_wait_s"] == longest_before, "none of them was waited for"
-        list(iterator)
-
-
 def test_a_trainer_that_ends_without_a_daemon_leaves_nothing(daemon):
     daemon.start()
     loader = PrefetchLoader(Numbers(400), batch_size=4, buffer=16)

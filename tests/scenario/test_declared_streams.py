@@ -15,7 +15,8 @@ from prefetchd_client.session import link
 from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError, DaemonRefusedError, DaemonUnavailableError
-from tests.contract.declaring import STORES, ram_disk
+from prefetchd.wire.stream_spec import STORES
+from tests.contract.declaring import ram_disk
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.declared_datasets import shares
 from tests.scenario.lookback_trainer import Told
@@ -399,4 +400,4 @@ def test_warm_says_when_it_will_never_be(daemon, tmp_path):
     file.write_text('[streams.other]\ndataset = "tests.no_such_module:make"\n')
     done = daemon.command("warm", "--config", str(file), check=False)
     assert done.returncode == 1
-    assert "does not declare 'other'" in done.stderr
+    assert "stream 'other' has failed" in done.stderr, "the daemon has read it again"

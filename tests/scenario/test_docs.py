@@ -19,10 +19,10 @@ import pytest
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.cli.control_client import ANSWER_TIMEOUT_S
+from prefetchd.cli.ending import STOP_TIMEOUT_S
 from prefetchd.cli.health import EXIT_CODES
 from prefetchd.cli.main import VERBS, cli
 from prefetchd.cli.snapshot import HANGING_AFTER_S
-from prefetchd.cli.stop import STOP_TIMEOUT_S
 from prefetchd.daemon.service import STATUS_INTERVAL_S
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
@@ -149,6 +149,7 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("cache", "rm", "/no/such/path", "--all") == 0
     assert code("cache", "rm", "/no/such/path", "0") == code("cache", "verify", "/no/such/path", "0") == 1
     assert code("warm", "--config", "/no/such/file") == 1
+    assert code("restart") == code("reload") == code("reload", "--config", "/dev/null") == 1
     assert code("run", "--detach") == 0
     assert code("run", "--detach") == 0
     assert code("run") == 1
@@ -156,6 +157,9 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("logs") == 0
     assert code("pause") == code("resume") == code("drain") == code("log-level", "info") == 0
     assert code("pause", "nobody") == code("drain", "nobody") == code("evict", "nobody") == 1
+    assert code("reload") == code("reload", "--config", "/no/such/file") == 1
+    assert code("restart") == code("stop", "--keep") == 0
+    assert code("run", "--detach") == 0
     assert code("stop", "--now") == 0
     assert code("status") == 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -123,6 +124,16 @@ def test_a_loader_made_anew_of_another_s_public_attributes():
     again = type(loader)(batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, False), **parameters)
     assert indices(again) == [list(range(at, at + 5)) for at in range(0, 20, 5)]
     assert again.seed == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "timeout": 9, "stream": "has options", "buffer": 6}])
+def test_a_loader_s_public_attributes_are_arguments_or_a_dataloader_s(options):
+    loader = PrefetchLoader(Numbers(20), batch_size=4, **options)
+    assert len(list(loader)) == 5
+    public = {name for name in vars(loader) if not name.startswith("_")}
+    arguments = inspect.signature(PrefetchLoader.__init__).parameters
+    theirs = vars(DataLoader(Numbers(20), batch_size=4))
+    assert public - arguments.keys() - theirs.keys() == set()
 
 
 def test_an_iterator_tells_how_many_it_has_yielded():

@@ -11,6 +11,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.fingerprint import module_sources, quick_walk
 from prefetchd_client.forking.fork_work import ForkWork
+from prefetchd_client.session import handshake
 
 from prefetchd.wire.errors import StreamFailedError
 from prefetchd.workers import forked_zygote
@@ -103,3 +104,15 @@ def test_a_fork_that_dies_before_it_was_identified_is_made_again_of_the_same_dat
         else:
             found += list(iterator)
             assert len(found) == 20
+
+
+def test_a_daemon_that_comes_while_one_is_about_to_be_started_is_connected_to(daemon, monkeypatch):
+    """Found under load: the connection to it was dropped without being closed."""
+    daemon.start()
+    found = iter([None])
+    monkeypatch.setattr(handshake, "connect", lambda paths: next(found, None))
+    pid = daemon.pid
+    with PrefetchLoader(Numbers(40), batch_size=4, fresh=True) as loader:
+        next(iter(loader))
+        assert loader._sessions.current.fork is not None
+    assert daemon.pid == pid

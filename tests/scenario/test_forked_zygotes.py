@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import mmap
 import multiprocessing
 import os
 import random
+import re
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +24,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import threadpoolctl
 import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from prefetchd.wire.errors import StreamFailedError
+from tests.scenario.forked import forked, told_by
 from tests.scenario.watching import is_gone, stream_when, until
 
 LENGTH = 24
@@ -298,3 +303,72 @@ def test_an_iterable_dataset_that_cannot_be_copied_begins_anew_in_another_worker
     with PrefetchLoader(dataset, batch_size=4, num_workers=2, buffer=6) as loader:
         for _ in range(3):
             assert _batches(loader) == expected
+
+
+# --- what workers take, and what they leave alone ---
+
+
+def _threads(_, index: int) -> tuple[int, int]:
+    pools = [each["num_threads"] for each in threadpoolctl.threadpool_info()]
+    return torch.get_num_threads(), max(pools, default=1)
+
+
+def test_its_workers_compute_with_one_thread_each(shared_daemon):
+    """Of torch's and of the numeric libraries', however many the trainer has."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threadpoolctl.threadpool_limits(2):
+            assert _threads(None, 0) == (2, 2)
+            with PrefetchLoader(Held(None, _threads), batch_size=4, buffer=6) as loader:
+                assert {tuple(map(int, each)) for batch in loader for each in zip(*batch)} == {(1, 1)}
+    finally:
+        torch.set_num_threads(former)
+
+
+def test_cuda_is_not_touched_by_a_loader_of_what_lies_in_memory(shared_daemon, tmp_path, monkeypatch):
+    """Neither here nor in a worker: it takes seconds and memory, and who has begun with it cannot be forked."""
+    touched = tmp_path / "touched"
+
+    def touch(*_) -> None:
+        touched.write_text("".join(traceback.format_stack()))
+        raise AssertionError("CUDA is touched")
+
+    for module, name in ((torch.cuda, "_lazy_init"), (torch.cuda, "is_available"), (torch.cuda, "device_count")):
+        monkeypatch.setattr(module, name, touch)
+    dataset = Held(torch.arange(LENGTH), lambda numbers, index: numbers[index] + torch.rand(()))
+    with PrefetchLoader(dataset, batch_size=4, num_workers=2, buffer=6) as loader:
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            assert torch.equal(torch.cat(list(loader)).floor(), torch.arange(LENGTH).float())
+    assert not touched.exists(), touched.read_text()
+
+
+def _forks() -> set[int]:
+    """Those of this process."""
+    return {each.pid for each in psutil.Process().children() if each.name() == "prefetchd-zyg"}
+
+
+def _forks_known_to(pid: int, forks: set[int]) -> set[int]:
+    """Those of the forks of which the process has a pidfd."""
+    known = set()
+    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            known |= {int(each) for each in re.findall(r"^Pid:\s*(-?\d+)$", descriptor.read_text(), re.MULTILINE)}
+    return known & forks
+
+
+def test_no_child_of_the_trainer_has_pidfds_of_its_forks(shared_daemon):
+    """They would be open in a process that does not know of them: of the next loader, or of the user."""
+    before = _forks()
+    loaders = [PrefetchLoader(list(range(LENGTH + each)), batch_size=4, buffer=6) for each in range(2)]
+    with contextlib.ExitStack() as opened:
+        for loader in loaders:
+            opened.enter_context(loader)
+            assert len(list(loader)) >= LENGTH // 4
+        forks = _forks() - before
+        assert len(forks) == 2
+        assert _forks_known_to(os.getpid(), forks) == forks
+        known = {pid: _forks_known_to(pid, forks) for pid in forks}
+        assert set().union(*known.values()) == set(), known
+        assert told_by(forked(lambda: _forks_known_to(os.getpid(), forks))) == "set()"

@@ -72,11 +72,11 @@ data[0]
 }
 
 
-def run(daemon, code, directory):
-    """What it said on stderr; none of it may be about workers that could not be forked."""
+def run(daemon, code, directory, start):
+    """What it said on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", HEAD + code, str(directory)],
-        env=daemon.environment | {"PYTHONWARNINGS": "ignore"},
+        env=daemon.environment | {"PYTHONWARNINGS": "ignore", "PREFETCHD_START": start},
         capture_output=True,
         text=True,
         timeout=250,
@@ -85,10 +85,15 @@ def run(daemon, code, directory):
     return done.stderr
 
 
-@pytest.mark.parametrize("package", HOLD)
-def test_its_datasets_give_the_same_and_workers_are_forked(shared_daemon, tmp_path, package):
+FORKED = [(package, "fork") for package in HOLD]
+EXECUTED = [(package, "exec") for package in ("pyarrow", "pandas", "datasets")]
+
+
+@pytest.mark.parametrize(("package", "start"), FORKED + EXECUTED)
+def test_its_datasets_give_the_same_and_workers_are_forked(shared_daemon, tmp_path, package, start):
+    """From the trainer, or from what was executed: of either a worker is a fork, and no interpreter of its own."""
     _need(package)
-    assert "interpreter of its own" not in run(shared_daemon, HOLD[package] + SAME, tmp_path)
+    assert "interpreter of its own" not in run(shared_daemon, HOLD[package] + SAME, tmp_path, start)
 
 
 def _need(package):

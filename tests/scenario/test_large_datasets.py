@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,42 @@ def test_forked_workers_look_at_the_trainer_s_copy():
         samples = [sample for batch in loader for sample in batch]
     assert [found for *found, _ in samples] == [list(each) for each in expected]
     assert max(own for *_, own in samples) < MIB // 1024, "a page or two around it at most"
+
+
+HOLDS_MUCH = """
+import numpy
+from pathlib import Path
+from prefetchd_client import PrefetchLoader
+
+class Rows:
+    def __init__(self):
+        self.array = numpy.ones((256, 1 << 20), numpy.uint8)
+    def __len__(self):
+        return 256
+    def __getitem__(self, index):
+        return int(self.array[index].sum())
+
+def most_kib():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+data = Rows()
+Path("/proc/self/clear_refs").write_text("5")  # the most from here on
+before_kib = most_kib()
+assert before_kib > 256 << 10
+with PrefetchLoader(data, batch_size=4, num_workers=1) as loader:
+    assert next(iter(loader)).tolist() == [1 << 20] * 4
+    print(most_kib() - before_kib)
+"""
+
+
+@pytest.mark.executed
+def test_the_trainer_has_no_second_copy_of_what_it_hands_over(shared_daemon):
+    environment = shared_daemon.environment | {"PREFETCHD_START": "exec"}
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDS_MUCH], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 64 << 10, f"it takes {int(done.stdout) >> 10} MiB more for an array of 256 MiB"
 
 
 def test_the_pickle_is_small_whatever_the_dataset_holds():

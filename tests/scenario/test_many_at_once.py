@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import time
@@ -14,6 +15,7 @@ from prefetchd_client.loader import loader as loader_module
 from prefetchd_client.session import long_wait
 
 from prefetchd.cli.snapshot import read_report
+from prefetchd.wire.messages import Welcome
 from tests.conftest import daemon_aside
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
@@ -22,6 +24,7 @@ from tests.scenario.watching import open_fds, report_when, stopped, stream_when,
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 
 MIB = 1 << 20
+MANY_STREAMS = 300
 
 
 def rss_bytes(daemon):
@@ -99,6 +102,48 @@ def test_kept_batches_never_stop_a_small_ring():
                     assert held[:, 0].tolist() == indices, f"a kept batch changed in epoch {epoch}"
         for held, indices in kept:
             assert held[:, 0].tolist() == indices
+
+
+# --- very many streams ---
+
+ROUNDS = 300
+
+
+def cpu_s_of_requests(daemon):
+    """What the daemon itself takes to answer a further trainer and a control connection, again and again."""
+    process = psutil.Process(daemon.pid)
+    before = process.cpu_times()
+    for _ in range(ROUNDS):
+        for hello in (control_hello(), trainer_hello("further")):
+            with Peer(daemon.socket) as peer:
+                peer.say(hello)
+                assert isinstance(peer.hear(), Welcome)
+    after = process.cpu_times()
+    return after.user + after.system - before.user - before.system
+
+
+def test_very_many_streams_make_the_daemon_little_slower(daemon):
+    """Found as seconds for each request beside 1,105 streams."""
+    daemon.start()
+    few = 3
+    with contextlib.ExitStack() as peers:
+
+        def streams_become(count):
+            for number in range(len(opened), count):
+                peer = peers.enter_context(Peer(daemon.socket))
+                peer.say(trainer_hello(f"one of many {number}"))
+                assert isinstance(peer.hear(), Welcome)
+                opened.append(peer)
+
+        opened = []
+        streams_become(few)
+        beside_few_s = cpu_s_of_requests(daemon)
+        streams_become(MANY_STREAMS)
+        beside_many_s = cpu_s_of_requests(daemon)
+        report_when(daemon, lambda report: len(report.snapshot["streams"]) >= MANY_STREAMS, "status has all of them")
+        # Of a hundred times as many streams each request would take a hundred times as long, were it gone through all
+        # of them for it; six times is what the status costs, which tells of all.
+        assert beside_many_s < 20 * max(beside_few_s, 0.05)
 
 
 # --- streams side by side ---

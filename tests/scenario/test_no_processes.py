@@ -40,14 +40,19 @@ def without_its_zygote(daemon, stream: str) -> None:
     """The trainer's fork is dead, and nobody else has its program: it is large, or was never written."""
     stream_when(daemon, stream, lambda stream: stream["zygote"] == "fork" and not stream["program_kept"])
 
-    def is_without(stream: dict) -> bool:
-        # Again and again: one that has just been forked has another name.
-        for zygote in [each for each in daemon.processes() if each.name() == "prefetchd-zyg"]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                zygote.kill()
-        return stream["zygote"] == "none"
+    def stop() -> list[psutil.Process]:
+        found = [each for each in daemon.processes() if each.name() == "prefetchd-zyg"]
+        for zygote in found:
+            zygote.suspend()
+        return found
 
-    stream_when(daemon, stream, is_without, "its zygote is dead")
+    # One that is stopped forks no spare: that one would be the next to be killed, until too many are.
+    stopped, zygotes = [], stop()
+    while zygotes != stopped:
+        stopped, zygotes = zygotes, stop()
+    for zygote in zygotes:
+        zygote.kill()
+    stream_when(daemon, stream, lambda stream: stream["zygote"] == "none", "its zygote is dead")
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["a daemon runs", "no daemon runs"])

@@ -31,6 +31,9 @@ VERSION_OFFSET = 8
 # A daemon as another version of prefetchd would be, as far as can be told from outside.
 OTHER_DAEMON = f"""
 import sys
+# What is there already may have taken the numbers over.
+for name in [name for name in sys.modules if name.partition(".")[0] == "prefetchd"]:
+    del sys.modules[name]
 import prefetchd
 prefetchd.__version__ = "9.9.9"
 from prefetchd.wire import messages, status_layout

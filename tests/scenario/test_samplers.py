@@ -16,11 +16,12 @@ import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.session.epoch_plans import EpochPlans
+from prefetchd_client.session.link import Link
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from prefetchd.wire.errors import CallerError, StreamFailedError
-from prefetchd.wire.messages import BEFORE
+from prefetchd.wire.messages import BEFORE, Assume, Hello
 from tests.scenario import samplers
 from tests.scenario.datasets import Dice, Numbers
 from tests.scenario.watching import is_gone, stream_when, until
@@ -272,6 +273,31 @@ def test_the_daemon_is_killed_before_its_planner_has_said_anything(daemon):
         assert order(loader) == straight[7:]
         stream_when(daemon, "resumed", lambda stream: stream["consumed_batches"] == 23, "it was told")
         assert stream_when(daemon, "resumed")["replanned_batches"] == 0
+
+
+def test_the_next_daemon_hears_how_epochs_begin_before_it_has_a_process_that_could_plan(daemon, monkeypatch):
+    """Found under load: the planner had begun by what the program said, and what was ready was dropped."""
+    said = []
+
+    def told(name):
+        real = getattr(Link, name)
+
+        def tell(link, *message):
+            said.extend([type(each) for each in message] or [name])
+            return real(link, *message)
+
+        return tell
+
+    daemon.start()
+    with PrefetchLoader(Numbers(120), 4, shuffle=True, generator=seeded()) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        for name in ("send", "hand_over_fork"):
+            monkeypatch.setattr(Link, name, told(name))
+        kill_and_start(daemon)
+        assert len(list(iterator)) == 29
+        returned = said[said.index(Hello) :]
+        assert returned.index(Assume) < returned.index("hand_over_fork")
 
 
 def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from prefetchd_client import PrefetchLoader
 
 from prefetchd.wire.messages import Welcome
+from tests.scenario.datasets import Made
 from tests.scenario.raw_peer import Peer, control_hello
-from tests.scenario.watching import until
+from tests.scenario.test_printing_without_end import NEWLINES, Prints
+from tests.scenario.watching import stream_when, until
 
 # Takes the place of what systemd does between fork and exec: the descriptor is the third one, and the pid is its own.
 ACTIVATED = """
@@ -78,6 +83,28 @@ def test_a_daemon_that_hangs_does_not_say_that_it_goes_on(daemon, manager):
     process.send_signal(signal.SIGCONT)
     manager.settimeout(30)
     assert said(manager)
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+def test_the_watchdog_does_not_fire_for_a_dataset_that_prints_without_end(daemon, manager):
+    within_s = 1.5
+    process = run(daemon, NOTIFY_SOCKET=manager.getsockname(), WATCHDOG_USEC=f"{within_s * 1e6:.0f}")
+    assert said(manager) == ["READY=1"]
+    with PrefetchLoader(Made(Prints(NEWLINES), 4), batch_size=4, num_workers=1, stream="prints") as loader:
+        next(iter(loader))
+        before = stream_when(daemon, "prints", lambda it: it["output_lines_left_out"])["output_lines_left_out"]
+        manager.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while said(manager):
+                pass
+        manager.settimeout(30)
+        heard_s = [time.monotonic()]
+        while len(heard_s) < 6:
+            if "WATCHDOG=1" in said(manager):
+                heard_s.append(time.monotonic())
+        assert max(later - sooner for sooner, later in itertools.pairwise(heard_s)) < within_s
+        stream_when(daemon, "prints", lambda it: it["output_lines_left_out"] > before, "it printed meanwhile")
     process.terminate()
     assert process.wait(30) == 0
 

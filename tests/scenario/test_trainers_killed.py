@@ -71,10 +71,12 @@ def test_an_executed_zygote_takes_over_and_changes_no_byte_and_no_order(daemon, 
     with trainer(daemon, "Gated", gate) as killed:
         assert killed.stdout.readline() == "begun\n"
         stream_when(daemon, "one", lambda stream: stream["zygote"] == "fork", "it is forked")
+        (fork,) = [each.pid for each in daemon.processes() if each.name() == "prefetchd-zyg"]
         killed.kill()
         killed.wait()
         left = stream_when(daemon, "one", lambda stream: stream["zygote"] == "executed", "another has taken over")
     gate.touch()
+    until(lambda: is_gone(fork), "it has the dead trainer's memory no longer")
     after = first_epochs(gate, "one")
     assert stream_when(daemon, "one")["fingerprint"] == left["fingerprint"], "it is the same stream"
     reference = first_epochs(gate, "another", fresh=True)

@@ -70,6 +70,16 @@ idle() {{ systemctl --user show -p StatusText --value prefetchd | grep -q "1 str
 until_ idle; echo "says: $(systemctl --user show -p StatusText --value prefetchd | sed 's/ of .*//')"
 kill -KILL $(pid); until_ restarted 1; train "killed:"
 kill -STOP $(pid); until_ restarted 2; train "hung:"
+systemctl --user reload prefetchd.service 2> /dev/null || echo "without a file: refused"
+: > streams.toml; prefetchd reload --config streams.toml > /dev/null
+systemctl --user reload prefetchd.service && echo "with one: read"
+rings() {{ ls /dev/shm | grep -e -ring-; }}
+before=$(rings) pid=$(pid)
+systemctl --user restart prefetchd.service
+[ -n "$before" ] && [ "$before" = "$(rings)" ] && [ $pid != $(pid) ] && echo "restart: kept"
+pid=$(pid)
+prefetchd restart > said || cat said
+[ "$before" = "$(rings)" ] && [ $pid != $(pid) ] && echo "by verb: $(tail -1 said)"
 systemctl --user stop prefetchd.service prefetchd.socket; until_ active service inactive
 echo "left: $(ls /dev/shm) $(find $XDG_RUNTIME_DIR/prefetchd -type f -o -type s)"
 systemctl --user start prefetchd.socket
@@ -130,6 +140,10 @@ def test_the_user_units(own_groups):
         "says": "1 stream, 0",
         "killed": "True",
         "hung": "True",
+        "without a file": "refused",
+        "with one": "read",
+        "restart": "kept",
+        "by verb": "kept: train",
         "left": "",
         "waits": "inactive",
         "activated": "True",

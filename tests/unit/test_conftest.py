@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PACKAGES_VARIABLE
+from tests.conftest import NEEDS_ROOT, PACKAGES_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,6 +101,19 @@ def test_other_reasons_to_skip_stay(tmp_path):
         tmp_path, "import pytest\n\ndef test_it():\n    pytest.skip('no right to')\n", **{PACKAGES_VARIABLE: "all"}
     )
     assert (done.returncode, "1 skipped" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_attacks_that_want_a_second_user_are_skipped_for_others_than_root_and_counted(tmp_path):
+    text = "import os\nos.geteuid = lambda: {uid}\nfrom tests.attacks.another_user import as_root\n"
+    text += "{then}\n@as_root\ndef test_one(): pass\n@as_root\ndef test_other(): pass\n"
+    told = f"2 attacks were skipped: {NEEDS_ROOT}"
+    done = run(tmp_path, text.format(uid=1, then=""), **{PACKAGES_VARIABLE: "all"})
+    assert (done.returncode, "2 skipped" in done.stdout, told in done.stdout) == (0, True, True), done.stdout
+    done = run(tmp_path, text.format(uid=0, then=""), **{PACKAGES_VARIABLE: "all"})
+    assert (done.returncode, "2 passed" in done.stdout, told in done.stdout) == (0, True, False), done.stdout
+    # Whatever skips them where root runs them.
+    done = run(tmp_path, text.format(uid=1, then="os.geteuid = lambda: 0"), **{PACKAGES_VARIABLE: "all"})
+    assert (done.returncode, "2 errors" in done.stdout) == (1, True), done.stdout
 
 
 def test_make_test_wants_all_packages():

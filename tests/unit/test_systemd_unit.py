@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from prefetchd.cli import systemd
 from prefetchd.cli.main import cli
+from prefetchd.daemon.main import KEEPING_SIGNAL
 from prefetchd.wire.runtime_paths import runtime_paths
 
 UNITS = {name: files("prefetchd.units").joinpath(name).read_text("utf-8") for name in systemd.USER_UNITS}
@@ -45,8 +46,8 @@ def section(name: str, title: str) -> dict[str, str]:
 
 
 def commands() -> list[str]:
-    """Every ExecStart line of the units, and of the drop-ins in the README."""
-    lines = re.findall(r"^ *ExecStart=(.+)$", "\n".join([*UNITS.values(), README]), re.M)
+    """Every command line of the units, and of the drop-ins in the README."""
+    lines = re.findall(r"^ *Exec(?:Start|Reload)=(.+)$", "\n".join([*UNITS.values(), README]), re.M)
     assert len(lines) >= 3
     return lines
 
@@ -70,6 +71,7 @@ def test_a_stop_in_order_is_no_failure_and_a_killed_worker_neither(name):
     # Slow enough that a daemon that finds another one does not use up the 5 starts in 10 s that systemd allows.
     assert int(found["RestartSec"]) > 10 / 5
     assert found["Type"] == "notify"
+    assert found["RestartKillSignal"] == KEEPING_SIGNAL.name, "a stop that is part of a restart keeps the rings"
     assert int(found["WatchdogSec"]) >= 10
 
 
@@ -188,6 +190,7 @@ def test_units_are_written_with_this_command_and_enabled(tmp_path, systemctl):
     assert (code, systemctl()) == (0, ["--user daemon-reload", "--user enable --now prefetchd.service"])
     written = (tmp_path / "config/systemd/user/prefetchd.service").read_text()
     assert f"\nExecStart={systemd.program()} run\n" in written
+    assert f"\nExecReload={systemd.program()} reload\n" in written
     assert (tmp_path / "config/systemd/user/prefetchd.socket").is_file()
     assert "loginctl enable-linger" in said
 
@@ -214,6 +217,7 @@ def test_a_system_unit_is_for_one_user(tmp_path, systemctl, monkeypatch):
     assert (code, systemctl()) == (0, ["daemon-reload", "enable --now prefetchd@ada.service"])
     written = (tmp_path / "system/prefetchd@.service").read_text()
     assert f"\nExecStart={systemd.program()} run --socket /run/prefetchd-%i/daemon.sock\n" in written
+    assert f"\nExecReload={systemd.program()} reload --socket /run/prefetchd-%i/daemon.sock\n" in written
     assert "PREFETCHD_SOCKET=/run/prefetchd-ada/daemon.sock" in said
     assert install("--system", "ada", "--socket-activation")[0] == 2
 

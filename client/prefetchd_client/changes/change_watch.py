@@ -95,7 +95,7 @@ class ChangeWatch:
 
     @property
     def needs_telling(self) -> bool:
-        """Whether rule 6 applies: what the fork finds is needed soon."""
+        """True when rule 6 applies: what the fork finds is needed soon."""
         return self._elsewhere is not None and (self._glanced is None or self._is_deep)
 
     def forked(self) -> None:

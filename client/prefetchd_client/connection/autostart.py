@@ -8,19 +8,18 @@ import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.peer_credentials import peer_credentials
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
 
 START_TIMEOUT_S = 60.0
 LOOK_AGAIN_S = 0.1
 MOST_FAILED_STARTS = 3
-_UCRED = struct.Struct("iII")
 IDLE_EXIT_S = 900.0
 
 
@@ -49,7 +48,7 @@ def connect(paths: RuntimePaths, timeout_s: float = START_TIMEOUT_S) -> socket.s
     except BaseException:
         sock.close()
         raise
-    _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    uid = peer_credentials(sock).uid
     if uid != os.geteuid():
         sock.close()
         raise DaemonUnavailableError(f"{paths.socket} is served by uid {uid}, not by you; choose another with socket=")

@@ -61,7 +61,7 @@ class Copies:
 
     @property
     def stages(self) -> bool:
-        """Whether batches that are not registered are staged; False once there was no pinned memory for that."""
+        """True when batches that are not registered are staged; False once there was no pinned memory for that."""
         return self._staging.is_possible
 
     def settle(self) -> None:

@@ -60,7 +60,7 @@ class RingPins:
 
     @property
     def error(self) -> str:
-        """Why not all slots are registered; empty as long as registering goes on."""
+        """The reason why not all slots are registered; empty as long as registering goes on."""
         return self._registration.error
 
     def begin(self) -> None:

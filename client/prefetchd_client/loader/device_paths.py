@@ -147,7 +147,7 @@ class DevicePath(_RingPath):
 
     @property
     def draws(self) -> bool:
-        """Whether each batch has a seed of its own."""
+        """True when each batch has a seed of its own."""
         return self._transform is not None
 
     @property

@@ -33,7 +33,7 @@ class InlineStream:
 
     @property
     def has_cursors(self) -> bool:
-        """Whether anything is kept of a cursor, which nothing is."""
+        """False: nothing is kept of a cursor."""
         return False
 
     def take_first_cursor(self) -> ClientCursor | None:

@@ -380,7 +380,7 @@ class PrefetchLoader(RebuildGuard):
         (`on_error`), those of batches ahead of the trainer included: `bad_samples` has each index once, with where it
         was bad first, and `bad_sample_count` is their number. How often samples were bad, over all epochs, `prefetchd
         status` counts. With pin_memory or device also what they are copied from (docs/device.md)."""
-        session = self._sessions.current
+        session = self._sessions.ensure()
         found = {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
         return found if self._path is None else found | self._path.stats()
 
@@ -431,7 +431,7 @@ class PrefetchLoader(RebuildGuard):
         """The fingerprint of all that decides the batches. Blocks until it is known: a fork of this process takes it,
         or a daemon has told it."""
         if not self.spec.is_identified:
-            fork = self._sessions.current.fork
+            fork = self._sessions.ensure().fork
             told = fork.identified(FINGERPRINT_WITHIN_S) if fork is not None else None
             known = told.fingerprint if told is not None else self._request_made.fingerprint()
             self._spec = dataclasses.replace(self._spec, fingerprint=known)
@@ -506,7 +506,7 @@ class PrefetchLoader(RebuildGuard):
         self._check_fork()
         try:
             with self._guard:
-                batch = self._positions.next_batch(session, cursor, float(self.timeout))
+                batch = self._positions.advance(session, cursor, float(self.timeout))
         except WaitTimedOut as why:
             raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds: {why}") from None
         if cursor.told_length is not None and cursor.yielded > cursor.told_length:
@@ -621,7 +621,7 @@ class PrefetchLoader(RebuildGuard):
         return request
 
     def _ask_fork(self) -> None:
-        fork = self._sessions.current.fork if self._watch.needs_telling else None
+        fork = self._sessions.ensure().fork if self._watch.needs_telling else None
         if fork is not None:
             fork.ask()
 
@@ -655,7 +655,7 @@ class _ForkTeller:
 
     def __call__(self, within_s: float) -> bytes | None:
         sessions = self._sessions() if self._sessions is not None else None
-        fork = sessions.current.fork if sessions is not None else None
+        fork = sessions.ensure().fork if sessions is not None else None
         told = fork.identified(within_s) if fork is not None else None
         return told.found if told is not None else None
 

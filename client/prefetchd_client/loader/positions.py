@@ -71,10 +71,10 @@ class Positions:
             self.assumptions.set(place.generators)
         self._shard_states = (place.epoch, place.shards)
         # Before the cursor is placed: whoever begins there is to know.
-        self._sessions.current.begin_shards(*self._shard_states)
+        self._sessions.ensure().begin_shards(*self._shard_states)
         self._go_to(place.epoch, place.step)
         if place.generators is not None:
-            self._sessions.current.assume(place.epoch)
+            self._sessions.ensure().assume(place.epoch)
 
     def standing(self) -> ResumePoint:
         """Returns where state() says that the trainer stands."""
@@ -90,15 +90,15 @@ class Positions:
             self._place_waiting()
         cursor = self._waiting
         assert cursor is not None
-        session = self._sessions.current
+        session = self._sessions.ensure()
         session.activate(cursor)
         self._epoch, self._step = cursor.epoch + 1, 0
         self._waiting = None
         self._place_waiting()
         return session, cursor
 
-    def next_batch(self, session: Session, cursor: ClientCursor, timeout_s: float) -> Any:
-        """Returns the cursor's next batch, and moves the position. Raises what StreamClient.next_batch raises."""
+    def advance(self, session: Session, cursor: ClientCursor, timeout_s: float) -> Any:
+        """Moves on by one batch of the session, and returns it. Raises what StreamClient.next_batch raises."""
         try:
             batch = session.next_batch(cursor, timeout_s)
         except EndOfEpoch:
@@ -122,7 +122,7 @@ class Positions:
         self.assumptions = request.assumptions
         waiting, self._waiting = self._waiting, None
         self._sessions.replace(request, prepared, waiting)
-        self._sessions.current.assume(self._epoch)
+        self._sessions.ensure().assume(self._epoch)
 
     def give_up(self, again: Callable[[], StreamRequest]) -> None:
         """Gives the stream up, as Sessions.give_up does."""
@@ -138,4 +138,4 @@ class Positions:
     def _place_waiting(self) -> None:
         if self._waiting is not None:
             self._sessions.current.close_cursor(self._waiting)
-        self._waiting = self._sessions.current.place_cursor(self._epoch, self._step)
+        self._waiting = self._sessions.ensure().place_cursor(self._epoch, self._step)

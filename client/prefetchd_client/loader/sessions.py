@@ -32,7 +32,12 @@ class Sessions:
 
     @property
     def current(self) -> Session:
-        """The session that new cursors belong to. Raises what StreamClient raises when it was given up."""
+        """The session that was opened last; it may have been given up."""
+        return self._current
+
+    def ensure(self) -> Session:
+        """Returns the session that new cursors belong to; opens it, if the stream was given up. Raises what
+        StreamClient raises then."""
         if self._again is not None:
             self._current = _open(self._socket, self._again(), fresh=False, first=None)
             self._again = None
@@ -52,14 +57,14 @@ class Sessions:
     def prepare(self, request: StreamRequest) -> Prepared | None:
         """Returns what replace() needs for another stream: the pickled program, or None where none is needed. Raises
         UnpicklableError."""
-        if isinstance(self.current, InlineStream) or request.forks:
+        if isinstance(self.ensure(), InlineStream) or request.forks:
             return None
         return pickle_program(request.parts, request.spec.batch_size, shares=True)
 
     def replace(self, request: StreamRequest, prepared: Prepared | None, waiting: ClientCursor | None) -> None:
         """Opens a session on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
         what StreamClient raises; whoever needs a session then gets one on that stream, or the error again."""
-        former = self.current
+        former = self.ensure()
         if waiting is not None:
             former.close_cursor(waiting)
         if former.has_cursors:

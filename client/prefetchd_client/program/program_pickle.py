@@ -102,23 +102,31 @@ def write_program(
                 f"the dataset takes {layout.program_bytes >> 20} MiB of shared memory, which cannot be had "
                 f"({error.strerror}): enlarge /dev/shm, or let the dataset open its files in the workers"
             ) from None
-        with mmap.mmap(fd, layout.program_bytes) as memory:
-            parts: list[tuple[int, bytes | memoryview]] = [
-                (0, encode_head(layout)),
-                (layout.environment_offset, encoded),
-                (layout.pickle_offset, pickled),
-                (layout.table_offset, encode_table(layout)),
-                *zip(layout.buffer_offsets, buffers),
-            ]
-            for offset, part in parts:
-                kill_point("client.program.partial")
-                memory[offset : offset + len(part)] = part
+        parts: list[tuple[int, bytes | memoryview]] = [
+            (0, encode_head(layout)),
+            (layout.environment_offset, encoded),
+            (layout.pickle_offset, pickled),
+            (layout.table_offset, encode_table(layout)),
+            *zip(layout.buffer_offsets, buffers),
+        ]
+        for offset, part in parts:
+            kill_point("client.program.partial")
+            _write_at(fd, offset, part)
     except BaseException:
         os.close(fd)
         if is_named:
             posix_ipc.unlink_shared_memory(name)
         raise
     return name, fd, layout.program_bytes
+
+
+def _write_at(fd: int, offset: int, part: bytes | memoryview) -> None:
+    """Writes all of `part`. Mapped, the segment would count as memory of this process, which has its data once more."""
+    left = memoryview(part)
+    while left:
+        # The kernel takes no more than 2 GiB at once.
+        written = os.pwrite(fd, left, offset)
+        left, offset = left[written:], offset + written
 
 
 def _new_segment(name: str) -> tuple[int, bool]:

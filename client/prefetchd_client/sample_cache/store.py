@@ -99,7 +99,8 @@ class CacheStore:
         with marks_locked(self._marks_fd, shared=True) as locked:
             if locked:
                 data = os.pread(self._marks_fd, MARK.size * self.rows, 0)
-                self._marks = np.frombuffer(data, np.uint64).copy()
+                # A mark that somebody has cut off is none.
+                self._marks = np.frombuffer(data.ljust(MARK.size * self.rows, b"\0"), np.uint64).copy()
         return int(np.count_nonzero(self._marks))
 
     def missing(self) -> list[int]:
@@ -119,14 +120,17 @@ class CacheStore:
         return bool(self._marks[row])
 
     def read(self, row: int) -> list[torch.Tensor] | None:
-        """Returns a copy of each leaf's row, which has() has found whole; None when it is not what its mark says."""
+        """Returns a copy of each leaf's row, which has() has found whole; None when it is not what its mark says.
+        Raises ProtocolError when somebody has cut a file."""
+        self._check_whole()
         copies = [leaf[row].clone() for leaf in self.leaves]
         is_due = bool(self._due([0]))
         return None if is_due and self._damaged_of([0], [row], [copy[None] for copy in copies]) else copies
 
     def gather(self, rows: Sequence[int], targets: Sequence[torch.Tensor]) -> list[int]:
         """Copies each row to its place in `targets`, dense tensors of len(rows) rows, one a leaf. Returns the places of
-        those that are not there."""
+        those that are not there. Raises ProtocolError when somebody has cut a file."""
+        self._check_whole()
         wanted = np.fromiter(rows, np.int64, len(rows))
         is_row = (wanted >= 0) & (wanted < self.rows)
         known = is_row & (self._marks[np.where(is_row, wanted, 0)] != 0)
@@ -171,7 +175,8 @@ class CacheStore:
 
     def write(self, row: int, values: Sequence[torch.Tensor]) -> bool:
         """Writes the row and marks it, unless it is there. Returns False when another process is at it. Raises
-        OSError."""
+        OSError, and ProtocolError when somebody has cut a file: to write behind the cut would make rows of zeros."""
+        self._check_whole()
         if not try_lock(self._marks_fd, ROW_LOCK_OFFSET + row):
             return False
         try:
@@ -200,7 +205,19 @@ class CacheStore:
     # --- inside ---
 
     def _mark(self, row: int) -> int:
-        return int(MARK.unpack(os.pread(self._marks_fd, MARK.size, MARK.size * row))[0])
+        found = os.pread(self._marks_fd, MARK.size, MARK.size * row)
+        return int(MARK.unpack(found.ljust(MARK.size, b"\0"))[0])
+
+    def _check_whole(self) -> None:
+        """Raises ProtocolError when a file has become shorter: to touch the end of a mapping would end us (decision
+        0102)."""
+        wanted = [(MARKS, MARK.size), *((f"{SAMPLES}/{leaf.file}", leaf.row_bytes) for leaf in self.description.leaves)]
+        for fd, (name, row_bytes) in zip(self._fds, wanted):
+            if os.fstat(fd).st_size < row_bytes * self.rows:
+                raise ProtocolError(self._cut(self.directory / name))
+
+    def _cut(self, path: Path) -> str:
+        return f"{path} is shorter than its {self.rows} rows: somebody has cut it"
 
     @property
     def _leaf_fds(self) -> list[int]:
@@ -236,7 +253,7 @@ class CacheStore:
         self._fds.append(fd)
         self._check_owner(fd, path)
         if os.fstat(fd).st_size < row_bytes * self.rows:
-            raise ProtocolError(f"{path} is shorter than its {self.rows} rows: somebody has cut it")
+            raise ProtocolError(self._cut(path))
         return fd, writable
 
     def _mapped(self, inside: int, leaf: LeafFile) -> torch.Tensor:

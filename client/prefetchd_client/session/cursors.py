@@ -67,10 +67,16 @@ class ClientCursor:
 
     @property
     def is_offered(self) -> bool:
-        """Whether the next batch can be had. Steps that have none are passed."""
+        """True when the next batch can be had."""
+        step = self.step
+        while step in self.voids:
+            step = self.voids[step]
+        return step in self.offers
+
+    def pass_voids(self) -> None:
+        """Goes on to the next step that may have a batch."""
         while self.step in self.voids:
             self.step = self.voids.pop(self.step)
-        return self.step in self.offers
 
 
 def _waiting_as_told(cursor: ClientCursor) -> int:

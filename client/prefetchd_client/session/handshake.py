@@ -67,7 +67,7 @@ class Introduction:
 
     @property
     def forks(self) -> bool:
-        """Whether this process is to be forked."""
+        """True when this process is to be forked."""
         return self._fork_request is not None
 
     @property
@@ -86,7 +86,9 @@ class Introduction:
         make_private(self._paths.socket.parent)
         # Before anything else: it takes longer than all that a fork is.
         search = Reconnection(self._paths, supervised=False)
-        search.step()
+        if (sock := search.step()) is not None:
+            # Somebody else's daemon has come in between.
+            return sock, True
         try:
             self._fork, session = self._fork_request.begin(search)
         except OSError as error:

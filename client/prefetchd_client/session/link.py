@@ -120,7 +120,7 @@ class Link:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the daemon is gone and no other one is reached yet."""
+        """True when the daemon is gone and no other one is reached yet."""
         return self._reconnection is not None
 
     def send(self, message: Message) -> None:

@@ -39,12 +39,12 @@ class LongWait:
 
     @property
     def is_over(self) -> bool:
-        """Whether the call will raise, as soon as it is known why."""
+        """True when the call will raise, as soon as it is known why."""
         return self.answered_by_s < math.inf
 
     @property
     def is_answered(self) -> bool:
-        """Whether the daemon has said why the call times out, or is not expected to any more."""
+        """True when the daemon has said why the call times out, or is not expected to any more."""
         return bool(self.why) or self.waited_s >= self.answered_by_s
 
     @property

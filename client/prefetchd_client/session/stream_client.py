@@ -173,7 +173,7 @@ class StreamClient:
 
     @property
     def has_cursors(self) -> bool:
-        """Whether an iterator lives, or the next one is waited for."""
+        """True when an iterator lives, or the next one is waited for."""
         return any(True for _ in self._cursors)
 
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
@@ -283,6 +283,7 @@ class StreamClient:
     def _until_planned(self, cursor: ClientCursor, timeout_s: float) -> int:
         self._drain()
         with contextlib.suppress(EndOfEpoch):
+            cursor.pass_voids()
             if not cursor.is_offered:
                 return self._wait_for(cursor, timeout_s)
         return 0
@@ -341,7 +342,9 @@ class StreamClient:
         # Rule 3: each look costs a system call and, when the caches are cold, a good part of a next().
         if self._undrained > DRAIN_EVERY or len(cursor.offers) <= DRAIN_BELOW or self._link.is_lost:
             self._drain()
-        return 0 if cursor.is_offered else self._wait_for(cursor, timeout_s)
+        if cursor.voids:
+            cursor.pass_voids()
+        return 0 if cursor.step in cursor.offers else self._wait_for(cursor, timeout_s)
 
     def _come_to_planned(self, plans: EpochPlans, cursor: ClientCursor, timeout_s: float) -> int:
         """Waits as _come_to_next() does, for a batch or an end of the plan that the trainer means."""
@@ -407,6 +410,7 @@ class StreamClient:
             told = told and not self._link.is_lost
             self._link.wait(wake_at_s - waited_s)
             self._drain()
+            cursor.pass_voids()
 
     def _drain(self) -> None:
         self._undrained = 0
@@ -437,9 +441,11 @@ class StreamClient:
         self._cursors.forget_offers()
         kill_point("client.return.unsaid")
         self._link.send(self._introduction.hello(self.name, self._cursors, self._attachment))
-        self._link.hand_over_fork()
+        # Before there is a process that could plan: what the program says of itself may be another order than what is
+        # ready.
         if self._plans is not None:
             self._plans.say_again()
+        self._link.hand_over_fork()
         for cursor in self._cursors:
             self._tell_shards(cursor.epoch, cursor.shard_states)
         kill_point("client.return.said")

@@ -60,7 +60,7 @@ def daemon_version(paths: RuntimePaths) -> Finding:
         return Finding(check, FAILED, text, why, "prefetchd stop; the next trainer starts one of its own version")
     if daemon["software"] != __version__:
         text = f"the daemon is {daemon['software']}, this prefetchd {__version__}; they understand each other"
-        return Finding(check, ADVICE, text, why, "prefetchd stop, when it is not in use")
+        return Finding(check, ADVICE, text, why, "prefetchd restart, which keeps its rings if it can")
     return Finding(check, OK, f"{__version__}, like this one", why)
 
 

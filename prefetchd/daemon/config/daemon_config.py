@@ -118,6 +118,23 @@ class Config:
 
 NO_CONFIG = Config()
 
+SETTINGS = {
+    "workers": "workers",
+    "memory_bytes": "memory",
+    "nice": "nice",
+    "linger_s": "linger",
+    "linger_clean_s": "linger_clean",
+    "idle_exit_s": "idle_exit",
+    "linger_bytes": "linger_memory",
+}
+"""The names in [daemon] of DaemonConfig's fields."""
+
+
+def changed_settings(before: DaemonConfig, after: DaemonConfig) -> list[str]:
+    """Lists the names of settings that differ."""
+    return [name for field, name in SETTINGS.items() if getattr(before, field) != getattr(after, field)]
+
+
 DAEMON_KEYS = {
     "workers": as_whole(1, 1 << 16),
     "memory": as_size,

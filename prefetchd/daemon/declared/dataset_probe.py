@@ -14,7 +14,7 @@ from typing import Protocol
 
 from prefetchd.daemon.config.daemon_config import StreamConfig
 from prefetchd.processes.environment import DENIED
-from prefetchd.processes.process_exit import ending
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import close_all
@@ -44,7 +44,7 @@ class ProbeEvents(Protocol):
     def failed(self, why: str, error: bytes) -> None:
         """The process has found that there is no such stream."""
 
-    def died(self, how: str) -> None: ...
+    def died(self, how: ProcessExit) -> None: ...
 
     def printed(self, lines: list[str], left_out: int) -> None: ...
 
@@ -126,12 +126,11 @@ class DatasetProbe:
             self.close()
             self._events.failed(message.message, message.error)
 
-    def _ended(self, _: str) -> None:
+    def _ended(self, _: ProcessExit) -> None:
         self._is_over = True
         self._child.close()
         self._reap()
-        code = self._process.returncode or 0
-        self._events.died(ending(-code if code < 0 else code << 8))
+        self._events.died(ProcessExit.from_returncode(self._process.returncode or 0))
 
 
 def _told(stream: StreamConfig) -> dict[str, object]:

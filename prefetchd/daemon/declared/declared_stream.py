@@ -16,12 +16,13 @@ from prefetchd.daemon.declared.dataset_probe import DatasetProbe
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.stream.keeping import planned
-from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.file_streams import FileStreams
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.telemetry.log_room import LogRoom
-from prefetchd.processes.process_exit import describe_exit, is_hopeless
+from prefetchd.processes.process_exit import ProcessExit, describe_exit, is_hopeless
 from prefetchd.progress.file_source import FileSource
 from prefetchd.progress.source import Source
 from prefetchd.ring.segment import unlink
@@ -130,9 +131,9 @@ class DeclaredStream:
     def environment_known(self, environment: bytes) -> None:
         self._prepare(environment)
 
-    def died(self, how: str) -> None:
+    def died(self, how: ProcessExit) -> None:
         self._deaths += 1
-        fields = {"stream": self.config.name, "how": how, "deaths": self._deaths}
+        fields = {"stream": self.config.name, "how": str(how), "deaths": self._deaths}
         log.warning("look at the dataset ended", extra={"fields": fields})
         if is_hopeless(self._deaths, how):
             self.failed(f"it {describe_exit(how)}, {self._deaths} times in a row; its output is in the log", b"")

@@ -4,23 +4,24 @@ again."""
 from __future__ import annotations
 
 import logging
+import os
 import os.path
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prefetchd.daemon.config.config_file import read_config
-from prefetchd.daemon.config.daemon_config import Config, ConfigError, StreamConfig
+from prefetchd.daemon.config.daemon_config import Config, StreamConfig, changed_settings
 from prefetchd.daemon.declared.declared_stream import DeclaredStream
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
-from prefetchd.daemon.engine.stream.keeping import is_warm
+from prefetchd.daemon.engine.stream.keeping import is_warm, wanted
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.file_streams import FileStreams
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.sockets.sessions import Session
 from prefetchd.wire.errors import CallerError, PrefetchdError, StreamFailedError
-from prefetchd.wire.messages import Hello, WaitNamed
+from prefetchd.wire.messages import Hello, Reloaded, WaitNamed
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 FIRST_SESSION = -2
@@ -52,7 +53,8 @@ class DeclaredStreams:
         waits for the look at a dataset is told so every `name_waits_every_s`. Raises CallerError when a stream's
         directory cannot be used."""
         self._config = config
-        self._config_file = config_file
+        self._in_force = config.daemon
+        self.config_file = config_file
         self._loop = loop
         self._engine = engine
         self._rings = rings
@@ -72,23 +74,65 @@ class DeclaredStreams:
             self._begin(stream)
 
     def reload(self) -> None:
-        """Reads the configuration again. Streams that it declares as before are left as they are; one that cannot be
-        read changes nothing."""
+        """Reads the configuration again, on a signal: nobody waits for the answer. What is wrong with it is logged, and
+        changes nothing."""
         if self._engine.stopping:
             return
-        if self._config_file is None:
+        if self.config_file is None:
             log.info("no configuration to read again")
             return
         try:
-            config = read_config(self._config_file)
-        except ConfigError as error:
-            for problem in error.problems:
+            self.take_on()
+        except CallerError as error:
+            for problem in str(error).splitlines():
                 log.error("configuration not taken", extra={"fields": {"problem": problem}})
-            return
-        if config.daemon != self._config.daemon:
-            log.warning("[daemon] is read when the daemon starts: restart it for what has changed there")
-        before, self._config = self._config, config
-        changed = []
+
+    def take_on(self, file: Path | None = None, *, replace: bool = False) -> Reloaded:
+        """Takes on the configuration in `file`, by default in the file that it has. Streams that are declared as before
+        are left as they are, unless they have failed. Raises CallerError, and has changed nothing then: when the file
+        cannot be used, when a stream's directory cannot, and when another file is there that is not to be replaced."""
+        file = self._checked_file(file, replace=replace)
+        config = read_config(file)
+        # Those of streams that go on are claimed by now.
+        self.files.claim(_directories(config))
+        before, self._config, self.config_file = self._config, config, file
+        ended = self._end_what_differs(before, config)
+        begun = [stream.name for stream in config.streams if stream.name not in self._streams and self._reclaim(stream)]
+        for stream in config.streams:
+            if stream.name in begun:
+                self._begin(stream)
+        # A stream that a trainer waits for may not be declared any more.
+        self._attach_again()
+        self._engine.configured(os.fsencode(file))
+        later = changed_settings(self._in_force, config.daemon)
+        if later:
+            log.warning("[daemon] is read when the daemon starts: restart it", extra={"fields": {"changed": later}})
+        names = [stream.name for stream in config.streams]
+        log.info("configuration read", extra={"fields": {"file": str(file), "streams": len(names), "ended": ended}})
+        return Reloaded(os.fsencode(file), *map(_encoded, (names, begun, ended, later)))
+
+    def _checked_file(self, file: Path | None, *, replace: bool) -> Path:
+        """Returns the file to be read. Raises CallerError when there is none, or it is not to be read."""
+        had = self.config_file
+        if file is None and had is None:
+            raise CallerError("no configuration to read again: it was started without. Give one with --config FILE")
+        if file is None or had is None or replace or file == had or _is_same(file, had):
+            file = file or had
+        else:
+            raise CallerError(
+                f"it has another configuration, {had}: `prefetchd reload --config {file}` puts this one in its place"
+            )
+        assert file is not None
+        if not file.is_absolute():
+            raise CallerError(f"the configuration {file} has no whole path; allowed: one that begins with /")
+        # A pipe, for one, would be waited for.
+        if file.exists() and not file.is_file():
+            raise CallerError(f"{file}: cannot be read: it is no regular file")
+        return file
+
+    def _end_what_differs(self, before: Config, config: Config) -> list[str]:
+        """Ends streams that are not declared as before, and those that have failed. Returns their names."""
+        ended = []
         for stream in before.streams:
             declared = self._streams.get(stream.name)
             if declared is None:  # its directory could not be used
@@ -97,18 +141,18 @@ class DeclaredStreams:
                 why = "its declaration has changed" if config.stream(stream.name) else "it is not declared any more"
                 declared.close(why)
                 del self._streams[stream.name]
-                changed.append(stream.name)
-        for stream in config.streams:
-            if stream.name not in self._streams:
-                try:
-                    self.files.claim(_directories(Config(streams=(stream,))))
-                except CallerError as error:
-                    log.error("configuration not taken", extra={"fields": {"problem": str(error)}})
-                else:
-                    self._begin(stream)
-        # A stream that a trainer waits for may not be declared any more.
-        self._attach_again()
-        log.info("configuration read again", extra={"fields": {"streams": len(config.streams), "ended": changed}})
+                ended.append(stream.name)
+        return ended
+
+    def _reclaim(self, stream: StreamConfig) -> bool:
+        """Claims the directory of a stream that is about to begin, which one that has just ended may have given up.
+        Returns False when somebody else was faster."""
+        try:
+            self.files.claim(_directories(Config(streams=(stream,))))
+        except CallerError as error:
+            log.error("configuration not taken", extra={"fields": {"problem": str(error)}})
+            return False
+        return True
 
     def attach(self, session: Session, hello: Hello, go_on: GoOn) -> None:
         """Serves a trainer that asks for a stream by name alone: `go_on` is called when it is known whether there is
@@ -131,6 +175,7 @@ class DeclaredStreams:
             stream["progress"] = declared.about() if declared is not None else NO_PROGRESS
             stream["store_fault"] = (self.files.fault_of(state.spec) or state.store_fault) if state is not None else ""
             stream["batches_ready"] = state.window.ready_ahead() if state is not None else 0
+            stream["batches_wanted"] = wanted(state) if state is not None else 0
             stream["warm"] = state is not None and is_warm(state)
         # Out of the configuration: it is told from the first snapshot on, before any stream is begun.
         found["declared"] = [self._about(stream.name) for stream in self._config.streams]
@@ -156,7 +201,7 @@ class DeclaredStreams:
         }
 
     def _begin(self, stream: StreamConfig) -> None:
-        directory = os.path.dirname(self._config_file) if self._config_file is not None else ""
+        directory = os.path.dirname(self.config_file) if self.config_file is not None else ""
         self._streams[stream.name] = DeclaredStream(
             stream,
             directory,
@@ -196,3 +241,14 @@ class DeclaredStreams:
 
 def _directories(config: Config) -> list[str]:
     return [stream.directory for stream in config.streams if stream.store == FILES]
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    try:
+        return file.samefile(other)
+    except OSError:
+        return False
+
+
+def _encoded(names: list[str]) -> tuple[bytes, ...]:
+    return tuple(name.encode("utf-8", "replace") for name in names)

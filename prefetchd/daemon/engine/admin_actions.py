@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from prefetchd.daemon.engine.commands import Command, Log
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
-from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.wire.errors import CallerError
 
 EVICTED = "it was evicted (`prefetchd evict`); make the loader again"
@@ -38,7 +39,7 @@ class AdminActions:
         held = [stream for stream in self._named(name) if stream.paused]
         for stream in held:
             stream.paused = stream.draining = False
-            self._log("stream resumed", stream)
+            self._commands.append(Log.line("info", "stream resumed", stream=stream.name))
         return [stream.name for stream in held]
 
     def drain(self, name: str) -> list[str]:
@@ -64,7 +65,7 @@ class AdminActions:
                 f"stream {name!r} is in use by pid {', '.join(map(str, pids))}; stop that first, or use --force: "
                 "its next() will raise"
             )
-        self._log("stream evicted", stream)
+        self._commands.append(Log.line("info", "stream evicted", stream=stream.name))
         self._registry.drop(stream, EVICTED)
         return [name]
 
@@ -82,7 +83,7 @@ class AdminActions:
     def _hold(self, stream: StreamState, event: str) -> str:
         if not stream.paused:
             stream.paused = True
-            self._log(event, stream)
+            self._commands.append(Log.line("info", event, stream=stream.name))
         return stream.name
 
     def _named(self, name: str) -> list[StreamState]:
@@ -91,6 +92,3 @@ class AdminActions:
             there = ", ".join(repr(stream.name) for stream in self._streams.values()) or "none"
             raise CallerError(f"no stream {name!r}; there are: {there}")
         return found
-
-    def _log(self, event: str, stream: StreamState) -> None:
-        self._commands.append(Log("info", event, (("stream", stream.name),)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefetchd.wire.messages import Message
+from prefetchd.wire.messages import Message, Published
 from prefetchd.wire.records import record
 from prefetchd.wire.segment_layout import SlotRecord
 from prefetchd.wire.stream_spec import Position
@@ -23,8 +23,16 @@ class Send(Command):
 
 
 @record
+class WriteOffers(Command):
+    """Write the offers of `published`, which is sent to the session next, into the stream's ring."""
+
+    session: int
+    published: Published
+
+
+@record
 class Wake(Command):
-    """Publish to the session: ask Engine.publications as soon as it can take a message."""
+    """Publish to the session: execute Engine.publications as soon as it can take a message."""
 
     session: int
 
@@ -221,3 +229,8 @@ class Log(Command):
     level: str
     event: str
     fields: tuple[tuple[str, object], ...] = ()
+
+    @classmethod
+    def line(cls, level: str, event: str, /, **fields: object) -> Log:
+        """Returns a line with these fields, in this order."""
+        return cls(level, event, tuple(fields.items()))

@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream.stream_state import Host
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Identified, Message, WaitNamed
+from prefetchd.wire.messages import Deciding, ForkWanted, Hello, Identified, Message, PlaceCursor, WaitNamed
 
 MOST_MESSAGES = 1000
 DECIDING_AGAIN_S = 2.0
@@ -56,9 +56,10 @@ class UndecidedTrainers:
 
     def hello(self, session: int, hello: Hello, now_s: float) -> bool:
         """Keeps the trainer, and tells it that it waits; False when its stream can be decided at once."""
-        if not hello.forks or not self._registry.must_wait(hello):
+        if not (hello.forks or hello.shared) or not hello.spec or not self._registry.must_wait(hello):
             return False
-        until_s = now_s + self._registry.patience_s(hello)
+        begun = any(not waiting for _, _, _, waiting in hello.cursors)
+        until_s = now_s + self._registry.patience_s(hello, begun=begun)
         self._all[session] = Undecided(session, hello, now_s, until_s, now_s)
         self._commands.append(Send(session, Deciding(takes_fingerprint=True)))
         return True
@@ -89,6 +90,8 @@ class UndecidedTrainers:
         if len(found.messages) >= MOST_MESSAGES:
             raise ProtocolError(f"{MOST_MESSAGES} messages before the stream is known")
         found.messages.append(message)
+        if isinstance(message, PlaceCursor) and not message.waiting:
+            found.until_s = min(found.until_s, now_s + self._registry.patience_s(found.hello, begun=True))
         return True
 
     def fork_came(self, session: int, host: Host) -> bool:

@@ -8,7 +8,9 @@ nothing; one that cannot happen raises InvariantError.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
 
 from prefetchd.daemon.engine.admin_actions import AdminActions
 from prefetchd.daemon.engine.commands import (
@@ -17,6 +19,7 @@ from prefetchd.daemon.engine.commands import (
     Log,
     Send,
     Wake,
+    WriteOffers,
 )
 from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.pool.planners import Planners
@@ -27,14 +30,17 @@ from prefetchd.daemon.engine.stream.adoption import FoundRing
 from prefetchd.daemon.engine.stream.file_backed_ring import lose
 from prefetchd.daemon.engine.stream.growth import refuse_what_is_held
 from prefetchd.daemon.engine.stream.keeping import follow, keep
-from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Stuck
+from prefetchd.daemon.engine.stream.stages import Stage, Stuck
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.engine.trainers import UNKNOWN, Identity, Trainers
 from prefetchd.daemon.engine.waits import Waits
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.ring.capacity import Bounds
 from prefetchd.wire.messages import (
     Farewell,
     Hello,
     Message,
+    Published,
     StreamFailed,
 )
 from prefetchd.wire.stream_spec import Position, StreamSpec
@@ -56,8 +62,27 @@ class Limits:
     name_waits_again_s: float = 30.0
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _event(method: Callable[Concatenate[Engine, _P], _R]) -> Callable[Concatenate[Engine, _P], _R]:
+    """Marks a method of Engine as an event: take_commands() decides anew after it. One that raises has changed
+    nothing."""
+
+    @functools.wraps(method)
+    def take(engine: Engine, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        answer = method(engine, *args, **kwargs)
+        engine._is_undecided = True
+        return answer
+
+    return take
+
+
 class Engine:
-    """Decides for all streams of one daemon."""
+    """Decides for all streams of one daemon. A method is an event, or a query that changes nothing; beside these are
+    tick() and decide_overdue(), which find out whether time has made something due, and publications(), which only
+    carries out what was decided."""
 
     def __init__(self, limits: Limits, identity: Identity = UNKNOWN) -> None:
         self.limits = limits
@@ -65,7 +90,7 @@ class Engine:
         self.stopping = False
         self._stream_by_session: dict[int, StreamState] = {}
         self._commands: list[Command] = []
-        self._moved = False
+        self._is_undecided = False
         self._now_s = 0.0
         self.pool = Pool(
             limits.workers,
@@ -100,8 +125,8 @@ class Engine:
     def take_commands(self) -> list[Command]:
         """Returns what is to be done since the last call, in order. Tasks are handed out and consumers told here, once
         for all events since."""
-        if self._moved and not self.stopping:
-            self._moved = False
+        if self._is_undecided and not self.stopping:
+            self._is_undecided = False
             self._trainers.undecided.decide(self._now_s)
             self._decide()
         commands = self._commands[:]
@@ -110,11 +135,11 @@ class Engine:
 
     # --- trainers ---
 
+    @_event
     def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
         """Opens a session for a trainer; `marks` are those of the consumer record that it says it has. Answers Welcome
         or Refused."""
         self._trainers.hello(session, hello, now_s, marks)
-        self._moved = True
 
     def undecided_until_s(self, session: int) -> float | None:
         """Returns when decide_overdue() is to be called for the session; None when it need not be."""
@@ -122,17 +147,20 @@ class Engine:
 
     def decide_overdue(self, now_s: float) -> None:
         """Gives trainers that have waited for long enough their streams."""
-        self._moved = self._trainers.undecided.tick(now_s) or self._moved
+        if self._trainers.undecided.tick(now_s):
+            self._is_undecided = True
 
+    @_event
     def program_arrived(self, session: int) -> None:
         """Notes that the stream's program segment is in the daemon's hands."""
         self._trainers.program_arrived(session)
 
+    @_event
     def message(self, session: int, message: Message, now_s: float) -> None:
         """Takes a trainer's message after Hello. Raises ProtocolError."""
         self._trainers.message(session, message, now_s)
-        self._moved = True
 
+    @_event
     def session_closed(
         self,
         session: int,
@@ -149,32 +177,32 @@ class Engine:
         or absent_died(). As long as the record is `locked`, nobody else gets it. A process that has closed its loader
         `lives_on` until leaver_ended()."""
         self._trainers.session_closed(session, marks, now_s, alive=alive, locked=locked, lives_on=lives_on, stood=stood)
-        self._moved = True
 
+    @_event
     def leaver_ended(self, number: int) -> None:
         """Notes that the process that had closed the stream's last loader, and had no connection for it any more, has
         ended."""
         stream = self.streams.get(number)
         if stream is not None:
             stream.leaver_lives = False
-            self._moved = True
 
+    @_event
     def absent_died(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
         """Ends the consumer of `record`, which had no connection and is dead."""
         self._trainers.absent_died(number, record, marks, now_s)
-        self._moved = True
 
+    @_event
     def absent_departed(self, number: int, record: int, marks: tuple[int, ...], now_s: float) -> None:
         """Notes that the consumer of `record`, which had no connection, has closed its loader: it only holds what it
         was handed without a copy."""
         self._trainers.absent_departed(number, record, marks, now_s)
-        self._moved = True
 
+    @_event
     def adopt(self, spec: StreamSpec, found: FoundRing, now_s: float) -> StreamState | None:
         """Makes a dead daemon's ring a stream again; None when it cannot be one."""
-        self._moved = True
         return self.registry.adopt(spec, found, now_s, self.limits.linger_crash_s)
 
+    @_event
     def former_writers_gone(self, number: int) -> None:
         """Frees the slots to which workers of a dead daemon may have written: none of those workers is left."""
         stream = self.streams.get(number)
@@ -182,107 +210,121 @@ class Engine:
             for grant in stream.former_grants:
                 stream.window.ring.clear(grant)
             stream.former_grants = []
-            self._moved = True
 
+    @_event
     def keep(self, session: int, position: Position, *, follows_progress: bool) -> None:
         """Makes the daemon's own session, whose hello() was answered, the keeper of its stream: that is filled from
         `position` on, also while nobody else is there."""
         keep(self._stream_by_session[session], session, position, follows_progress=follows_progress)
-        self._moved = True
 
+    @_event
     def progress(self, session: int, position: Position) -> None:
         """Moves the keeper's cursor: the consumer that the daemon's own `session` follows stands at `position`."""
         stream = self._stream_by_session.get(session)
         if stream is not None:
             follow(stream, position, self._now_s)
-            self._moved = True
 
+    @_event
     def batch_missing(self, number: int, slot: int, generation: int) -> None:
         """Drops a ready batch whose file somebody else has removed: it is made again if it is wanted."""
         stream = self.streams.get(number)
         if stream is not None and lose(stream, slot, generation):
-            self._log("warning", "batch removed by somebody else", stream=stream.name, slot=slot)
-            self._moved = True
+            self._commands.append(Log.line("warning", "batch removed by somebody else", stream=stream.name, slot=slot))
 
+    @_event
+    def configured(self, config: bytes) -> None:
+        """Notes the configuration file that the daemon has now. Trainers are told: they start the next daemon with
+        it."""
+        self._trainers.configured(config)
+
+    @_event
     def fail(self, number: int, why: str) -> None:
         """Fails the stream, whatever it has; its trainers are told `why`."""
         stream = self.streams.get(number)
         if stream is not None and stream.failure is None:
             self._fail_stream(stream, "stream_failed", why)
 
+    @_event
     def drop(self, number: int, why: str) -> None:
         """Drops the stream; its trainers are told `why`."""
         stream = self.streams.get(number)
         if stream is not None:
             self.registry.drop(stream, why)
-            self._moved = True
 
-    def publications(self, session: int) -> list[Message]:
-        """Returns what to tell the session now; its batches are leased with this. Empty when there is nothing."""
+    def publications(self, session: int) -> list[Command]:
+        """Returns what tells the session what it is to know now, in order; its batches are leased with this. Empty when
+        there is nothing."""
         stream = self._stream_by_session.get(session)
         if stream is None:
             return []
-        states: list[Message] = []
+        told: list[Command] = []
         if stream.plans is not None:
             for cursor in stream.offering.cursors_of(session):
-                states += stream.plans.news(cursor, cursor.key[1])  # type: ignore[index]
-        return [*states, *stream.offering.publications(session)]
+                told += [Send(session, each) for each in stream.plans.news(cursor, cursor.key[1])]  # type: ignore[index]
+        for message in stream.offering.publications(session):
+            if isinstance(message, Published):
+                told.append(WriteOffers(session, message))
+            told.append(Send(session, message))
+        return told
 
     def has_news(self, session: int) -> bool:
+        """True when `publications` would tell the session something: states or offers."""
         stream = self._stream_by_session.get(session)
         if stream is None:
             return False
         plans = stream.plans
-        if plans is not None and any(plans.has_news(cursor) for cursor in stream.offering.cursors_of(session)):
+        if plans is not None and any(plans.has_untold_states(cursor) for cursor in stream.offering.cursors_of(session)):
             return True
-        return stream.offering.has_news(session)
+        return stream.offering.has_offers(session)
 
     def stream_of(self, session: int) -> StreamState | None:
         return self._stream_by_session.get(session)
 
     # --- the stream's host and its ring ---
 
+    @_event
     def fork_arrived(self, session: int) -> int:
         """Returns the number of the host that a trainer's fork, which it hands over, becomes. fork_taken() or
         host_died() follows."""
         return self._hosts.new_fork(session).number
 
+    @_event
     def fork_taken(self, session: int, host: int) -> None:
         """Notes that the fork is in the daemon's hands."""
         self._trainers.fork_came(session, host)
-        self._moved = True
 
+    @_event
     def host_ready(self, host: int) -> None:
         """Notes that the host has its program: workers can be started from it."""
         self._hosts.ready(host)
-        self._moved = True
 
+    @_event
     def host_not_started(self, host: int, reason: str, now_s: float) -> bool:
         """Notes that no process can be had for the host, which is gone; it is tried again. True the first time in a
         row."""
-        self._moved = True
         return self._hosts.not_started(host, now_s, reason)
 
+    @_event
     def host_identified(self, host: int, fingerprint: str) -> None:
         """Notes the fingerprint of a fork's program; empty: nobody will ever know it."""
         self._hosts.identified(host, fingerprint)
-        self._moved = True
 
+    @_event
     def program_kept(self, number: int) -> None:
         """Notes that the program that a fork was asked for is in the daemon's hands."""
         stream = self.streams.get(number)
         if stream is not None:
             self._hosts.program_kept(stream)
-            self._moved = True
 
+    @_event
     def program_refused(self, host: int, reason: str) -> None:
         """Notes that the fork cannot write its program, for this `reason`; empty: it would be too large to be written
         now."""
         orphaned = self._hosts.program_refused(host, reason)
         if orphaned is not None:
             self.registry.end_orphan(orphaned)
-        self._moved = True
 
+    @_event
     def spare_ready(self, host: int) -> None:
         """Notes that the host has another like itself in reserve."""
         self._hosts.spare_ready(host)
@@ -292,21 +334,23 @@ class Engine:
         host = self._hosts.get(number)
         return host.stream if host is not None else None
 
+    @_event
     def load_failed(self, number: int, message: str, error: bytes) -> None:
         """Fails the stream: its program cannot be loaded."""
         stream = self.streams.get(number)
         if stream is not None:
             self._fail_stream(stream, "stream_failed", message, error)
 
-    def host_died(self, number: int, how: str, oom_kills: int = 0) -> None:
+    @_event
+    def host_died(self, number: int, how: ProcessExit, oom_kills: int = 0) -> None:
         """Notes that the host is gone, and its workers with it or soon; `oom_kills` as with worker_died()."""
         self._short_of_memory(oom_kills)
         host = self._hosts.get(number)
         self._hosts.died(number, how)
         if host is not None:
             self._trainers.undecided.host_died(host)
-        self._moved = True
 
+    @_event
     def ring_created(
         self,
         number: int,
@@ -321,35 +365,36 @@ class Engine:
         `bounds`."""
         self._rings.created(number, slots, wanted_slots, slot_bytes, ring_id, bounds or Bounds(slots, slots))
 
+    @_event
     def ring_reserved(self, number: int, slots: int) -> None:
         """Notes that slots up to `slots` have memory behind them."""
-        self._moved = True
         self._rings.reserved(number, slots)
 
+    @_event
     def ring_failed(self, number: int, code: str, message: str, short_bytes: int = 0) -> None:
         """Notes that the segment cannot be made, for which `short_bytes` are missing."""
         self._rings.failed(number, code, message, short_bytes)
 
+    @_event
     def ring_short(self, number: int, asked: int, slots: int, message: str, short_bytes: int) -> None:
         """Notes that there is no memory for the `asked` slots, but for `slots`, which are reserved or about to be;
         `short_bytes` more would do."""
-        self._moved = True
         self._rings.short(number, asked, slots, message, short_bytes)
 
     # --- workers: the pool knows them, the engine publishes what they made ---
 
+    @_event
     def worker_ready(self, worker: int, now_s: float) -> None:
         planned = self.planners.stream_of(worker)
         if planned is not None:
             self.planners.ready(planned)
         else:
             self.pool.worker_ready(worker, now_s)
-        self._moved = True
 
+    @_event
     def worker_not_started(self, worker: int, reason: str, now_s: float) -> StreamState | None:
         """Notes that no process can be had for the worker, or planner; it is tried again. Returns its stream, the first
         time in a row."""
-        self._moved = True
         stream = self.planners.stream_of(worker)
         if stream is not None:
             self.planners.not_started(stream)
@@ -358,8 +403,8 @@ class Engine:
             self._hosts.worker_gone(stream, found.host)
         if stream is None or stream.failure is not None:
             return None
-        self._log("warning", "no worker can be started", stream=stream.name, why=reason)
-        is_first = stream.start_failed(now_s, reason)
+        self._commands.append(Log.line("warning", "no worker can be started", stream=stream.name, why=reason))
+        is_first = stream.failed_starts.add(now_s, reason)
         self._hosts.cannot_fork(stream)
         return stream if is_first else None
 
@@ -368,27 +413,26 @@ class Engine:
         found = self.pool.workers.get(worker)
         return found.stream if found is not None else self.planners.stream_of(worker)
 
+    @_event
     def worker_message(self, worker: int, message: Message, now_s: float) -> None:
         """Takes a worker's answer to its tasks, or the planner's. Raises ProtocolError; nothing has changed then."""
         planned = self.planners.stream_of(worker)
         if planned is not None:
             self.planners.says(planned, message)
             planned.trim_plans()
-            self._moved = True
             return
         stream = self.pool.worker_message(worker, message, now_s)
         if stream is None:
             return
         if stream.window.ring is None and stream.batch_bytes and not stream.slot_bytes:
             self._rings.ask_for(stream)
-        self._moved = True
 
+    @_event
     def worker_died(
-        self, worker: int, how: str, now_s: float, note: WorkerStatus = NO_WORKER_STATUS, oom_kills: int = 0
+        self, worker: int, how: ProcessExit, now_s: float, note: WorkerStatus = NO_WORKER_STATUS, oom_kills: int = 0
     ) -> None:
         """Notes that the worker is dead for certain: nobody writes its rows any more. `note` is what it was at;
         `oom_kills` counts the kills of the memory cgroup, or is 0 when this was none."""
-        self._moved = True
         planned = self.planners.stream_of(worker)
         if planned is not None:
             self.planners.died(planned, how)
@@ -399,6 +443,7 @@ class Engine:
         if found is not None:
             self._hosts.worker_gone(found.stream, found.host)
 
+    @_event
     def worker_looked_at(self, worker: int, frames: Sequence[str], *, sleeps: bool) -> None:
         """Notes that the worker is at these frames of the user's code, the innermost first, and whether it `sleeps`
         there."""
@@ -406,24 +451,27 @@ class Engine:
 
     # --- operators; all raise CallerError when no stream has that name ---
 
+    @_event
     def pause(self, name: str) -> list[str]:
         """Pauses the stream, or all when `name` is empty; returns their names."""
         return self._admin_actions.pause(name)
 
+    @_event
     def resume(self, name: str) -> list[str]:
         """Takes pause() and drain() back; returns the names of the streams that were held."""
-        self._moved = True
         return self._admin_actions.resume(name)
 
+    @_event
     def drain(self, name: str) -> list[str]:
         """Pauses streams, and ends the processes of each once no task of it is under way; returns their names."""
         return self._admin_actions.drain(name)
 
+    @_event
     def evict(self, name: str, *, force: bool) -> list[str]:
         """Drops a stream and returns its name. Raises CallerError when somebody consumes it, unless with `force`."""
-        self._moved = True
         return self._admin_actions.evict(name, force=force)
 
+    @_event
     def finish(self) -> None:
         """Begins no task any more: the daemon is about to stop."""
         self.pool.finishing = True
@@ -439,41 +487,50 @@ class Engine:
         """Ends what has lingered long enough, and processes that have nothing to do. All rings that linger take
         `linger_bytes` at most, the last one left aside. To be called several times a second."""
         self._now_s = now_s
-        self._moved = self.registry.stop_waiting(now_s) or self._moved
+        may_go_on = self.registry.stop_waiting(now_s)
         self.registry.end_lingering(now_s, linger_bytes)
         self.registry.park(now_s)
         self._admin_actions.park_drained()
-        self._try_again(now_s)
+        may_go_on = self._try_again(now_s) or may_go_on
         self._hosts.tick(now_s)
         self.decide_overdue(now_s)
         self.pool.tick(now_s)
-        self._moved = self._moved or self.pool.waits_for_time
+        # Most of the time nothing is due: then there is nothing to decide either.
+        if may_go_on or self.pool.waits_for_time:
+            self._is_undecided = True
         self.waits.tick(now_s)
 
-    def stop(self, reason: str) -> None:
-        """Ends the daemon's work: sessions are told `reason`, and streams dropped."""
+    @_event
+    def stop(self, reason: str, *, keep: bool = False) -> None:
+        """Ends the daemon's work: sessions are told `reason`, and streams dropped. With `keep` streams are forgotten,
+        and stay in the world as a daemon leaves them that is killed: nothing more is decided or written about them, and
+        connections end with the process."""
         if self.stopping:
             return
         self.stopping = True
         for session in list(self._stream_by_session):
             self._commands.append(Send(session, Farewell(reason)))
-            self._commands.append(CloseSession(session))
+            if not keep:
+                self._commands.append(CloseSession(session))
+        if keep:
+            self._stream_by_session.clear()
+            self.streams.clear()
         for stream in list(self.streams.values()):
             self.registry.drop(stream)
 
     # --- inside ---
 
+    @_event
     def memory_is_short(self) -> None:
         """Gives memory back: the kernel has killed a process for memory, ours or another."""
         self.registry.give_way_for_memory()
-        self._moved = True
 
-    def _try_again(self, now_s: float) -> None:
-        """Lets processes be started again that could not be had."""
+    def _try_again(self, now_s: float) -> bool:
+        """Lets processes be started again that could not be had. True when there are some."""
+        due = False
         for stream in self.streams.values():
-            if stream.starts_again_s is not None and stream.starts_again_s <= now_s:
-                stream.starts_again_s = None
-                self._moved = True
+            due |= stream.failed_starts.end_pause(now_s)
+        return due
 
     def _short_of_memory(self, oom_kills: int) -> None:
         self.pool.short_of_memory(oom_kills)
@@ -483,7 +540,7 @@ class Engine:
     def _fail_stream(self, stream: StreamState, code: str, message: str, error: bytes = b"") -> None:
         stream.stage = Stage.FAILED
         stream.failure = (code, message, error)
-        self._log("error", "stream failed", stream=stream.name, code=code, message=message)
+        self._commands.append(Log.line("error", "stream failed", stream=stream.name, code=code, message=message))
         for session in stream.consumers:
             self._commands.append(Send(session, StreamFailed(code, message, error)))
         self.pool.stop_workers(stream)
@@ -508,10 +565,8 @@ class Engine:
                 for session, recall in offering.recalls(urgent=urgent):
                     self._commands.append(Send(session, recall))  # type: ignore[arg-type]
             for session in stream.consumers:
-                if offering.has_news(session):
+                offering.prepare(session)
+                if offering.has_offers(session):
                     self._commands.append(Wake(session))
         # Last: what is claimed and what is offered asks for plans.
         self.planners.dispatch(self._now_s)
-
-    def _log(self, level: str, event: str, **fields: object) -> None:
-        self._commands.append(Log(level, event, tuple(fields.items())))

@@ -11,8 +11,9 @@ and 0094 (two trainers, rest):
    d. a new one: under its name, or beside a stream that is in use, or that may yet turn out to be what is asked for,
       under `name#2`, `name#3` and so on.
 2. It waits for that while there are batches that may be what it asks for, and the fingerprint of these or of its own is
-   not known yet (`must_wait`). It waits DECIDE_WITHIN_S at most; DECIDE_OWN_WITHIN_S, where all that it may find was
-   left by its own process. Who shares a stream by name waits on.
+   not known yet (`must_wait`). It waits DECIDE_WITHIN_S at most from when its iterator begins, and DECIDE_LATEST_S in
+   all; only DECIDE_OWN_WITHIN_S, where all that it may find was left by its own process. Who shares a stream by name
+   waits on.
 3. A stream without a consumer lingers: its ring stays for a while and fills on, for two that may come (`linger`). Half
    of it is filled from where its trainer stopped, half from the beginning, where a script begins that is run again.
    After a clean end only the processes that are there fill it.
@@ -39,10 +40,12 @@ from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.stream.adoption import FoundRing, found_batches, last_generation
 from prefetchd.daemon.engine.stream.batches import Batch
+from prefetchd.daemon.engine.stream.consumers import AbsentConsumer, Consumer
 from prefetchd.daemon.engine.stream.file_backed_ring import ring_of
 from prefetchd.daemon.engine.stream.keeping import BEGINS, GOES_ON, waits_for_trainers
-from prefetchd.daemon.engine.stream.stream_state import AbsentConsumer, Consumer, Stage, StreamState
-from prefetchd.daemon.engine.stream_names import attached, difference, is_taken, left_by_another, related
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.daemon.engine.stream_names import attached, beside, difference, is_taken, left_by_another, related
 from prefetchd.ring.capacity import Bounds
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.errors import CallerError
@@ -50,8 +53,12 @@ from prefetchd.wire.messages import Hello, Refused
 from prefetchd.wire.stream_spec import POSITION_LIMIT, UNIDENTIFIED, Position, StreamSpec, decode_spec
 
 DECIDE_WITHIN_S = 1.0
-"""The longest wait for a fingerprint (rule 2). Then a trainer gets a stream of its own: its first batch is not to wait
-for a digest of all its data."""
+"""The longest wait for a fingerprint of a trainer whose iterator has begun (rule 2). Then it gets a stream of its own:
+its first batch is not to wait for a digest of all its data."""
+
+DECIDE_LATEST_S = 5.0
+"""The longest wait of one whose iterator has not begun: it makes its other loaders or its model, and waits for nothing;
+but a stream of its own could be filled meanwhile."""
 
 DECIDE_OWN_WITHIN_S = 0.25
 """The same for a process that makes a loader anew: it has seldom use for what the one before has left."""
@@ -106,10 +113,10 @@ class Registry:
                 raise CallerError(
                     f"stream {spec.name!r} is in use with another fingerprint; choose another name with stream="
                 )
-            suffix = 2
-            while (found := by_name.get(f"{hello.stream}#{suffix}")) is not None and is_taken(found, hello):
-                suffix += 1
-            spec = dataclasses.replace(spec, name=f"{hello.stream}#{suffix}")
+            spec = dataclasses.replace(
+                spec, name=beside(by_name, hello.stream, lambda stream: not is_taken(stream, hello))
+            )
+            found = by_name.get(spec.name)
         if found is not None:
             differs = difference(found, spec)
             if not differs and not hello.fresh:
@@ -121,7 +128,11 @@ class Registry:
             if found.in_use:
                 why = "shared, and fresh=True would drop what others read" if hello.fresh else differs
                 raise CallerError(f"stream {spec.name!r} is in use ({why}); choose another name with stream=")
-            self._log("info", "stream replaced", stream=found.name, was=found.spec.fingerprint, why=differs or "fresh")
+            self._commands.append(
+                Log.line(
+                    "info", "stream replaced", stream=found.name, was=found.spec.fingerprint, why=differs or "fresh"
+                )
+            )
             self.drop(found)
         stream = self._new_stream(spec)
         stream.offering.shareable = hello.shared
@@ -148,12 +159,13 @@ class Registry:
         found = by_name.get(hello.stream)
         return found is not None and found.spec.is_identified and not difference(found, spec)
 
-    def patience_s(self, hello: Hello) -> float:
-        """Returns how long such a hello waits at most (rule 2)."""
+    def patience_s(self, hello: Hello, *, begun: bool) -> float:
+        """Returns how long such a hello waits at most from now on, when its iterator has `begun` or not (rule 2)."""
         by_name = self._by_name()
         left = [by_name[name] for name in related(by_name, hello.stream) if not by_name[name].in_use]
-        own = bool(left) and all(stream.left_by == hello.pid for stream in left)
-        return DECIDE_OWN_WITHIN_S if own else DECIDE_WITHIN_S
+        if left and all(stream.left_by == hello.pid for stream in left):
+            return DECIDE_OWN_WITHIN_S
+        return DECIDE_WITHIN_S if begun else DECIDE_LATEST_S
 
     # --- from a dead daemon ---
 
@@ -214,8 +226,10 @@ class Registry:
         else:
             positions = [each.position for each in found.consumers if each.position is not None]
             self.linger(stream, min(positions, default=None), now_s + linger_s)
-        self._log(
-            "info", "ring adopted", stream=stream.name, batches=ring.count(SlotState.READY), waits_for=len(living)
+        self._commands.append(
+            Log.line(
+                "info", "ring adopted", stream=stream.name, batches=ring.count(SlotState.READY), waits_for=len(living)
+            )
         )
         return stream
 
@@ -260,12 +274,14 @@ class Registry:
         stream.leaver_lives = lives_on
 
     def rest(self) -> None:
-        """Decides which streams rest (rule 4). The workers of a closed DataLoader would be gone, and these take the CPU
-        of those that are waited for."""
+        """Decides which streams rest (rules 4 and 8). The workers of a closed DataLoader would be gone, and these take
+        the CPU of those that are waited for."""
         streams = self._streams.values()
         consumed = any(stream.in_use and not waits_for_trainers(stream) for stream in streams)
         for stream in streams:
-            stream.claims.rests = consumed and stream.lingers and stream.leaver_lives
+            left_behind = consumed and stream.lingers and stream.leaver_lives
+            # Rule 8: of a stream whose consumers fork workers may be there before the last of them has come back.
+            stream.claims.rests = left_behind or stream.settles_until_s is not None
 
     def end_lingering(self, now_s: float, most_bytes: int | None = None) -> None:
         """Drops streams whose time is over; then the soonest to end, until all lingering rings take `most_bytes` or
@@ -273,7 +289,7 @@ class Registry:
         lingering = self._lingering()
         for stream in lingering:
             if stream.lingers_until_s is not None and stream.lingers_until_s <= now_s:
-                self._log("info", "ring lingered out", stream=stream.name)
+                self._commands.append(Log.line("info", "ring lingered out", stream=stream.name))
                 self.drop(stream)
         if most_bytes is None:
             return
@@ -282,7 +298,7 @@ class Registry:
         for stream in rings[:-1]:
             if excess <= 0:
                 break
-            self._log("info", "ring gives way", stream=stream.name, knob="linger_memory")
+            self._commands.append(Log.line("info", "ring gives way", stream=stream.name, knob="linger_memory"))
             excess -= stream.ring_bytes
             self.drop(stream)
 
@@ -318,7 +334,7 @@ class Registry:
         for stream in self._streams.values():
             if stream.stage is not Stage.PARKED or stream.paused or stream.settles_until_s is not None:
                 continue
-            if stream.starts_again_s is not None:
+            if stream.failed_starts.is_pausing:
                 continue
             if stream.lingers and stream.left_cleanly:
                 # Rule 3: no process is started for those who may never come.
@@ -333,7 +349,7 @@ class Registry:
         if short_bytes <= 0 or sum(stream.ring_bytes for stream in rings) < short_bytes:
             return False
         for stream in rings:
-            self._log("info", "ring yields its memory", stream=stream.name, to=needy.name)
+            self._commands.append(Log.line("info", "ring yields its memory", stream=stream.name, to=needy.name))
             short_bytes -= stream.ring_bytes
             self.drop(stream)
             if short_bytes <= 0:
@@ -395,6 +411,3 @@ class Registry:
         """Returns the streams without a consumer, the soonest to end first."""
         lingering = [stream for stream in self._streams.values() if stream.lingers]
         return sorted(lingering, key=lambda stream: stream.lingers_until_s or 0.0)
-
-    def _log(self, level: str, event: str, **fields: object) -> None:
-        self._commands.append(Log(level, event, tuple(fields.items())))

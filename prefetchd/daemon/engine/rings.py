@@ -8,7 +8,8 @@ from prefetchd.daemon.engine.commands import Command, CreateRing, GrowRing, Lend
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES, ring_of
 from prefetchd.daemon.engine.stream.growth import cannot_grow, grown
-from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, WorkerStage
+from prefetchd.daemon.engine.stream.stages import WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState
 from prefetchd.ring.capacity import Bounds
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.wire.errors import CallerError
@@ -12,6 +13,9 @@ from prefetchd.wire.stream_spec import StreamSpec
 
 _DEFAULT_NAME = re.compile("(.+):[0-9]+((?:@[0-9]+)?)")
 """The name of a stream that nobody named: script, ordinal of its loader, rank."""
+
+_BESIDE = re.compile("(#[0-9]+)+$")
+"""What the daemon has added to a name that was taken. A trainer that comes back asks with it."""
 
 
 def attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
@@ -32,14 +36,22 @@ def is_taken(found: StreamState, hello: Hello) -> bool:
     return not hello.fingerprint and not hello.fresh and found.left_by != hello.pid
 
 
+def beside(by_name: Mapping[str, StreamState], name: str, is_free: Callable[[StreamState], bool]) -> str:
+    """Returns the first name beside `name`, which is taken, that no stream has, or one that `is_free`."""
+    first = _BESIDE.sub("", name)
+    suffixed = (f"{first}#{number}" for number in itertools.count(2))
+    return next(each for each in suffixed if each not in by_name or is_free(by_name[each]))
+
+
 def related(by_name: Mapping[str, StreamState], name: str) -> list[str]:
     """Returns the names of streams that may be what a loader without `stream=` asks for: this name, or another one that
-    a loader of the same script may have got, on the same rank. This one comes first."""
-    default = _DEFAULT_NAME.fullmatch(name)
-    base = f"{re.escape(default[1])}:[0-9]+{re.escape(default[2])}" if default is not None else re.escape(name)
+    a loader of the same script may have got, on the same rank. This one comes first, then what stands beside it."""
+    asked = _BESIDE.sub("", name)
+    default = _DEFAULT_NAME.fullmatch(asked)
+    base = f"{re.escape(default[1])}:[0-9]+{re.escape(default[2])}" if default is not None else re.escape(asked)
     pattern = re.compile(f"{base}(#[0-9]+)?")
     names = [each for each in by_name if pattern.fullmatch(each)]
-    return sorted(names, key=lambda each: (each.split("#")[0] != name, len(each), each))
+    return sorted(names, key=lambda each: (each != name, each.split("#")[0] != asked, len(each), each))
 
 
 def left_by_another(by_name: Mapping[str, StreamState], spec: StreamSpec) -> StreamState | None:

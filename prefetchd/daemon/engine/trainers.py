@@ -1,4 +1,4 @@
-"""Handles what trainers do: they come, make progress, go, come back and die. Pure."""
+"""Handles trainers as they come, go, come back and die. What they say meanwhile is for trainer_messages. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,25 @@ from prefetchd.daemon.engine.deciding import Undecided, UndecidedTrainers
 from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.stream.bad_samples import named_before
-from prefetchd.daemon.engine.stream.keeping import PLACEHOLDER_CONSUMER
-from prefetchd.daemon.engine.stream.stream_state import AbsentConsumer, Consumer, Stage, StreamState
+from prefetchd.daemon.engine.stream.consumers import AbsentConsumer, Consumer
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.daemon.engine.trainer_messages import TrainerMessages
 from prefetchd.daemon.engine.waits import Waits
-from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.messages import (
     PROPOSED,
-    Assume,
-    CloseCursor,
-    Consumed,
     ForkWanted,
-    GiveBack,
     Goodbye,
     Hello,
     Message,
     PlaceCursor,
     Refused,
-    ShardStart,
     StreamFailed,
-    Waiting,
     Welcome,
     check_rows,
 )
-from prefetchd.wire.stream_spec import POSITION_LIMIT, encode_spec
+from prefetchd.wire.stream_spec import encode_spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +71,7 @@ class Trainers:
         self._streams = streams
         self._stream_by_session = sessions
         self._registry = registry
-        self._waits = waits
+        self._messages = TrainerMessages(waits, commands)
         self._commands = commands
 
     def hello(self, session: int, hello: Hello, now_s: float, marks: tuple[int, ...] = ()) -> None:
@@ -119,7 +115,7 @@ class Trainers:
             stream.leases.resolve_absent(record, marks, held)
         for cursor, epoch, step, waiting in hello.cursors:
             if waiting != PROPOSED or is_new:
-                self._place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
+                self._messages.place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
         self._registry.give_way_to(stream)
         self._registry.stop_waiting(now_s)
 
@@ -127,12 +123,28 @@ class Trainers:
         """Tells the consumer what stream it is on, and asks it for the program unless there is one, or another consumer
         is asked."""
         wanted = stream.stage is Stage.AWAITING_PROGRAM and consumer.has_program
-        wanted = wanted and stream.program_from not in stream.consumers
+        wanted = wanted and stream.requests.program_from not in stream.consumers
         if wanted:
-            stream.program_from = consumer.session
-        if consumer.forks and stream.host is None and not stream.fork_from:
+            stream.requests.program_from = consumer.session
+        if consumer.forks and stream.host is None and not stream.requests.fork_from:
             # The fork comes next.
-            stream.fork_from = consumer.session
+            stream.requests.fork_from = consumer.session
+        self._say_welcome(stream, consumer, wanted=wanted and not consumer.forks, is_new=is_new)
+
+    def configured(self, config: bytes) -> None:
+        """Notes the configuration file that the daemon has now, and tells all trainers: a second Welcome asks them for
+        nothing."""
+        if config == self._identity.config:
+            return
+        self._identity = dataclasses.replace(self._identity, config=config)
+        for stream in self._streams.values():
+            for consumer in stream.consumers.values():
+                if consumer.session >= 0 and not consumer.departed:
+                    self._say_welcome(stream, consumer)
+
+    def _say_welcome(
+        self, stream: StreamState, consumer: Consumer, *, wanted: bool = False, is_new: bool = False
+    ) -> None:
         welcome = Welcome(
             consumer.protocol,
             self._identity.software,
@@ -140,7 +152,7 @@ class Trainers:
             self._identity.generation,
             stream.name,
             consumer.record,
-            wanted and not consumer.forks,
+            wanted,
             self._identity.supervised,
             b"" if consumer.has_program else encode_spec(stream.spec),
             self._identity.config,
@@ -155,7 +167,7 @@ class Trainers:
         stream = self._stream_by_session.get(session)
         if stream is None:
             return
-        stream.has_delivered(session)
+        stream.requests.end(session)
         self._hosts.program_kept(stream)
         if stream.host is None and stream.coming is None:
             self._hosts.start(stream)
@@ -194,31 +206,10 @@ class Trainers:
         if stream is None:
             # Its stream was dropped, or the daemon stops: the trainer is about to hear of that.
             return
-        offering = stream.offering
-        if isinstance(message, Consumed):
-            self._consumed(stream, session, message, now_s)
-        elif isinstance(message, PlaceCursor):
-            self._place_cursor(stream, session, message)
-        elif isinstance(message, CloseCursor):
-            offering.close_cursor((session, message.cursor))
-        elif isinstance(message, GiveBack):
-            offering.give_back((session, message.cursor), message.step)
-        elif isinstance(message, Waiting):
-            offering.wait((session, message.cursor))
-            if message.why:
-                self._waits.is_asked(stream, (session, message.cursor), now_s)
-            else:
-                self._waits.begins(stream, (session, message.cursor), now_s)
-        elif isinstance(message, Assume):
-            self._assume(stream, session, message)
-        elif isinstance(message, ShardStart):
-            if message.epoch >= POSITION_LIMIT or message.following >= POSITION_LIMIT:
-                raise ProtocolError(f"a shard's state at epoch {message.epoch}, batch {message.following}")
-            stream.learn_start(message)
-        elif isinstance(message, Goodbye):
+        if isinstance(message, Goodbye):
             self._goodbye(stream, session, now_s)
         else:
-            raise ProtocolError(f"a trainer does not send {type(message).__name__}")
+            self._messages.handle(stream, session, message, now_s)
 
     def session_closed(
         self,
@@ -239,10 +230,10 @@ class Trainers:
         stream = self._stream_by_session.pop(session, None)
         if stream is None:
             return
-        if stream.fork_from == session:
-            stream.fork_from = 0
+        if stream.requests.fork_from == session:
+            stream.requests.fork_from = 0
         if stood is not None:
-            self._stood(stream, session, *stood, now_s)
+            self._messages.stood(stream, session, *stood, now_s)
         consumer = stream.consumers.pop(session)
         if not consumer.departed:
             self._registry.left(stream, consumer, now_s, lives_on=False)
@@ -298,69 +289,9 @@ class Trainers:
 
     # --- inside ---
 
-    def _place_cursor(self, stream: StreamState, session: int, message: PlaceCursor) -> None:
-        self._check_position(message.cursor, message.epoch, message.step)
-        for key in [key for key in stream.window.cursors if key[0] == PLACEHOLDER_CONSUMER]:  # type: ignore[index]
-            stream.offering.close_cursor(key)  # type: ignore[arg-type]
-        position = (message.epoch, message.step)
-        stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
-
-    def _assume(self, stream: StreamState, session: int, message: Assume) -> None:
-        if stream.plans is None or not 0 <= message.epoch < POSITION_LIMIT:
-            raise ProtocolError(f"an assumption about epoch {message.epoch} of order {stream.spec.order!r}")
-        plans = stream.plans
-        agrees = plans.agrees(message)
-        living = [each for each in stream.window.cursors.values() if not each.waiting]
-        begun = [each for each in living if each.consumer == session and each.epoch == message.epoch]
-        # What a process that has merely begun means, nobody knows: it may be about to say the same.
-        meant = {each.epoch for each in living if each.consumer != session and each.plan_confirmed}
-        if agrees is False and message.epoch in meant:
-            if begun:
-                text = (
-                    f"stream {stream.name!r} is shared, and another process is in epoch {message.epoch} with another "
-                    "state of its sampler or generators; choose another name with stream="
-                )
-                self._commands.append(Send(session, StreamFailed("caller", text)))
-            # A trainer that has not begun the epoch has only loaded a state: when it begins, with that or another one,
-            # it compares.
-            return
-        if not agrees:
-            epochs = plans.assume(message, meant)
-            stream.leases.doubt(epochs)
-            for consumer, recall in stream.offering.void(epochs):
-                self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
-        for cursor in begun:
-            cursor.plan_confirmed = True
-
     def _refuse(self, session: int, code: str, message: str) -> None:
         self._commands.append(Send(session, Refused(code, message)))
         self._commands.append(CloseSession(session))
-
-    @staticmethod
-    def _check_position(cursor: int, epoch: int, step: int) -> None:
-        if not (0 <= cursor < POSITION_LIMIT and 0 <= epoch < POSITION_LIMIT and 0 <= step < POSITION_LIMIT):
-            raise ProtocolError(f"cursor {cursor} at ({epoch}, {step}): allowed: 0 to {POSITION_LIMIT}")
-
-    def _consumed(self, stream: StreamState, session: int, message: Consumed, now_s: float) -> None:
-        consumer = stream.consumers[session]
-        released = message.released
-        if len(released) % 3:
-            raise ProtocolError("releases that are not (cursor, slot, generation) triples")
-        if message.cursor >= 0:
-            steps = stream.offering.yielded_up_to((session, message.cursor), message.step)
-            consumer.yielded += steps
-            consumer.pace.took(steps, now_s)
-            stream.counters.consumed += steps
-        consumer.waited_us += message.waited_us
-        stream.counters.waited_us += message.waited_us
-        for at in range(0, len(released), 3):
-            stream.leases.release((session, released[at]), released[at + 1], released[at + 2])
-
-    def _stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int, now_s: float) -> None:
-        """Counts progress that was made and not told any more."""
-        cursor = stream.window.cursors.get((session, number))
-        if cursor is not None and cursor.epoch == epoch and cursor.next[1] < step <= cursor.offered[1]:
-            self._consumed(stream, session, Consumed(number, step), now_s)
 
     def _goodbye(self, stream: StreamState, session: int, now_s: float) -> None:
         # Tensors may outlive the loader: leases on yielded batches go on until the connection ends.

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE, Command, ReportStall
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.stream.batches import Batch
-from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.stream.stages import Stage, WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.ring.cursors import Cursor
 from prefetchd.ring.policy import Ring, SlotState
 
@@ -145,10 +146,10 @@ class Waits:
 
     def _not_running(self, stream: StreamState, now_s: float) -> Cause:
         for_s = now_s - self._stages[stream.number][1]
-        if stream.start_failure and stream.coming is None:
+        if stream.failed_starts.why and stream.coming is None:
             return _no_process(stream)
         if stream.stage is Stage.AWAITING_PROGRAM:
-            pids = [each.pid for each in stream.consumers.values() if each.session == stream.program_from]
+            pids = [each.pid for each in stream.consumers.values() if each.session == stream.requests.program_from]
             who = f"the trainer with pid {pids[0]}" if pids else "a trainer"
             return Cause(f"{who} has yet to hand over the dataset, for {for_s:.0f} s")
         if stream.stage is Stage.PARKED and stream.paused:
@@ -171,7 +172,7 @@ class Waits:
         workers = [each for each in stream.workers.values() if each.stage is not WorkerStage.STOPPING]
         if any(each.stage is WorkerStage.READY for each in workers):
             return None
-        if not workers and stream.start_failure:
+        if not workers and stream.failed_starts.why:
             return _no_process(stream)
         if not workers:
             return Cause("it has no worker, and its zygote has yet to start one")
@@ -235,7 +236,7 @@ def _no_plan(stream: StreamState, cursor: Cursor, batch: Batch | None, now_s: fl
     plans, planner = stream.plans, stream.planner
     if plans is None or (batch is not None and batch.plan_verified) or plans.knows(cursor.next):
         return None
-    if planner is None and stream.start_failure:
+    if planner is None and stream.failed_starts.why:
         return _no_process(stream)
     if planner is None:
         return Cause("its planner, which runs the sampler, has yet to be started")
@@ -246,7 +247,7 @@ def _no_plan(stream: StreamState, cursor: Cursor, batch: Batch | None, now_s: fl
 
 def _no_process(stream: StreamState) -> Cause:
     return Cause(
-        f"no process can be started for it: {stream.start_failure}; it is tried again",
+        f"no process can be started for it: {stream.failed_starts.why}; it is tried again",
         "`ulimit -u` and the cgroup's pids.max bound processes, and each takes memory",
     )
 

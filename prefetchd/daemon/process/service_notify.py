@@ -34,6 +34,11 @@ class Notifier:
         for name in _OURS:
             env.pop(name, None)
 
+    @property
+    def has_manager(self) -> bool:
+        """True when there is somebody to be told."""
+        return self._sock is not None
+
     def ready(self) -> None:
         """Tells that the daemon accepts connections."""
         self._send("READY=1")

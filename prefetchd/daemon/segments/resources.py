@@ -249,6 +249,17 @@ class StreamResources:
         kill_point("daemon.drop.ringless")
         if self.program_fd >= 0:
             unlink(self.program_name)
+        self._close_program()
+
+    def leave(self) -> None:
+        """Closes everything and unlinks nothing: another daemon may adopt it. Idempotent."""
+        if self.ring is not None:
+            self.ring.close(unlink_name=False)
+            self.ring = None
+        self._close_program()
+
+    def _close_program(self) -> None:
+        if self.program_fd >= 0:
             os.close(self.program_fd)
             os.close(self._program_lock)
             self.program_fd = -1

@@ -16,6 +16,7 @@ from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.plan.keys import HEAD
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.processes.stack_dumps import gist
 from prefetchd.supervisor.backend import Look
 from prefetchd.supervisor.oom_kills import OomKills
@@ -108,7 +109,7 @@ class WorkerEvents:
     def load_failed(self, stream: int, message: str, error: bytes) -> None:
         self._engine.load_failed(stream, message, error)
 
-    def host_died(self, host: int, how: str) -> None:
+    def host_died(self, host: int, how: ProcessExit) -> None:
         self._engine.host_died(host, how, self._claim_oom_kill(how))
 
     def worker_ready(self, worker: int) -> None:
@@ -144,7 +145,7 @@ class WorkerEvents:
             text = f"the daemon cannot take what a worker said: {error!r}. That is a fault of prefetchd, not of yours"
             self._engine.load_failed(stream.number, text, b"")
 
-    def worker_died(self, worker: int, how: str, note: WorkerStatus) -> None:
+    def worker_died(self, worker: int, how: ProcessExit, note: WorkerStatus) -> None:
         kill_point("daemon.death.heard")
         self._engine.worker_died(worker, how, time.monotonic(), note, self._claim_oom_kill(how))
 
@@ -163,10 +164,10 @@ class WorkerEvents:
             # It may have been a trainer: then its fork still has its memory.
             self._engine.memory_is_short()
 
-    def _claim_oom_kill(self, how: str) -> int:
+    def _claim_oom_kill(self, how: ProcessExit) -> int:
         """Returns the number of kills for memory by now if a process that ended like this may be one of them, else
         0."""
-        return 0 if how.startswith("exited") else self._oom_kills.claim(time.monotonic())
+        return self._oom_kills.claim(time.monotonic()) if how.may_be_for_memory else 0
 
     def _name(self, stream: int) -> str:
         found = self._engine.streams.get(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from prefetchd import __version__
 from prefetchd.daemon.engine.engine import Engine
@@ -20,6 +21,7 @@ from prefetchd.wire.messages import (
     Hello,
     Message,
     Pause,
+    Reload,
     Resume,
     SetLogLevel,
     Stop,
@@ -32,22 +34,25 @@ log = logging.getLogger("prefetchd")
 
 
 class Control:
-    """Answers control connections. `stop(reason, now)` ends the daemon; prepare(environment) begins to import what
-    streams of that environment are likely to need."""
+    """Answers control connections. `stop(reason, now, keep)` ends the daemon; prepare(environment) begins to import
+    what streams of that environment are likely to need; take_on(file, replace) takes a configuration on and returns the
+    answer."""
 
     def __init__(
         self,
         engine: Engine,
         tracing: Tracing,
         generation: int,
-        stop: Callable[[str, bool], None],
+        stop: Callable[[str, bool, bool], None],
         prepare: Callable[[bytes], None],
+        take_on: Callable[[Path | None, bool], Message],
     ) -> None:
         self._engine = engine
         self._tracing = tracing
         self._generation = generation
         self._stop = stop
         self._prepare = prepare
+        self._take_on = take_on
 
     def message(self, session: Session, message: Message) -> None:
         """Answers a request. Raises ProtocolError for what a control connection does not send, and CallerError for what
@@ -56,15 +61,17 @@ class Control:
         match message:
             case Hello():
                 session.send(Welcome(PROTOCOL_VERSION, __version__, os.getpid(), self._generation))
-            case Stop(now):
+            case Stop(now, keep):
                 session.send(Farewell("stopping"))
-                self._stop("asked to stop", now)
+                self._stop("asked to stop", now, keep)
             case Pause(stream, drain):
                 self._done(session, engine.drain(stream) if drain else engine.pause(stream))
             case Resume(stream):
                 self._done(session, engine.resume(stream))
             case Evict(stream, force):
                 self._done(session, engine.evict(stream, force=force))
+            case Reload(config, replace):
+                session.send(self._take_on(Path(os.fsdecode(config)) if config else None, replace))
             case Trace(for_ms):
                 self._tracing.begin(session, for_ms / 1000)
             case SetLogLevel(level):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.segments.stream_rings import StreamRings
-from prefetchd.daemon.sockets.sessions import Listener, Session
+from prefetchd.daemon.sockets.listener import Listener
+from prefetchd.daemon.sockets.sessions import Session
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.wire.messages import Message, Published
+from prefetchd.wire.messages import Message
 
 
 class Publishing:
@@ -27,15 +29,20 @@ class Publishing:
         """Sends the engine's news for this session; while it is not read, the rest waits for ready()."""
         self._wanting.discard(session.number)
         while session.is_clear and self._engine.has_news(session.number):
-            for message in self._engine.publications(session.number):
-                kill_point("daemon.publish.leased")
-                if isinstance(message, Published):
-                    self._rings.offers(session.number, message)
-                    kill_point("daemon.publish.noted")
-                session.send(message)
-                kill_point("daemon.publish.sent")
+            for command in self._engine.publications(session.number):
+                self._execute(session, command)
         if self._engine.has_news(session.number):
             self._wanting.add(session.number)
+
+    def _execute(self, session: Session, command: c.Command) -> None:
+        match command:
+            case c.WriteOffers(number, published):
+                kill_point("daemon.publish.leased")
+                self._rings.offers(number, published)
+                kill_point("daemon.publish.noted")
+            case c.Send(_, message):
+                session.send(message)
+                kill_point("daemon.publish.sent")
 
     def ready(self, session: Session) -> None:
         """Goes on with a session that has taken all that was to be sent to it."""

@@ -106,7 +106,7 @@ class TrainerEvents:
             # The stream was dropped meanwhile: the trainer is about to hear of that.
             os.close(fd)
             return
-        if not stream.has_asked_for_program(session.number):
+        if not stream.requests.is_asked(session.number):
             os.close(fd)
             raise ProtocolError("a program that nobody asked for")
         self._rings.take_program(stream, program, fd)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.acceptor import Acceptor
+from prefetchd.daemon.sockets.private_socket import listen_privately
 from prefetchd.wire.errors import CallerError
 
 REQUEST_LIMIT_BYTES = 8192
@@ -49,23 +50,13 @@ def listen_for_scrapes(address: str) -> socket.socket:
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if stat.S_ISSOCK(path.lstat().st_mode):
-                try:
-                    probe.connect(os.fspath(path))
-                except ConnectionRefusedError:
-                    path.unlink()
-        sock.bind(os.fspath(path))
-        sock.listen(MOST_CONNECTIONS)
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.umask(before)
-    return sock
+    with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            try:
+                probe.connect(os.fspath(path))
+            except ConnectionRefusedError:
+                path.unlink()
+    return listen_privately(path, socket.SOCK_STREAM, MOST_CONNECTIONS)
 
 
 class Scrapes:

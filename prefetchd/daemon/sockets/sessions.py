@@ -5,19 +5,15 @@ A session sends nothing before Hello. A packet that the protocol does not allow 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import select
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from prefetchd.daemon.process.loop import Loop
-from prefetchd.daemon.sockets.acceptor import Acceptor
 from prefetchd.wire.errors import InvariantError, PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
 from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused, Welcome
@@ -27,9 +23,6 @@ OUTBOX_LIMIT = 256
 REFUSAL_CHARACTERS = 4000
 HELLO_WITHIN_S = 60.0
 log = logging.getLogger("prefetchd")
-
-_UCRED = struct.Struct("iII")
-_SO_PEERPIDFD = 77
 
 
 class SessionEvents(Protocol):
@@ -277,79 +270,3 @@ class Session:
             self._events.control_message(self, message)
         else:
             raise ProtocolError("a message before Hello")
-
-
-class Listener:
-    """Accepts connections of the daemon's own uid on a listening socket."""
-
-    def __init__(
-        self, sock: socket.socket, loop: Loop, events: SessionEvents, log: Callable[[str, str, int], None]
-    ) -> None:
-        self.sessions: dict[int, Session] = {}
-        self._loop = loop
-        self._events = events
-        self._log = log
-        self._next = 1
-        self._acceptor = Acceptor(loop, sock, self._accepted)
-
-    def listen_on(self, sock: socket.socket) -> None:
-        """Accepts on `sock` from now on, and on the former socket no more; sessions go on."""
-        self.close()
-        self._acceptor = Acceptor(self._loop, sock, self._accepted)
-
-    def close(self) -> None:
-        """Stops accepting; sessions go on. Idempotent."""
-        self._acceptor.close()
-
-    def end_dead(self) -> None:
-        """Ends the sessions of all peers that are dead. One poll() asks about all of them: there may be thousands."""
-        poll = select.poll()
-        by_pidfd = {session.pidfd: session for session in self.sessions.values() if session.pidfd >= 0}
-        for pidfd in by_pidfd:
-            poll.register(pidfd, select.POLLIN)
-        for pidfd, _ in poll.poll(0):
-            by_pidfd[pidfd].end_dead()
-
-    def end_silent(self, now_s: float) -> None:
-        """Ends sessions that have not said Hello in time. To be called now and then: a timer for each would keep those
-        that come and go quickly for as long."""
-        for session in [each for each in self.sessions.values() if each.opened_s + HELLO_WITHIN_S <= now_s]:
-            session.check_hello()
-
-    def _accepted(self, sock: socket.socket) -> None:
-        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        if not self.admits(uid):
-            self._log("warning", "refused a connection of another uid", uid)
-            with contextlib.suppress(OSError):
-                sock.send(
-                    encode(Refused("daemon_refused", f"this daemon serves uid {os.geteuid()}; you are uid {uid}"))
-                )
-            sock.close()
-            return
-        session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock), self._introduced)
-        self._next += 1
-        self.sessions[session.number] = session
-
-    def _introduced(self, fd: int) -> None:
-        """Takes over the descriptor of a connection. Raises ProtocolError when it is none."""
-        sock = socket.socket(fileno=fd)
-        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-            sock.close()
-            raise ProtocolError("what was introduced is no connection")
-        self._accepted(sock)
-
-    def admits(self, uid: int) -> bool:
-        """True for the daemon's own user: anybody else could read its data and run its code."""
-        return uid == os.geteuid()
-
-
-def _peer_pidfd(sock: socket.socket) -> int:
-    """Returns a pidfd of the process that connected, or -1 when it is gone or the kernel cannot tell."""
-    try:
-        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-    except OSError:
-        pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1

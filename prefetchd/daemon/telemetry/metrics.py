@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.daemon.engine.engine import Engine
-from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.stream.stages import WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler, ready_slots
 from prefetchd.ring.policy import SlotState
@@ -76,6 +77,7 @@ def _stream(
         "batch_size": spec.batch_size,
         "steps": stream.schedule.steps if spec.is_arithmetic else spec.epoch_steps,
         "order": spec.order,
+        "store": spec.store,
         "rank": spec.rank,
         "world_size": spec.world_size,
         "by_rows": bool(stream.layout),

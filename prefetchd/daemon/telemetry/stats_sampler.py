@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.history import KEPT_SAMPLES, Counts, History
-from prefetchd.daemon.engine.stream.stream_state import Consumer, StreamState, Worker
+from prefetchd.daemon.engine.stream.consumers import Consumer
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.telemetry.cpu_times import cpu_times_s
 from prefetchd.ring.policy import Ring, SlotState

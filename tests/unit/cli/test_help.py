@@ -16,6 +16,7 @@ from prefetchd.cli import completion
 from prefetchd.cli.main import VERBS, cli
 from prefetchd.cli.patience import Patience
 from prefetchd.cli.snapshot import Report
+from tests.unit.docs.draw import ROOT
 
 
 def commands(command: click.Command, *names: str):
@@ -45,6 +46,12 @@ def test_a_verb_says_what_it_does_what_each_option_does_and_its_exit_codes(names
         if isinstance(param, click.Option) and not param.hidden and not param.is_eager:
             assert param.help or param.show_default, f"{names} {param.name}"
     assert max(map(len, done.output.splitlines())) <= 100
+
+
+def test_each_file_with_a_command_is_a_verb():
+    files = (ROOT / "prefetchd" / "cli").glob("*.py")
+    found = {path.stem for path in files if re.search(r"^def command\(", path.read_text("utf-8"), re.M)}
+    assert found == {verb.replace("-", "_") for verb in VERBS}
 
 
 def test_the_list_of_verbs_says_what_each_is_for():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefetchd.daemon.engine.registry import RESTS_S
-from prefetchd.daemon.engine.stream.stream_state import Stage
+from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 

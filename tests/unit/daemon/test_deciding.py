@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prefetchd.daemon.engine.registry import DECIDE_LATEST_S, DECIDE_WITHIN_S
 from prefetchd.wire.messages import Deciding, Identified, WaitNamed
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
@@ -83,3 +84,60 @@ def test_what_it_tells_of_another_program_counts_only_when_its_fork_tells_it():
     world.settle()
     assert trainer.stream_name == "s"
     assert world.engine.stream_of(trainer.session).spec.fingerprint == SPEC.fingerprint
+
+
+def test_one_that_knows_its_fingerprint_waits_for_that_of_the_stream_it_shares():
+    """Found by chaos: the constructor of one that does not fork raised "in use (not known what it is of)"."""
+    world = World(workers=2, slots=4)
+    first = world.join(SPEC, shared=True, forks=True)
+    second = world.join(SPEC, shared=True)
+    assert not world.refused
+    assert second.told_to_wait
+    world.settle()
+    assert [first.stream_name, second.stream_name] == ["s", "s"]
+    second.place(1, 0, 0, False)
+    world.settle()
+    assert second.can_next(1)
+
+
+def left_by_another_process() -> World:
+    """A ring whose trainer, of another process than those that come, is dead."""
+    world = left_behind()
+    for stream in world.engine.streams.values():
+        stream.left_by = 99
+    return world
+
+
+def waits_s(world: World, trainer) -> float:
+    """How long the trainer is without a stream, if its fork never tells anything."""
+    began_s = world.now
+    while not trainer.stream_name:
+        world.now += 0.25
+        world.tick()
+    return world.now - began_s
+
+
+def test_one_whose_iterator_has_not_begun_waits_longer_for_what_may_be_there():
+    """Found with two loaders of one script on a busy machine: while the second was made the first one's time was over,
+    and what was ready for it was made again."""
+    world = left_by_another_process()
+    trainer = world.join(SPEC, forks=True)
+    trainer.place(1, 0, 0, True)
+    assert waits_s(world, trainer) == DECIDE_LATEST_S
+
+
+def test_once_its_iterator_has_begun_it_waits_no_longer_than_a_moment():
+    world = left_by_another_process()
+    trainer = world.join(SPEC, forks=True)
+    trainer.place(1, 0, 0, True)
+    world.now += 2.0
+    world.tick()
+    trainer.activate(1)
+    assert waits_s(world, trainer) == DECIDE_WITHIN_S
+    late = left_by_another_process()
+    trainer = late.join(SPEC, forks=True)
+    trainer.place(1, 0, 0, True)
+    late.now += DECIDE_LATEST_S - 0.25
+    late.tick()
+    trainer.activate(1)
+    assert waits_s(late, trainer) == 0.25, "nor longer than all of its time"

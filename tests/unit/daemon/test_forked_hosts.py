@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefetchd.daemon.engine.stream.stream_state import Stage
+from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.processes.process_exit import KILLED
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
@@ -135,6 +135,9 @@ def test_a_large_program_is_written_for_others_when_there_is_room():
     world.settle_first("loaded")
     assert stream.host is not None
     assert not stream.host.is_fork
+    assert len(world.hosts) == 2, "the fork's workers are at their last tasks"
+    world.settle()
+    assert list(world.hosts) == [stream.host.number], "it ends with them"
 
 
 def test_a_large_program_for_which_there_is_no_room_ends_with_its_fork():
@@ -268,6 +271,29 @@ def test_another_trainer_of_a_shared_stream_whose_dataset_is_the_same_forks_inst
     assert second.failed is None
     assert world.hosts
     assert {world.fork_of[host] for host in world.hosts} == {second.session}
+
+
+@pytest.mark.parametrize("dies_first", ["its fork", "it"])
+def test_another_trainer_of_a_shared_stream_that_does_not_fork_hands_over_its_program_instead(dies_first):
+    """Found by chaos: its next() failed, "it was never handed over", though it had a dataset to hand over."""
+    world = World(workers=2, slots=4)
+    first = world.join(SPEC, shared=True, forks=True, pickles=False)
+    first.place(1, 0, 0, True)
+    world.settle()
+    second = world.join(SPEC, shared=True)
+    second.place(1, 0, 0, True)
+    second.activate(1)
+    world.settle()
+    if dies_first == "it":
+        world.kill(first)
+    while world.zygotes():
+        world.kill_zygote()
+    world.kill(first)
+    while not second.is_at_end(1):
+        world.settle()
+        assert second.can_next(1), second.failed
+        second.next(1, hold=False)
+        second.flush()
 
 
 def test_one_that_will_never_tell_what_it_is_serves_only_a_stream_that_is_as_unknown():

@@ -21,12 +21,12 @@ def begun(workers: int = 3):
         starting = [at for at, event in enumerate(world.pending) if event[0] == "started"]
         world.deliver(starting[-1] if starting else 0)
     (measuring,) = [worker for worker in world.workers.values() if worker.tasks]
-    assert measuring.tasks[0][1] == MEASURE
+    assert measuring.tasks[0].kind == MEASURE
     return world, trainer, measuring
 
 
 def has_first_row(worker) -> bool:
-    return any(task[2:5] == (0, 0, 0) for task in worker.tasks)
+    return any((task.position, task.first) == ((0, 0), 0) for task in worker.tasks)
 
 
 def test_the_first_rows_go_to_the_worker_that_measured():

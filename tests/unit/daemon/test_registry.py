@@ -8,7 +8,7 @@ import pytest
 
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.registry import SETTLE_S
-from prefetchd.daemon.engine.stream.stream_state import Stage
+from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.messages import Refused
 from prefetchd.wire.remote_exception import decode_exception
@@ -324,11 +324,11 @@ def test_whose_program_is_awaited_stays_when_another_leaves():
     assert list(world.engine.streams) == [1]
     third = world.join(SPEC, shared=True)
     stream = world.engine.streams[1]
-    assert stream.has_asked_for_program(first.session)
-    assert not stream.has_asked_for_program(third.session)
+    assert stream.requests.is_asked(first.session)
+    assert not stream.requests.is_asked(third.session)
     world.engine.program_arrived(first.session)
     assert stream.stage is Stage.LOADING
-    assert not stream.has_asked_for_program(first.session), "once"
+    assert not stream.requests.is_asked(first.session), "once"
 
 
 def test_who_was_asked_may_deliver_once_though_another_was_faster():
@@ -338,15 +338,17 @@ def test_who_was_asked_may_deliver_once_though_another_was_faster():
     stream = world.engine.streams[1]
     world.engine.program_kept(stream.number)
     assert stream.has_program
-    assert stream.has_asked_for_program(first.session), "it is on its way, and no error"
+    assert stream.requests.is_asked(first.session), "it is on its way, and no error"
     world.engine.program_arrived(first.session)
-    assert not stream.has_asked_for_program(first.session)
+    assert not stream.requests.is_asked(first.session)
 
 
-def test_who_does_not_come_back_in_time_is_not_waited_for():
-    """Nor does it take anything else to happen: nobody may have anything to say."""
+@pytest.mark.parametrize("forks", [False, True], ids=["executed", "forked"])
+def test_who_does_not_come_back_in_time_is_not_waited_for(forks):
+    """Nor does it take anything else to happen: nobody may have anything to say. Who has come back hands over a fork of
+    itself: found by chaos, what was ready for the other gave way to what that one filled."""
     world = World(slots=8)
-    first, second = (world.join(SPEC, shared=True) for _ in range(2))
+    first, second = (world.join(SPEC, shared=True, forks=forks) for _ in range(2))
     for trainer in (first, second):
         trainer.place(1, 0, 0, True)
         trainer.activate(1)

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from prefetchd.daemon.engine.stream.stream_state import LONGEST_START_PAUSE_S, Stage
+from prefetchd.daemon.engine.stream.failed_starts import LONGEST_PAUSE_S
+from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 
@@ -37,13 +38,13 @@ def test_workers_are_started_when_processes_can_be_had_again(options):
     world, trainer, stream = begun(**options)
     assert stream.stage is Stage.RUNNING
     for _ in range(2):
-        wait(world, LONGEST_START_PAUSE_S)
+        wait(world, LONGEST_PAUSE_S)
     assert trainer.failed is None
-    assert stream.failed_starts == 3
+    assert stream.failed_starts.count == 3
     world.scarce = False
-    wait(world, LONGEST_START_PAUSE_S)
+    wait(world, LONGEST_PAUSE_S)
     assert len(world.workers) == 2
-    assert stream.failed_starts == 0
+    assert stream.failed_starts.count == 0
     trainer.activate(1)
     while not trainer.is_at_end(1):
         trainer.next(1, hold=False)
@@ -55,13 +56,13 @@ def test_it_is_not_tried_at_once_and_less_often_each_time():
     world, _, stream = begun()
     tried = []
     for _ in range(100):
-        before = stream.failed_starts
+        before = stream.failed_starts.count
         wait(world, 0.25)
-        if stream.failed_starts > before:
+        if stream.failed_starts.count > before:
             tried.append(world.now)
     gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert gaps == sorted(gaps)
-    assert gaps[0] < gaps[-1] <= LONGEST_START_PAUSE_S + 0.25
+    assert gaps[0] < gaps[-1] <= LONGEST_PAUSE_S + 0.25
 
 
 def test_what_has_a_worker_goes_on_with_that():
@@ -84,11 +85,11 @@ def test_a_program_that_is_kept_is_loaded_by_another_zygote_in_the_end():
     world, _, stream = begun()
     for _ in range(3):
         assert stream.coming is None
-        wait(world, LONGEST_START_PAUSE_S)
+        wait(world, LONGEST_PAUSE_S)
     assert stream.host is not None
     assert stream.host.is_fork, "no zygote can be had either"
     world.scarce = False
-    wait(world, LONGEST_START_PAUSE_S)
+    wait(world, LONGEST_PAUSE_S)
     assert len(world.workers) == 2
 
 
@@ -102,10 +103,10 @@ def test_a_zygote_that_cannot_be_started_is_started_when_it_can():
     stream = world.engine.streams[trainer.stream]
     assert stream.stage is Stage.PARKED
     for _ in range(20):
-        wait(world, LONGEST_START_PAUSE_S)
+        wait(world, LONGEST_PAUSE_S)
     assert trainer.failed is None, "it does not die again and again"
     world.scarce = False
-    wait(world, LONGEST_START_PAUSE_S)
+    wait(world, LONGEST_PAUSE_S)
     assert stream.stage is Stage.RUNNING
 
 
@@ -118,7 +119,7 @@ def test_a_planner_is_started_when_it_can_be():
     assert not world.planners
     assert trainer.failed is None
     world.scarce = False
-    wait(world, LONGEST_START_PAUSE_S)
+    wait(world, LONGEST_PAUSE_S)
     assert world.planners
 
 

@@ -36,3 +36,18 @@ def test_a_program_that_comes_while_the_daemon_stops_is_no_error():
     trainer = world.join(SPEC)
     world.engine.stop("told to")
     world.engine.program_arrived(trainer.session)
+
+
+def test_a_daemon_that_keeps_its_streams_decides_and_writes_nothing_more():
+    """They are the next daemon's; only farewells are said."""
+    world = World()
+    trainer = world.join(SPEC)
+    trainer.place(1, 0, 0, True)
+    trainer.activate(1)
+    world.settle()
+    world.engine.take_commands()
+    world.engine.stop("told to", keep=True)
+    assert world.engine.take_commands() == [c.Send(trainer.session, Farewell("told to"))]
+    world.engine.session_closed(trainer.session, (), 0.0)
+    world.engine.tick(1e6)
+    assert world.engine.take_commands() == []

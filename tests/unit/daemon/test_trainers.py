@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from prefetchd.daemon.engine import commands as c
+from prefetchd.wire.messages import Welcome
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 
@@ -27,3 +29,19 @@ def test_a_record_is_nobodys_as_long_as_it_is_locked(says_goodbye):
     assert not stream.is_awaited
     world.engine.absent_died(second.stream, first.record, (), world.now)
     assert world.join(SPEC, "s").record == first.record
+
+
+def test_trainers_are_told_of_another_configuration_and_asked_for_nothing():
+    """They start the next daemon with it."""
+    world = World()
+    first, second = world.join(SPEC, "s"), world.join(SPEC, "other")
+    world.engine.take_commands()
+    world.engine.configured(b"/etc/streams.toml")
+    told = {each.session: each.message for each in world.engine.take_commands() if isinstance(each, c.Send)}
+    assert told.keys() == {first.session, second.session}
+    for message in told.values():
+        assert isinstance(message, Welcome)
+        assert (message.config, message.program_wanted, message.is_new) == (b"/etc/streams.toml", False, False)
+    assert told[first.session].consumer == first.record
+    world.engine.configured(b"/etc/streams.toml")
+    assert world.engine.take_commands() == [], "they know it"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 
 import pytest
 
 from prefetchd.daemon.engine.commands import NOBODY, ZYGOTE
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import LOADING, WorkerStatus
 from tests.property.world import World
@@ -143,8 +145,10 @@ def test_the_worker_that_has_been_at_it_for_longest(world):
     deliver(world, "loaded", "started")
     world.work(0)
     deliver(world, "ring", "reserved")
-    (stuck, other) = sorted((each for each in world.workers.values() if each.tasks), key=lambda each: each.tasks[0][4])
-    assert stuck.tasks[0][2:4] == other.tasks[0][2:4] == (0, 0)
+    (stuck, other) = sorted(
+        (each for each in world.workers.values() if each.tasks), key=lambda each: each.tasks[0].first
+    )
+    assert stuck.tasks[0].position == other.tasks[0].position == (0, 0)
     world.now += 5
     while other.tasks:
         world.work([each for each in world.workers.values() if each.tasks].index(other))
@@ -199,7 +203,7 @@ def test_a_suspect_that_waits_for_others(world):
     deliver(world, "loaded", "started")
     for _ in range(2):
         (worker,) = [each for each in world.workers.values() if each.tasks and each is not stuck]
-        world._die(worker, 0, "killed by SIGSEGV", WorkerStatus(worker.tasks[0][0], LOADING, 0, 0))
+        world._die(worker, 0, ProcessExit.killed(signal.SIGSEGV), WorkerStatus(worker.tasks[0].number, LOADING, 0, 0))
         world.run()
         deliver(world, "started")
     assert waiter.state.claims.queue.has_suspect

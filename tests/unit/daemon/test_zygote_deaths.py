@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 
 import pytest
 
-from prefetchd.processes.process_exit import KILLED, MOST_DEATHS, MOST_KILLS, ORPHANED, UNEXPLAINED
+from prefetchd.processes.process_exit import KILLED, MOST_DEATHS, MOST_KILLS, ORPHANED, UNEXPLAINED, ProcessExit
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import NO_WORKER_STATUS
 from tests.property.world import World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 13, 3)
 WORKERS = 8
+SEGFAULT = ProcessExit.killed(signal.SIGSEGV)
 
 
 @pytest.mark.parametrize("how", [ORPHANED, UNEXPLAINED])
-@pytest.mark.parametrize(
-    ("ends", "times"), [("killed by SIGSEGV", MOST_DEATHS), (KILLED, MOST_KILLS), (UNEXPLAINED, MOST_KILLS)]
-)
+@pytest.mark.parametrize(("ends", "times"), [(SEGFAULT, MOST_DEATHS), (KILLED, MOST_KILLS), (UNEXPLAINED, MOST_KILLS)])
 def test_it_is_started_again_more_often_when_somebody_else_kills_it(how, ends, times):
     world = World(workers=WORKERS)
     trainer = world.join(SPEC)
@@ -50,7 +50,7 @@ def test_a_batch_that_was_made_begins_the_count_anew():
             del world.workers[number]
             world.engine.worker_died(number, ORPHANED, world.now, NO_WORKER_STATUS)
         world.pending.clear()
-        world.engine.host_died(world.hosts.popitem()[0], "killed by SIGSEGV")
+        world.engine.host_died(world.hosts.popitem()[0], SEGFAULT)
         world.run()
         trainer.next(1, hold=False)
         trainer.flush()
@@ -65,6 +65,6 @@ def test_workers_that_die_of_themselves_are_given_up():
     world.deliver(0)
     for number in list(world.workers):
         del world.workers[number]
-        world.engine.worker_died(number, "exited with 3", world.now, NO_WORKER_STATUS)
+        world.engine.worker_died(number, ProcessExit.exited(3), world.now, NO_WORKER_STATUS)
     world.run()
     assert "4 workers in a row died before they were ready: exited with 3" in trainer.failed

@@ -20,22 +20,45 @@ from tests.unit.docs.chart import chart
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 
-# The order of the map; packages that are not named here come last.
+# The order of the map. A test fails when it leaves a package out.
 PACKAGES = (
-    *("prefetchd/kill_points", "prefetchd/wire", "prefetchd/plan", "prefetchd/ring", "prefetchd/progress"),
-    *(
-        "prefetchd/processes",
-        "prefetchd/workers",
-        "prefetchd/supervisor",
-        "prefetchd/daemon",
-        "prefetchd/daemon/engine",
-    ),
-    *("prefetchd/daemon/engine/stream", "prefetchd/daemon/engine/pool", "prefetchd/daemon/shell"),
-    *("prefetchd/daemon/segments", "prefetchd/daemon/sockets", "prefetchd/daemon/telemetry"),
-    *("prefetchd/daemon/config", "prefetchd/daemon/declared", "prefetchd/daemon/process", "prefetchd/cli"),
-    *("client/prefetchd_client", "client/prefetchd_client/loader", "client/prefetchd_client/session"),
-    *("client/prefetchd_client/connection", "client/prefetchd_client/forking", "client/prefetchd_client/batches"),
-    *("client/prefetchd_client/program", "client/prefetchd_client/changes", "client/prefetchd_client/fingerprint"),
+    "prefetchd",
+    "prefetchd/kill_points",
+    "prefetchd/wire",
+    "prefetchd/plan",
+    "prefetchd/ring",
+    "prefetchd/progress",
+    "prefetchd/processes",
+    "prefetchd/workers",
+    "prefetchd/supervisor",
+    "prefetchd/daemon",
+    "prefetchd/daemon/engine",
+    "prefetchd/daemon/engine/stream",
+    "prefetchd/daemon/engine/pool",
+    "prefetchd/daemon/shell",
+    "prefetchd/daemon/segments",
+    "prefetchd/daemon/sockets",
+    "prefetchd/daemon/telemetry",
+    "prefetchd/daemon/config",
+    "prefetchd/daemon/declared",
+    "prefetchd/daemon/process",
+    "prefetchd/cli",
+    "prefetchd/cli/checks",
+    "prefetchd/units",
+    "client/prefetchd_client",
+    "client/prefetchd_client/loader",
+    "client/prefetchd_client/session",
+    "client/prefetchd_client/connection",
+    "client/prefetchd_client/batches",
+    "client/prefetchd_client/device",
+    "client/prefetchd_client/fingerprint",
+    "client/prefetchd_client/changes",
+    "client/prefetchd_client/program",
+    "client/prefetchd_client/forking",
+    "client/prefetchd_client/sample_cache",
+    "client/prefetchd_client/integrations",
+    "client/prefetchd_client/script_check",
+    "client/prefetchd_demo",
 )
 
 # Who sends to whom is what the headings of messages.py say; these say it less exactly than one wants to read it.
@@ -48,6 +71,7 @@ DIRECTIONS = {
 DIRECTIONS_OF_ONE = {
     "Farewell": "daemon to trainer or command",
     "Done": "daemon to command",
+    "Reloaded": "daemon to command",
     "TrainerEnvironment": "declaring process or trainer to daemon",
     "TraceEvents": "daemon to command",
     "SpawnStream": "daemon to environment zygote",
@@ -82,32 +106,37 @@ def slot_states() -> str:
 # --- the map of the modules ---
 
 
+def rooms() -> str:
+    """Each package by the first sentence of its docstring, and how many modules it has."""
+    lines = ["| room | modules | what it is |", "|---|---|---|"]
+    for package in PACKAGES:
+        anchor = re.sub(r"[^\w-]", "", package)
+        sentence = _first_sentence(ROOT / package / "__init__.py")
+        lines.append(f"| [`{package}/`](#{anchor}) | {len(_modules_of(package))} | {sentence} |")
+    return "\n".join(lines)
+
+
 def modules() -> str:
-    """Each package and each module by the first sentence of its docstring."""
+    """One table a package: each module by the first sentence of its docstring."""
     parts = []
-    for directory in packages():
-        package = directory.relative_to(ROOT).as_posix()
-        parts.append(f"**`{package}/`** {_first_sentence(directory / '__init__.py')}\n")
-        parts.append("| module | what it is |\n|---|---|")
-        parts += [
-            f"| [`{path.stem}`](../{package}/{path.name}) | {_first_sentence(path)} |"
-            for path in sorted(directory.glob("*.py"))
-            if path.stem != "__init__"
+    for package in PACKAGES:
+        parts.append(f"### `{package}/`\n\n{_first_sentence(ROOT / package / '__init__.py')}\n")
+        lines = [
+            f"| [`{path.stem}`](../{package}/{path.name}) | {_first_sentence(path)} |" for path in _modules_of(package)
         ]
-        parts.append("")
+        if lines:
+            parts.append("\n".join(["| module | what it is |", "|---|---|", *lines, ""]))
     return "\n".join(parts).rstrip()
 
 
-def packages() -> list[Path]:
-    """The directories of all packages."""
-    found = [path.parent for top in ("prefetchd", "client") for path in (ROOT / top).rglob("__init__.py")]
-    found.remove(ROOT / "prefetchd")
+def packages() -> set[str]:
+    """All packages that there are, as paths below the root of the project."""
+    files = [path for top in ("prefetchd", "client") for path in (ROOT / top).rglob("__init__.py")]
+    return {path.parent.relative_to(ROOT).as_posix() for path in files}
 
-    def place(directory: Path) -> tuple[int, Path]:
-        name = directory.relative_to(ROOT).as_posix()
-        return (PACKAGES.index(name) if name in PACKAGES else len(PACKAGES), directory)
 
-    return sorted(found, key=place)
+def _modules_of(package: str) -> list[Path]:
+    return [path for path in sorted((ROOT / package).glob("*.py")) if path.stem != "__init__"]
 
 
 def _first_sentence(path: Path) -> str:
@@ -187,7 +216,7 @@ def _as_markdown(docstring: str) -> str:
 
 DRAWN: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"chart": chart},
-    "docs/architecture.md": {"modules": modules, "imports": imports, "slot states": slot_states},
+    "docs/architecture.md": {"rooms": rooms, "modules": modules, "imports": imports, "slot states": slot_states},
     "docs/formats.md": {"messages": messages},
 }
 

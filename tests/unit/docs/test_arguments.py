@@ -20,3 +20,12 @@ def test_every_argument_has_its_row():
     theirs, ours = (re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in TEXT.split("## PrefetchLoader's own"))
     assert theirs == parameters(DataLoader)
     assert theirs + sorted(ours) == parameters(DataLoader) + sorted(set(parameters(PrefetchLoader)) - set(theirs))
+
+
+def test_each_argument_of_ours_is_described_and_found_under_its_name():
+    # Frameworks make a loader anew from another's attributes. `stream` is the other's, `transform` is in the dataset.
+    ours = {*parameters(PrefetchLoader)} - {*parameters(DataLoader)}
+    described = re.findall(r"^ {2,}(\w+(?:, \w+)*) {2,}\S", inspect.getdoc(PrefetchLoader) or "", re.MULTILINE)
+    assert ours <= {name for names in described for name in names.split(", ")}
+    assigned = re.findall(r"self\.(\w+)", inspect.getsource(PrefetchLoader.__init__))
+    assert ours - {"stream", "transform"} <= {*assigned}

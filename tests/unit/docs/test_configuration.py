@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 
-from prefetchd.daemon.config.daemon_config import DAEMON_KEYS, OTHER_STREAM_KEYS, STREAM_KEYS, parse_config
+import pytest
+
+from prefetchd.cli import detached, run
+from prefetchd.daemon.config.daemon_config import (
+    DAEMON_KEYS,
+    OTHER_STREAM_KEYS,
+    STREAM_KEYS,
+    DaemonConfig,
+    parse_config,
+)
 from tests.unit.docs.draw import DOCS
 
 
@@ -25,3 +36,9 @@ def test_the_example_at_full_scale_is_valid():
     (stream,) = parse_config(text).streams
     assert (stream.buffer_bytes, stream.low_watermark, stream.high_watermark) == (30 * 10**9, 800, 1000)
     assert stream.store == "files"
+
+
+@pytest.mark.parametrize("starts", [run, detached], ids=lambda module: module.__name__)
+def test_every_key_of_the_daemon_is_heeded_however_it_is_started(starts):
+    used = set(re.findall(r"\bsettings\.(\w+)", inspect.getsource(starts)))
+    assert used == {field.name for field in dataclasses.fields(DaemonConfig)}

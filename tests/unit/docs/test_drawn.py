@@ -27,6 +27,10 @@ def test_drawing_again_changes_nothing(file, name):
     assert draw.with_part(text, name, draw.drawn_part(text, name)) == text
 
 
+def test_the_map_has_every_package():
+    assert sorted(draw.PACKAGES) == sorted(draw.packages())
+
+
 def test_every_move_of_the_table_is_an_arrow():
     arrows = [line.split(": ") for line in draw.slot_states().splitlines() if ": " in line]
     drawn = {(move.strip(), event) for move, events in arrows for event in events.split(", ")}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from prefetchd.processes.process_exit import CLEAN, KILLED, UNEXPLAINED
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import send
 from prefetchd.wire.messages import Fill, Message, Ready
@@ -117,9 +118,9 @@ def waits(sock: socket.socket) -> None:
 def test_what_it_said_and_printed_comes_before_its_death(family):
     it = family(speaks_and_ends)
     it.wait_for_death()
-    it.child.ended_as("exited with 0")
+    it.child.ended_as(CLEAN)
     it.readable(it.pidfd)
-    assert it.told == [Ready("one"), Ready("two"), ["first line", "second line"], ["no newline"], "exited with 0"]
+    assert it.told == [Ready("one"), Ready("two"), ["first line", "second line"], ["no newline"], CLEAN]
     it.child.close()
     assert it.watcher.callbacks == {}
     it.child.close()
@@ -129,13 +130,13 @@ def test_a_death_is_told_once_its_zygote_has_told_how(family):
     it = family(speaks_and_ends)
     it.wait_for_death()
     it.readable(it.pidfd)
-    assert "exited with 0" not in it.told
+    assert CLEAN not in it.told
     ((delay_s, reason_is_due),) = it.watcher.later
     assert delay_s < 1
-    it.child.ended_as("exited with 0")
-    assert it.told[-1] == "exited with 0", "at once: what depends on it does not wait for the deadline"
+    it.child.ended_as(CLEAN)
+    assert it.told[-1] == CLEAN, "at once: what depends on it does not wait for the deadline"
     reason_is_due()
-    assert it.told.count("exited with 0") == 1
+    assert it.told.count(CLEAN) == 1
 
 
 def test_a_death_that_nobody_explains_is_told_all_the_same(family):
@@ -143,7 +144,7 @@ def test_a_death_that_nobody_explains_is_told_all_the_same(family):
     it.wait_for_death()
     it.readable(it.pidfd)
     it.watcher.later[0][1]()
-    assert it.told[-1] == "died"
+    assert it.told[-1] == UNEXPLAINED
 
 
 def test_a_death_is_not_told_of_one_that_was_closed_meanwhile(family):
@@ -152,7 +153,7 @@ def test_a_death_is_not_told_of_one_that_was_closed_meanwhile(family):
     it.readable(it.pidfd)
     it.child.close()
     it.watcher.later[0][1]()
-    assert "died" not in it.told
+    assert UNEXPLAINED not in it.told
 
 
 def test_lines_are_told_when_they_are_whole(family):
@@ -200,9 +201,9 @@ def test_end_of_its_socket_is_no_death(family):
     assert it.told == [Ready("bye")]
     it.child.kill()
     it.wait_for_death()
-    it.child.ended_as("killed by SIGKILL")
+    it.child.ended_as(KILLED)
     it.readable(it.pidfd)
-    assert it.told[-1] == "killed by SIGKILL"
+    assert it.told[-1] == KILLED
 
 
 def test_one_that_talks_nonsense_is_heard_no_more(family):

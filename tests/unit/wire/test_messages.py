@@ -49,6 +49,8 @@ NUMBERS = {
     33: "Evict",
     34: "SetLogLevel",
     35: "Done",
+    39: "Reload",
+    59: "Reloaded",
     36: "Trace",
     37: "TraceEvents",
     38: "ForkWanted",

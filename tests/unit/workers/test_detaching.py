@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 
 import pytest
 
@@ -37,6 +38,8 @@ def opened(tmp_path):
     terminal, its_end = os.openpty()
     regular = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     memory = os.memfd_create("memory")
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        segment = os.dup(file.fileno())
     directory = os.open(tmp_path, os.O_RDONLY)
     zero = os.open("/dev/zero", os.O_RDONLY)
     found = {
@@ -50,6 +53,7 @@ def opened(tmp_path):
         "event": os.eventfd(0) if hasattr(os, "eventfd") else os.pidfd_open(os.getpid()),
         "file": regular,
         "memory": memory,
+        "segment": segment,
         "directory": directory,
         "zero": zero,
     }
@@ -97,17 +101,82 @@ def test_nothing_is_looked_through_where_there_is_nothing_to_decide(opened, monk
     assert in_a_fork(look) == "(0, 1)"
 
 
-def test_mappings_of_devices_go():
+def test_mappings_of_devices_go(monkeypatch):
     def look():
         with open("/dev/zero", "r+b") as device:
             mapped, other = (mmap.mmap(device.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE) for _ in range(2))
-        detaching.unmap_devices(rb"/dev/nothing")
+        monkeypatch.setattr(detaching, "GIVEN_BACK", rb"/dev/nothing")
+        detaching.unmap_devices()
         before = mappings_of("/dev/zero")
         assert mapped[:1] + other[:1] == bytes(2)
-        detaching.unmap_devices(rb"/dev/(?:null|zer)")
+        monkeypatch.setattr(detaching, "GIVEN_BACK", rb"/dev/(?:null|zer)")
+        detaching.unmap_devices()
         return before > 0, mappings_of("/dev/zero")
 
     assert in_a_fork(look) == "(True, 0)"
+
+
+DEVICES = [
+    "/dev/nvidia0",
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-caps/nvidia-cap1",
+    "/dev/dri/renderD128",
+    "/dev/kfd",
+    "/dev/infiniband/uverbs0",
+]
+KEPT_MAPPINGS = [
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04",
+    "/home/user/dev/nvidia0",
+    "/home/user/a copy of /dev/nvidia0",
+    "/dev/shm/nvidia0",
+    "/dev/shm/prefetchd-0a1b2c3d-ring-1",
+    "/dev/zero (deleted)",
+    "/memfd:prefetchd-0a1b2c3d (deleted)",
+    "/memfd:a copy of /dev/nvidia0 (deleted)",
+    "[heap]",
+    "",
+]
+
+
+@pytest.fixture
+def mapped_as(tmp_path):
+    """A line of /proc/PID/maps as the kernel writes it, of a file of this path; and where its mapping is."""
+    file = tmp_path / "file"
+    file.write_bytes(bytes(mmap.PAGESIZE))
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0), open("/proc/self/maps", "rb") as maps:
+        (line,) = [each for each in maps if str(file).encode() in each]
+    begin, end = (int(each, 16) for each in line.split()[0].split(b"-"))
+    return lambda path: (line.replace(str(file).encode(), path.encode()), (begin, end))
+
+
+@pytest.mark.parametrize("path", DEVICES)
+def test_gpus_and_network_adapters_are_what_is_unmapped(mapped_as, path):
+    line, place = mapped_as(path)
+    others = b"".join(mapped_as(each)[0] for each in KEPT_MAPPINGS)
+    assert detaching.device_mappings(others + line + others) == [place]
+
+
+@pytest.mark.parametrize("path", KEPT_MAPPINGS)
+def test_files_and_memory_stay_mapped(mapped_as, path):
+    line, _ = mapped_as(path)
+    assert detaching.device_mappings(line) == []
+
+
+@pytest.mark.parametrize("path", DEVICES)
+def test_descriptors_of_gpus_and_network_adapters_go(path):
+    """Here a device that stays says that it is one of them."""
+    zero, readlink = os.open("/dev/zero", os.O_RDONLY), os.readlink
+
+    def look():
+        os.readlink = lambda of: path if of == f"/proc/self/fd/{zero}" else readlink(of)
+        detaching.give_up_descriptors([])
+        return os.fstat(zero).st_rdev == os.stat("/dev/null").st_rdev
+
+    try:
+        assert in_a_fork(look) == "True"
+    finally:
+        os.close(zero)
 
 
 def mappings_of(path: str) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import mmap
+import multiprocessing.util
 import os
 import select
 import signal
@@ -15,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from prefetchd_client.forking import trainer_fork
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 
 from prefetchd.processes.worker_status_memory import WorkerStatusFile
@@ -34,12 +38,13 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers import detaching, program_size
 from prefetchd.workers import forked_zygote as forked_zygote_module
-from prefetchd.workers import program_size
 from tests.scenario.datasets import Numbers
 from tests.scenario.watching import is_gone, until
 
 FINGERPRINT = "c0" * 16
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 SPEC = StreamSpec("0" * 32, seed=7, order="sequential", length=24, batch_size=4)
 
 
@@ -52,6 +57,7 @@ class Control:
         assert handed is not None, "the fork is dead"
         _, (pidfd, control, output) = handed
         self._fork = fork
+        self.pid = fork.pid
         self._next: Control | None = None
         self._fds = [pidfd, output]
         self._sock = socket.socket(fileno=control)
@@ -187,6 +193,88 @@ class NoClass:
     @property
     def __class__(self):
         raise LookupError("what it stands for is not there")
+
+
+# --- what is the trainer's ---
+
+
+@pytest.fixture
+def trainer_s_signals() -> Iterator[None]:
+    """Handlers for SIGUSR1 and SIGCHLD, and SIGTERM ignored."""
+    former = {each: signal.getsignal(each) for each in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGTERM)}
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def signals_of(pid: int, which: str) -> set[int]:
+    """Those that the process catches ("SigCgt") or ignores ("SigIgn"), as the kernel has it; but for libc's own."""
+    mask = int(Path(f"/proc/{pid}/status").read_text().split(f"{which}:")[1].split()[0], 16)
+    return {number for number in signal.valid_signals() if mask >> (number - 1) & 1}
+
+
+@pytest.mark.usefixtures("trainer_s_signals")
+def test_no_signal_is_taken_as_the_trainer_takes_it(tmp_path):
+    with ended(forked_zygote(tmp_path)) as control:
+        control.heard(Ready)
+        assert signals_of(control.pid, "SigCgt") == set()
+        ignored = signals_of(control.pid, "SigIgn")
+        assert signal.SIGINT in ignored, "it is the daemon that a terminal's Ctrl-C ends"
+        assert signal.SIGTERM not in ignored
+
+
+def seen_in_the_fork(directory: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> str:
+    """What look() gives in a fork that has left its trainer and has ended by now, as text."""
+    seen = directory / "seen"
+    monkeypatch.setattr(trainer_fork, "run_fork_hooks", lambda: seen.write_text(str(look())))
+    with ended(forked_zygote(directory)) as control:
+        control.heard(Ready)
+    return seen.read_text()
+
+
+def test_the_signal_for_the_death_of_the_trainers_parent_is_not_the_forks(tmp_path, monkeypatch):
+    """Without a trainer it goes on for the daemon."""
+
+    def death_signal() -> int:
+        found = ctypes.c_int(-1)
+        prctl(PR_GET_PDEATHSIG, ctypes.byref(found))
+        return found.value
+
+    prctl = ctypes.CDLL(None).prctl
+    former = death_signal()
+    prctl(PR_SET_PDEATHSIG, signal.SIGWINCH)
+    try:
+        assert seen_in_the_fork(tmp_path, monkeypatch, death_signal) == "0"
+        assert death_signal() == signal.SIGWINCH
+    finally:
+        prctl(PR_SET_PDEATHSIG, former)
+
+
+def test_what_multiprocessing_is_to_do_at_the_trainers_end_is_not_the_forks(tmp_path, monkeypatch):
+    """Nor does the fork keep what that holds in memory."""
+    file = tmp_path / "done"
+    finalizer = multiprocessing.util.Finalize(None, file.touch, exitpriority=0)
+    try:
+        assert seen_in_the_fork(tmp_path, monkeypatch, finalizer.still_active) == "False"
+        assert not file.exists()
+        assert finalizer.still_active()
+    finally:
+        finalizer.cancel()
+
+
+def test_no_device_of_the_trainers_is_mapped(tmp_path, monkeypatch):
+    """Another one than a GPU stands for it."""
+    monkeypatch.setattr(detaching, "GIVEN_BACK", rb"/dev/zero$")
+    with contextlib.ExitStack() as opened:
+        device = opened.enter_context(open("/dev/zero", "r+b"))
+        opened.enter_context(mmap.mmap(device.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE))
+        control = opened.enter_context(ended(forked_zygote(tmp_path)))
+        control.heard(Ready)
+        assert "/dev/zero\n" in Path("/proc/self/maps").read_text()
+        assert "/dev/zero\n" not in Path(f"/proc/{control.pid}/maps").read_text()
 
 
 # --- the daemon's death ---

@@ -6,6 +6,7 @@ import os
 import socket
 
 from prefetchd.daemon.process.loop import Loop
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.supervisor.child_output import silent
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.wire.framing import encode
@@ -35,7 +36,7 @@ def test_the_results_of_a_worker_that_died_with_tasks_unread_are_heard():
         silent,
     )
     try:
-        process.ended_as("exited with 3")
+        process.ended_as(ProcessExit.exited(3))
         told_by(child)
         loop.call_later(30.0, loop.stop)
         loop.run()

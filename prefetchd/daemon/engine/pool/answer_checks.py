@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stream_state import Worker
+from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
     DIGEST,
@@ -54,7 +55,7 @@ def check_answer(worker: Worker, message: Message) -> None:
     """Raises ProtocolError when the worker was not given such a task, or a number in the answer cannot be."""
     if isinstance(message, Filled):
         check_rows("Filled.tasks", message.tasks, 4)
-        tasks = [row[0] for row in message.tasks]
+        tasks = [task for task, *_ in message.tasks]
         if len(set(tasks)) < len(tasks):
             raise ProtocolError(f"worker {worker.number} answers a task twice")
         for task, *counts in message.tasks:
@@ -66,7 +67,8 @@ def check_answer(worker: Worker, message: Message) -> None:
 
 def check_times(times: tuple[int, ...]) -> None:
     """Raises ProtocolError when `times` are not what Durations.take() gives."""
-    if times and (len(times) % 2 == 0 or not all(0 <= each < COUNT_LIMIT for each in times)):
+    are_counts = all(0 <= each < COUNT_LIMIT for each in times)
+    if times and (len(times) % 2 == 0 or not are_counts or max(times[1::2], default=0) > len(BOUNDS_S)):
         raise ProtocolError(f"Filled.sample_times: {times[:8]!r}")
 
 
@@ -79,7 +81,7 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
         _check("the bytes of Measured.layout", len(message.layout), 0, ROW_LAYOUT_LIMIT_BYTES)
     elif isinstance(message, Unfit):
         _check("Unfit.payload_bytes", message.payload_bytes, 0, COUNT_LIMIT)
-        if message.payload_bytes and (piece.kind != FILL_WHOLE or piece.batch.under_way != 1):
+        if not message.deviates and (piece.kind != FILL_WHOLE or piece.batch.under_way != 1):
             # Others write to the slots that it would give up.
             raise ProtocolError(f"worker {worker.number} measures a batch that it does not fill alone")
     elif isinstance(message, FillFailed):

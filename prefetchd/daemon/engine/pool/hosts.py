@@ -10,8 +10,9 @@ Rules
     when that has ended in order, and nobody else consumes the stream: perhaps nobody ever will.
  4. A fork whose trainer is gone ends as soon as nothing is to be filled, also without another host; but not before it
     has said what its program is, and written it if it is small.
- 5. When a host dies, what goes on is, in this order: its spare, an executed host, another fork of a living trainer. A
-    stream for which there is none of these fails if somebody consumes it; else it waits for a trainer (PARKED).
+ 5. When a host dies, what goes on is, in this order: its spare, an executed host, another fork of a living trainer, the
+    program of one that does not fork. A stream for which there is none of these fails if somebody consumes it; else it
+    waits for a trainer (PARKED).
  6. The program is asked for once the fork's fingerprint is known. A large one is written only when rule 3 needs it:
     it would lie in memory twice. When there is no comfortable room for that, another trainer of the stream is asked for
     a fork; without one the host of the dead trainer ends, and what is ready stays.
@@ -39,8 +40,10 @@ from prefetchd.daemon.engine.commands import (
 )
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
-from prefetchd.daemon.engine.stream.stream_state import Consumer, FailStream, Host, Stage, StreamState
-from prefetchd.processes.process_exit import is_hopeless
+from prefetchd.daemon.engine.stream.consumers import Consumer
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, StreamState
+from prefetchd.processes.process_exit import ProcessExit, is_hopeless
 from prefetchd.wire.messages import ForkWanted
 
 SMALL_PROGRAM_BYTES = 64 << 20
@@ -99,14 +102,14 @@ class Hosts:
 
     def give(self, stream: StreamState, host: Host) -> None:
         """Gives the fork to this stream, if that takes it (rules 2 and 7)."""
-        stream.fork_from = 0
+        stream.requests.fork_from = 0
         if self._is_other(stream, host) or (host.mute and stream.spec.is_identified):
             self._refuse(stream, host)
             return
         if stream.failure is not None or not self._takes(stream, host):
             self.drop(host)
             return
-        stream.has_delivered(host.session)
+        stream.requests.end(host.session)
         if stream.coming is not None:
             self.drop(stream.coming)
         host.stream = stream
@@ -129,7 +132,7 @@ class Hosts:
         """Gets a host for a parked stream that has something to fill (rules 3 and 5)."""
         if stream.has_program:
             self.start(stream)
-        elif not stream.fork_from:
+        elif not stream.requests.fork_from:
             self._ask_for_fork(stream)
 
     def ready(self, number: int) -> None:
@@ -163,8 +166,8 @@ class Hosts:
             stream.stage = Stage.RUNNING
         if former is None:
             return
-        self._log("info", "another zygote serves", stream, forked=host.is_fork)
-        stream.has_started()
+        self._commands.append(Log.line("info", "another zygote serves", stream=stream.name, forked=host.is_fork))
+        stream.failed_starts.clear()
         self._pool.stop_workers(stream, former)
         self._planners.forget(stream, stop=True)
         self.worker_gone(stream, former)
@@ -200,7 +203,9 @@ class Hosts:
 
     def _refuse(self, stream: StreamState, host: Host) -> None:
         """Refuses a fork of another program (rule 7)."""
-        self._log("warning", "fork of another program", stream, fingerprint=host.fingerprint)
+        self._commands.append(
+            Log.line("warning", "fork of another program", stream=stream.name, fingerprint=host.fingerprint)
+        )
         why = (_UNTOLD if host.mute else _CHANGED).format(stream.name)
         consumer = stream.consumers.get(host.session)
         if consumer is not None:
@@ -236,24 +241,26 @@ class Hosts:
         if not reason and host.asked_whole:
             return self._give_up(host, host.stream)
         if reason and not host.stream.unpicklable:
-            self._log("info", "carried by fork", host.stream, why=reason)
+            self._commands.append(Log.line("info", "carried by fork", stream=host.stream.name, why=reason))
         host.stream.unpicklable = reason
         return None
 
     def _give_up(self, host: Host, stream: StreamState) -> StreamState | None:
         host.holds_too_much = True
-        self._log("warning", "no room for a dead trainer's program", stream)
+        self._commands.append(Log.line("warning", "no room for a dead trainer's program", stream=stream.name))
         heir = self._may_fork(stream)
-        if heir is not None and not stream.fork_from:
-            stream.fork_from = heir.session
+        if heir is not None and not stream.requests.fork_from:
+            stream.requests.fork_from = heir.session
             self._commands.append(Send(heir.session, ForkWanted()))
         return None if stream.in_use else stream
 
     @staticmethod
     def _may_fork(stream: StreamState) -> Consumer | None:
-        """Returns a consumer that can be asked for a fork, or None."""
-        living = [each for each in stream.consumers.values() if not each.departed]
-        return next((each for each in living if each.forks and not each.refused), None)
+        """Returns a consumer that can be asked for a fork, or None. One that does not fork hands its program over
+        instead."""
+        living = [each for each in stream.consumers.values() if not each.departed and not each.refused]
+        forking = (each for each in living if each.forks)
+        return next(forking, next((each for each in living if each.has_program), None))
 
     def spare_ready(self, number: int) -> None:
         """Notes that the host has a spare: another process like it."""
@@ -263,7 +270,7 @@ class Hosts:
 
     # --- going ---
 
-    def died(self, number: int, how: str) -> None:
+    def died(self, number: int, how: ProcessExit) -> None:
         """Notes that the host is gone, and its workers with it or soon, and goes on with another (rule 5)."""
         host = self._hosts.pop(number, None)
         if host is None:
@@ -274,7 +281,9 @@ class Hosts:
             return
         stream.host_deaths += 1
         stream.counters.zygote_deaths += 1
-        self._log("warning", "zygote died", stream, how=how, deaths=stream.host_deaths)
+        self._commands.append(
+            Log.line("warning", "zygote died", stream=stream.name, how=str(how), deaths=stream.host_deaths)
+        )
         if stream.host is host:
             stream.host = None
         else:
@@ -300,8 +309,8 @@ class Hosts:
             return False
         stream = host.stream
         stream.coming = None
-        self._log("warning", "no zygote can be started", stream, why=reason)
-        is_first = stream.start_failed(now_s, reason)
+        self._commands.append(Log.line("warning", "no zygote can be started", stream=stream.name, why=reason))
+        is_first = stream.failed_starts.add(now_s, reason)
         if stream.host is None and stream.failure is None:
             # A parked stream gets a host when there is something to fill.
             stream.stage = Stage.PARKED
@@ -311,8 +320,10 @@ class Hosts:
         """Notes that no worker can be forked from the stream's host. After EXECUTED_AFTER such failures in a row an
         executed host loads the program: a trainer's fork may have more memory than is left for another like it."""
         is_forked = stream.host is not None and stream.host.is_fork and stream.coming is None
-        if is_forked and stream.has_program and stream.failed_starts == EXECUTED_AFTER:
-            self._log("warning", "executed in place of a fork", stream, why=stream.start_failure)
+        if is_forked and stream.has_program and stream.failed_starts.count == EXECUTED_AFTER:
+            self._commands.append(
+                Log.line("warning", "executed in place of a fork", stream=stream.name, why=stream.failed_starts.why)
+            )
             self.start(stream)
 
     def _go_on(self, stream: StreamState) -> None:
@@ -331,7 +342,7 @@ class Hosts:
         living = [each for each in stream.consumers.values() if not each.departed]
         asked = self._may_fork(stream)
         if asked is not None:
-            stream.fork_from = asked.session
+            stream.requests.fork_from = asked.session
             self._commands.append(Send(asked.session, ForkWanted()))
         elif living and not stream.is_awaited:
             gone = _GONE.format(stream.name, stream.unpicklable or "it was never handed over")
@@ -367,7 +378,7 @@ class Hosts:
                 continue
             if stream.owner_gone_s is None:
                 stream.owner_gone_s = now_s
-            if stream.starts_again_s is not None:
+            if stream.failed_starts.is_pausing:
                 continue
             if stream.coming is not None or now_s < stream.owner_gone_s + TRAINER_GONE_S or stream.paused:
                 continue
@@ -396,6 +407,3 @@ class Hosts:
     def is_orphan(self, stream: StreamState) -> bool:
         """True when the stream is served by a fork whose trainer is gone."""
         return stream.host is not None and stream.host.is_fork and not self._has_owner(stream, stream.host)
-
-    def _log(self, level: str, event: str, stream: StreamState, **fields: object) -> None:
-        self._commands.append(Log(level, event, (("stream", stream.name), *fields.items())))

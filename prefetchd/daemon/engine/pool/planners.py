@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prefetchd.daemon.engine.commands import Assign, Command, Log, StartWorker, StopWorker
-from prefetchd.daemon.engine.stream.stream_state import FailStream, Planner, Stage, StreamState
-from prefetchd.processes.process_exit import ORPHANED, UNEXPLAINED, is_hopeless
+from prefetchd.daemon.engine.stream.stages import Planner, Stage
+from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState
+from prefetchd.processes.process_exit import CLEAN, ProcessExit, is_hopeless
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import PLANNER, Message, Planned
 
@@ -34,7 +35,7 @@ class Planners:
             host = stream.host
             if plans is None or stream.stage is not Stage.RUNNING or stream.paused or not plans.has_question:
                 continue
-            if host is None or (planner is None and stream.starts_again_s is not None):
+            if host is None or (planner is None and stream.failed_starts.is_pausing):
                 continue
             if planner is None:
                 stream.planner = Planner(self._new_number(), now_s)
@@ -54,7 +55,7 @@ class Planners:
     def ready(self, stream: StreamState) -> None:
         assert stream.planner is not None
         stream.planner.ready = True
-        stream.has_started()
+        stream.failed_starts.clear()
 
     def says(self, stream: StreamState, message: Message) -> None:
         """Takes what the stream's planner says. Raises ProtocolError."""
@@ -70,15 +71,15 @@ class Planners:
         stream.planner = None
         stream.plans.planner_is_new()
 
-    def died(self, stream: StreamState, how: str) -> None:
+    def died(self, stream: StreamState, how: ProcessExit) -> None:
         """Notes that the planner is gone; by its own will when it was asked for what lies behind it."""
         assert stream.plans is not None
         stream.planner = None
         stream.plans.planner_is_new()
         # A death that follows from the zygote's counts as the zygote's.
-        stream.planner_deaths += how not in (UNEXPLAINED, ORPHANED)
-        fields = (("stream", stream.name), ("how", how), ("deaths", stream.planner_deaths))
-        self._commands.append(Log("info" if how == "exited with 0" else "warning", "planner ended", fields))
+        stream.planner_deaths += not how.follows_from_zygote
+        level, deaths = "info" if how == CLEAN else "warning", stream.planner_deaths
+        self._commands.append(Log.line(level, "planner ended", stream=stream.name, how=str(how), deaths=deaths))
         if is_hopeless(stream.planner_deaths, how):
             text = f"the planner of stream {stream.name!r}, which runs its sampler, dies again and again: {how}"
             self._fail_stream(stream, "stream_failed", text)

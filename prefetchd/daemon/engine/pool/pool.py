@@ -24,8 +24,11 @@ from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
 from prefetchd.daemon.engine.pool.worker_results import WorkerResults
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, Stage, StreamState, Stuck, Worker, WorkerStage
+from prefetchd.daemon.engine.stream.stages import Stage, Stuck, WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, StreamState, Worker
+from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import Fill, Measured, Message, Spent
 from prefetchd.wire.worker_status import WorkerStatus
 
@@ -71,7 +74,8 @@ class Pool:
         nothing while the daemon is `finishing`."""
         if self.finishing:
             return
-        if not self._alone.holds_back(self._now_s) and not self._suspect_goes_first():
+        self._alone.end_if_over(self._now_s)
+        if not self._alone.is_under_way and not self._suspect_goes_first():
             self._hand_out()
             # A piece that was claimed just now may be a suspect.
             self._suspect_goes_first()
@@ -85,12 +89,16 @@ class Pool:
         found = self._alone.begin(streams, now_s)
         if found is not None:
             worker, piece = found
-            self._assign(worker, [(self._task(worker, piece), worker.stream.task_keys(worker, piece))])
+            self._assign(worker, [self._given(worker, piece)])
         return found is not None
 
-    def _assign(self, worker: Worker, given: list[tuple[tuple[int, ...], bytes]]) -> None:
+    def _given(self, worker: Worker, piece: Piece) -> tuple[FillTask, bytes]:
+        return self._task(worker, piece), worker.stream.starts.task_keys(piece, worker.stands)
+
+    def _assign(self, worker: Worker, given: list[tuple[FillTask, bytes]]) -> None:
         tasks, keys = zip(*given)
-        self._commands.append(Assign(worker.number, Fill(tasks, keys if any(keys) else ())))
+        rows = tuple(task.row for task in tasks)
+        self._commands.append(Assign(worker.number, Fill(rows, keys if any(keys) else ())))
 
     @property
     def waits_for_time(self) -> bool:
@@ -102,7 +110,7 @@ class Pool:
         )
 
     def _hand_out(self) -> None:
-        assigned: dict[Worker, list[tuple[tuple[int, ...], bytes]]] = {}
+        assigned: dict[Worker, list[tuple[FillTask, bytes]]] = {}
         running = [each for each in self._streams.values() if each.stage is Stage.RUNNING and not each.paused]
         contended = self.limit > 0 and len(running) > 1
         # Once for all turns: nothing becomes ready here.
@@ -119,10 +127,10 @@ class Pool:
             if not worker.busy and self._is_full(stream):
                 # Rule 3.
                 break
-            piece = stream.claims.next_piece(worker.number, stream.pieces)
+            piece = stream.claims.next_piece(worker.number, stream.task_sizes.pieces)
             if piece is not None:
                 piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
-                assigned.setdefault(worker, []).append((self._task(worker, piece), stream.task_keys(worker, piece)))
+                assigned.setdefault(worker, []).append(self._given(worker, piece))
             elif contended and self._is_about_to_have_a_ring(stream):
                 # Rule 5.
                 break
@@ -139,12 +147,13 @@ class Pool:
     @staticmethod
     def _expected_s(piece: Piece, stream: StreamState) -> float:
         """Returns how long such pieces have taken."""
-        return stream.row_s * max(1, piece.rows)
+        return stream.task_sizes.row_s * max(1, piece.rows)
 
     def _worker_for(self, stream: StreamState) -> Worker | None:
         """Returns a worker that something waits for which no other can do, else the one with the shortest queue; None
         when all have as much as they may have. Does not ask whether one more may be busy."""
-        most = 1 if self.limit and not stream.row_s else stream.tasks_a_worker
+        sizes = stream.task_sizes
+        most = 1 if self.limit and not sizes.row_s else sizes.tasks_a_worker
         free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
         if not free:
             return None
@@ -158,17 +167,17 @@ class Pool:
                 best = worker
         return best
 
-    def _task(self, worker: Worker, piece: Piece) -> tuple[int, ...]:
-        task = self._next_task
+    def _task(self, worker: Worker, piece: Piece) -> FillTask:
+        number = self._next_task
         self._next_task += 1
         if not worker.tasks:
             worker.head_since_s = self._now_s
-        worker.tasks[task] = piece
+        worker.tasks[number] = piece
         batch = piece.batch
         slot = batch.grant.slot if batch.grant is not None else 0
         end = batch.payload_bytes if piece.digests else piece.end
         deadly = worker.stream.blame.deadly(piece)
-        return (task, piece.kind, *batch.position, piece.first, end, slot, *deadly)
+        return FillTask(number, piece.kind, *batch.position, piece.first, end, slot, deadly)
 
     def busy_beside(self, stream: StreamState) -> list[Worker]:
         """Returns the busy workers that `stream` must share the limit with. A stream that has a consumer does not wait
@@ -198,7 +207,7 @@ class Pool:
             if stream.homes is not None:
                 stream.homes.want(wanted)
             host = stream.host
-            if stream.stage is not Stage.RUNNING or stream.paused or host is None or stream.starts_again_s is not None:
+            if stream.stage is not Stage.RUNNING or stream.paused or host is None or stream.failed_starts.is_pausing:
                 continue
             if len(stream.workers) >= wanted or not stream.claims.has_work():
                 continue
@@ -224,8 +233,8 @@ class Pool:
         if worker is None or worker.stage is not WorkerStage.STARTING:
             return
         worker.stage = WorkerStage.READY
-        worker.stream.has_started()
-        worker.stream.cut_anew()
+        worker.stream.failed_starts.clear()
+        worker.stream.task_sizes.cut_anew()
         worker.idle_since_s = now_s
         worker.stream.deaths_at_start = 0
         if worker.stream.window.ring is not None and not worker.has_ring:
@@ -258,7 +267,9 @@ class Pool:
             self._alone.began(worker)
         return piece
 
-    def worker_died(self, number: int, how: str, now_s: float, note: WorkerStatus, oom_kills: int = 0) -> Worker | None:
+    def worker_died(
+        self, number: int, how: ProcessExit, now_s: float, note: WorkerStatus, oom_kills: int = 0
+    ) -> Worker | None:
         """Gives a dead worker's rows to others; returns the worker if it was known. With `oom_kills`, so many of this
         daemon's processes the kernel has killed for memory by now, and the worker is one of them: then fewer are busy
         at once, before anything is blamed."""
@@ -294,13 +305,15 @@ class Pool:
         if not oom_kills or before <= 1:
             return False
         self.limit = before - 1
-        self._log(
-            "warning",
-            "workers are killed for memory",
-            busy_at_once=self.limit,
-            before=before,
-            oom_kills=oom_kills,
-            knob="--workers, num_workers=, or more memory",
+        self._commands.append(
+            Log.line(
+                "warning",
+                "workers are killed for memory",
+                busy_at_once=self.limit,
+                before=before,
+                oom_kills=oom_kills,
+                knob="--workers, num_workers=, or more memory",
+            )
         )
         idle = [worker for worker in self.workers.values() if self._is_retirable(worker)]
         for worker in idle[: max(0, len(self.workers) - self.limit)]:
@@ -340,12 +353,14 @@ class Pool:
         task = next(iter(worker.tasks))
         if worker.overdue_task != task:
             worker.overdue_task, worker.overdue_since_s, worker.stuck = task, self._now_s, None
-            self._log(
-                "warning",
-                "task overdue",
-                stream=worker.stream.name,
-                worker=worker.number,
-                timeout_s=worker.stream.spec.timeout_s,
+            self._commands.append(
+                Log.line(
+                    "warning",
+                    "task overdue",
+                    stream=worker.stream.name,
+                    worker=worker.number,
+                    timeout_s=worker.stream.spec.timeout_s,
+                )
             )
             self._commands.append(LookAt(worker.stream.number, worker.number))
         elif self._now_s - worker.overdue_since_s > LOOKED_AT_WITHIN_S:
@@ -375,8 +390,5 @@ class Pool:
 
     def _stop(self, worker: Worker) -> None:
         worker.stage = WorkerStage.STOPPING
-        worker.stream.cut_anew()
+        worker.stream.task_sizes.cut_anew()
         self._commands.append(StopWorker(worker.number))
-
-    def _log(self, level: str, event: str, **fields: object) -> None:
-        self._commands.append(Log(level, event, tuple(fields.items())))

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.daemon.engine.stream.stream_state import Stage, StreamState, Worker, WorkerStage
+from prefetchd.daemon.engine.stream.stages import Stage, WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 
 PATIENCE_S = 30.0
 """The longest wait for a task, whether it is a suspect or stands in its way: one that never ends must not stop all
@@ -37,14 +38,14 @@ class SuspectIsolation:
         return self._piece is not None
 
     def holds_back(self, now_s: float) -> bool:
-        """True while no other task may begin: a suspect is at its task."""
-        worker, piece = self._worker, self._piece
-        if worker is None:
-            return False
-        if piece not in worker.tasks.values() or now_s - self._began_s >= PATIENCE_S:
+        """True while no other task may begin: a suspect is at its task, and not for too long."""
+        worker = self._worker
+        return worker is not None and self._piece in worker.tasks.values() and now_s - self._began_s < PATIENCE_S
+
+    def end_if_over(self, now_s: float) -> None:
+        """Forgets the suspect that is under way once it holds nobody back any more."""
+        if not self.holds_back(now_s):
             self._worker = self._piece = None
-            return False
-        return True
 
     def waits(self, streams: Collection[StreamState], workers: Collection[Worker], now_s: float) -> bool:
         """True while a suspect is ready to begin and tasks that are under way must end before it can."""

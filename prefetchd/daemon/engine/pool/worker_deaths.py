@@ -12,8 +12,9 @@ from prefetchd.daemon.engine.stream.blame import (
     overdue_error,
     what_was_made,
 )
-from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, Stuck, Worker, WorkerStage
-from prefetchd.processes.process_exit import ORPHANED, UNEXPLAINED, is_hopeless
+from prefetchd.daemon.engine.stream.stages import Stuck, WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState, Worker
+from prefetchd.processes.process_exit import UNEXPLAINED, ProcessExit, is_hopeless
 from prefetchd.wire.worker_status import LOADING, NO_WORKER_STATUS, WorkerStatus
 
 
@@ -24,7 +25,7 @@ class Deaths:
         self._commands = commands
         self._fail_stream = fail_stream
 
-    def handle(self, worker: Worker, how: str, note: WorkerStatus, *, alone: bool, innocent: bool) -> None:
+    def handle(self, worker: Worker, how: ProcessExit, note: WorkerStatus, *, alone: bool, innocent: bool) -> None:
         """Gives the worker's tasks to others; the one that it had in hand is judged, or fails if it was overdue.
         `alone`: nothing else ran beside that task. `innocent`: something else is known to have killed the worker."""
         stream = worker.stream
@@ -36,10 +37,12 @@ class Deaths:
             # its own.
             note = NO_WORKER_STATUS
         about = {"at": what_was_made(note, tasks[0][1].batch.position)} if tasks else {}
-        self._log("warning", "worker died", stream=stream.name, worker=worker.number, how=how, **about)
+        self._commands.append(
+            Log.line("warning", "worker died", stream=stream.name, worker=worker.number, how=str(how), **about)
+        )
         if worker.stage is WorkerStage.STARTING:
             # A death that follows from the zygote's counts as the zygote's.
-            if not innocent and how not in (UNEXPLAINED, ORPHANED):
+            if not innocent and not how.follows_from_zygote:
                 self._died_at_start(stream, how)
             return
         # The task at hand is the oldest; the others only waited behind it. They go first again, in their order.
@@ -55,7 +58,7 @@ class Deaths:
         else:
             self._judge(stream, piece, how, note, alone)
 
-    def _judge(self, stream: StreamState, piece: Piece, how: str, note: WorkerStatus, alone: bool) -> None:
+    def _judge(self, stream: StreamState, piece: Piece, how: ProcessExit, note: WorkerStatus, alone: bool) -> None:
         position = piece.batch.position
         verdict = stream.blame.died(position, note, alone=alone)
         if verdict is Verdict.AGAIN:
@@ -63,28 +66,29 @@ class Deaths:
         elif verdict is Verdict.GIVEN_UP:
             self._fail(stream, piece, given_up_error(note, position, how))
         elif note.phase == LOADING and stream.spec.on_error != "raise":
-            self._log("warning", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=how)
+            self._commands.append(
+                Log.line("warning", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=str(how))
+            )
             stream.blame.call_deadly(position, note.row, note.attempt)
             if stream.spec.on_error == "skip" and not piece.batch.is_whole_task:
                 stream.filling.deviates(piece)
             else:
                 stream.filling.lost(piece)
         else:
-            self._log("error", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=how)
+            self._commands.append(
+                Log.line("error", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=str(how))
+            )
             self._fail(stream, piece, blamed_error(note, position, how))
 
     def _fail(self, stream: StreamState, piece: Piece, error: bytes) -> None:
         if stream.filling.failed(piece, error):
             stream.counters.failed += 1
 
-    def _died_at_start(self, stream: StreamState, how: str) -> None:
+    def _died_at_start(self, stream: StreamState, how: ProcessExit) -> None:
         stream.deaths_at_start += 1
         if is_hopeless(stream.deaths_at_start, how):
             text = f"{stream.deaths_at_start} workers in a row died before they were ready: {how}"
             self._fail_stream(stream, "stream_failed", text)
-
-    def _log(self, level: str, event: str, **fields: object) -> None:
-        self._commands.append(Log(level, event, tuple(fields.items())))
 
 
 def _overdue(worker: Worker, piece: Piece, note: WorkerStatus) -> bytes:

@@ -52,13 +52,13 @@ class WorkerResults:
         elif isinstance(message, FillFailed):
             _fail(worker.stream, self._take(worker, message.task), message.error)
         elif isinstance(message, ShardCame):
-            worker.stream.learn_start(message)
+            worker.stream.starts.told(message)
         elif isinstance(message, Spent):
             worker.stream.filling.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
             # Checked before _take() ends the task: what raises has changed nothing.
-            worker.stream.check_shard_end(worker.tasks[message.task], message.batches)
-            worker.stream.shard_ended(self._take(worker, message.task), message.batches)
+            worker.stream.filling.check_shard_end(worker.tasks[message.task], message.batches)
+            worker.stream.filling.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):
             self._store_failed(worker, self._take(worker, message.task), message.reason)
         elif isinstance(message, BadSamples):
@@ -68,12 +68,12 @@ class WorkerResults:
 
     def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
         stream = worker.stream
-        stream.timed(max(1, piece.rows), duration_us / 1e6)
+        stream.task_sizes.timed(max(1, piece.rows), duration_us / 1e6)
         stream.counters.task_took(duration_us, samples)
         worker.fill_us += duration_us
         stream.host_deaths = 0
         if stream.store_fault:
-            self._log("info", "batches can be stored again", stream=stream.name)
+            self._commands.append(Log.line("info", "batches can be stored again", stream=stream.name))
             stream.store_fault = ""
         if stream.filling.filled(piece, payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
@@ -88,7 +88,7 @@ class WorkerResults:
         """Has the worker, which keeps the batch, try again; other tasks have their turn first."""
         stream = worker.stream
         if stream.store_fault != reason:
-            self._log("error", "batches cannot be stored", stream=stream.name, why=reason)
+            self._commands.append(Log.line("error", "batches cannot be stored", stream=stream.name, why=reason))
         stream.store_fault = reason
         stream.filling.lost(piece)
         piece.keeper = worker.number
@@ -97,12 +97,12 @@ class WorkerResults:
         stream = worker.stream
         stream.batch_bytes = message.payload_bytes
         stream.layout = message.layout
-        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.pieces)
+        stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.task_sizes.pieces)
 
     def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
         stream = worker.stream
         ring = stream.window.ring
-        if not message.payload_bytes:
+        if message.deviates:
             stream.counters.deviations += 1
             stream.filling.deviates(piece)
             return
@@ -113,9 +113,6 @@ class WorkerResults:
             return
         stream.filling.too_large(piece, span, worker.number)
         grow_for(stream, span, self._commands)
-
-    def _log(self, level: str, event: str, **fields: object) -> None:
-        self._commands.append(Log(level, event, tuple(fields.items())))
 
 
 def _fail(stream: StreamState, piece: Piece, error: bytes) -> None:

@@ -42,8 +42,8 @@ class BadSampleNews:
         stream.named_indices.add(index)
         if len(stream.named_indices) > MOST_NAMED:
             text = f"more than {MOST_NAMED} samples are bad: further ones are counted only (`prefetchd status`)"
-        fields = (("stream", stream.name), ("worker", sample[3]), ("index", index), ("text", text))
-        self._commands.append(Log("warning", "bad sample", fields))
+        line = Log.line("warning", "bad sample", stream=stream.name, worker=sample[3], index=index, text=text)
+        self._commands.append(line)
         stream.bad_named.append((sample, text.encode("utf-8", "replace")))
         del stream.bad_named[:-TOLD_LATER]
         named = BadSamplesNamed((sample,), (stream.bad_named[-1][1],))

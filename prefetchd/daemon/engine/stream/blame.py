@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Sequence
 
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.processes.process_exit import describe_exit
+from prefetchd.processes.process_exit import ProcessExit, describe_exit
 from prefetchd.wire.remote_exception import RemoteException, encode_exception
 from prefetchd.wire.stream_spec import Position
 from prefetchd.wire.worker_status import COLLATING, DIGESTING, ITERATING, LOADING, WRITING, WorkerStatus
@@ -82,10 +82,10 @@ class Blame:
         while len(self._deadly) > MOST_DEADLY:
             del self._deadly[next(iter(self._deadly))]
 
-    def deadly(self, piece: Piece) -> tuple[int, ...]:
-        """Returns flat (row, attempt) pairs of the samples among these rows that end their workers."""
+    def deadly(self, piece: Piece) -> tuple[tuple[int, int], ...]:
+        """Returns (row, attempt) of the samples among these rows that end their workers."""
         found = self._deadly.get(piece.batch.position, ()) if self._deadly else ()
-        return tuple(word for pair in found if pair[0] < 0 or piece.first <= pair[0] < piece.end for word in pair)
+        return tuple((row, attempt) for row, attempt in found if row < 0 or piece.first <= row < piece.end)
 
     def parts(self, piece: Piece) -> list[Piece]:
         """Returns the piece, with each row on which a worker has died cut out into a piece of its own."""
@@ -141,7 +141,7 @@ def what_was_made(note: WorkerStatus, position: Position) -> str:
     return f"{what.get(note.phase, 'the batch')}, {where}"
 
 
-def blamed_error(note: WorkerStatus, position: Position, how: str) -> bytes:
+def blamed_error(note: WorkerStatus, position: Position, how: ProcessExit) -> bytes:
     """Returns the error for a sample, or whatever else of the batch, that has ended its workers."""
     what = what_was_made(note, position)
     text = f"{what}: ends its worker each time, also when nothing else runs; the last one {describe_exit(how)}. "
@@ -152,7 +152,7 @@ def blamed_error(note: WorkerStatus, position: Position, how: str) -> bytes:
     return encode_exception(RemoteException("WorkerDiedError", text, "", what))
 
 
-def given_up_error(note: WorkerStatus, position: Position, how: str) -> bytes:
+def given_up_error(note: WorkerStatus, position: Position, how: ProcessExit) -> bytes:
     """Returns the error for a batch on which workers die, now here, now there."""
     epoch, step = position
     text = (

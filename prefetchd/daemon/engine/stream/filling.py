@@ -25,13 +25,17 @@ from prefetchd.daemon.engine.stream.blame import Blame
 from prefetchd.daemon.engine.stream.claims import Claims
 from prefetchd.daemon.engine.stream.window import Window
 from prefetchd.ring.cursors import pass_voids
+from prefetchd.ring.shard_lengths import ShardLengths
+from prefetchd.wire.errors import ProtocolError
 
 
 class Filling:
     """Takes in what workers answer about pieces of one stream's batches. Each answer ends one task of its batch."""
 
-    def __init__(self, window: Window, claims: Claims, blame: Blame) -> None:
+    def __init__(self, window: Window, claims: Claims, blame: Blame, shard_lengths: ShardLengths | None = None) -> None:
+        """`shard_lengths` are the window's lengths where the stream has shards."""
         self.window = window
+        self._shard_lengths = shard_lengths
         self._claims = claims
         self._queue = claims.queue
         self._blame = blame
@@ -133,10 +137,18 @@ class Filling:
         self._settle_failed(batch)
         return first and not batch.cancelled
 
-    def shard_ended(self, piece: Piece) -> None:
-        """Drops the piece's batch, which does not exist: its shard has ended, as the window's lengths know by now.
-        Drops those that have become void with it."""
-        window = self.window
+    def check_shard_end(self, piece: Piece, batches: int) -> None:
+        """Raises ProtocolError when the shard of the piece's batch cannot have ended after so many batches."""
+        _, step = piece.batch.position
+        if self._shard_lengths is None or not 0 <= batches <= step // self._shard_lengths.shards:
+            raise ProtocolError(f"a shard of {batches} batches has not ended at step {step}")
+
+    def shard_ended(self, piece: Piece, batches: int) -> None:
+        """Drops the piece's batch, which does not exist, as its shard has only `batches` of the epoch. Drops those that
+        have become void with it. Only after check_shard_end()."""
+        window, (epoch, step) = self.window, piece.batch.position
+        assert self._shard_lengths is not None
+        self._shard_lengths.learn_shard(epoch, step % self._shard_lengths.shards, batches)
         piece.batch.under_way -= 1
         piece.batch.cancelled = True
         self._blame.settled(piece.batch.position)

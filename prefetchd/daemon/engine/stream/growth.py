@@ -65,8 +65,7 @@ def cannot_grow(stream: StreamState, slots: int, why: str, commands: list[Comman
     stream.window.lookback.ring_slots = slots
     too_wide = stream.claims.wider_than(slots)
     if is_news or too_wide:
-        fields = (("stream", stream.name), ("slots", slots), ("why", why))
-        commands.append(Log("warning", "ring stays small", fields))
+        commands.append(Log.line("warning", "ring stays small", stream=stream.name, slots=slots, why=why))
     for batch in too_wide:
         allowed = f"the {slots * stream.slot_bytes} bytes of its ring, which cannot grow: {why}"
         _refuse(stream, batch, allowed)

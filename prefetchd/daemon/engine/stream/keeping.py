@@ -89,13 +89,22 @@ def planned(stream: StreamState, position: Position) -> Position | str:
     return epoch, step
 
 
+def wanted(stream: StreamState) -> int:
+    """Returns how many batches of a kept stream are to be ready: its low watermark, or as many as its ring holds. 0 as
+    long as there is no ring."""
+    ring = stream.window.ring
+    if ring is None:
+        return 0
+    most = max(1, int(stream.wanted_slots / ring.mean_span))
+    return min(stream.spec.low_watermark or most, most)
+
+
 def is_warm(stream: StreamState) -> bool:
-    """True when a kept stream has as many batches ready as its low watermark, or as it will ever have."""
+    """True when a kept stream has as many batches ready as are wanted, or as it will ever have."""
     ring = stream.window.ring
     if ring is None:
         return False
-    most = max(1, int(stream.wanted_slots / ring.mean_span))
-    if stream.window.ready_ahead() >= min(stream.spec.low_watermark or most, most):
+    if stream.window.ready_ahead() >= wanted(stream):
         return True
     busy = any(worker.busy for worker in stream.workers.values())
     # A plan may end, and a ring that could not grow stays small.

@@ -42,14 +42,19 @@ FAILURES_A_PUBLICATION = 64
 
 
 class EpochsKnown(Protocol):
-    """Knows what a trainer must be told of an epoch before it is offered a batch of it (rule 2). Asking has what is
-    missing found out."""
+    """Knows what a trainer must be told of an epoch before it is offered a batch of it (rule 2)."""
 
     def has_begun(self, epoch: int) -> bool:
         """True when a trainer can be told how the epoch begins: before its first batch."""
 
     def has_ended(self, epoch: int) -> bool:
         """True when a trainer can be told how the epoch ends: before it is told that it has ended."""
+
+    def want_beginning(self, epoch: int) -> None:
+        """Has found out how the epoch begins, unless that is known."""
+
+    def want_end(self, epoch: int) -> None:
+        """Has found out how the epoch ends, unless that is known."""
 
 
 class Offering:
@@ -195,7 +200,23 @@ class Offering:
 
     # --- publications ---
 
-    def has_news(self, consumer: Hashable) -> bool:
+    def prepare(self, consumer: Hashable) -> None:
+        """Does what must come before the consumer's next publications: has found out what it is to be told first (rule
+        2), and keeps recalled batches that somebody has come to await (rule 6)."""
+        for cursor in self.cursors_of(consumer):
+            if self._is_ready(cursor):
+                batch = self.window.batches.get(cursor.offered)
+                if batch is not None:
+                    batch.recalled = False
+                if self._known is not None and self._has_share(cursor):
+                    self._want_known(self._known, cursor.offered)
+
+    def _want_known(self, known: EpochsKnown, position: Position) -> None:
+        known.want_beginning(position[0])
+        if self.window.lengths.is_end(position) and known.has_begun(position[0]):
+            known.want_end(position[0])
+
+    def has_offers(self, consumer: Hashable) -> bool:
         """True when `publications` would tell the consumer something."""
         return any(self._can_offer(cursor) for cursor in self.cursors_of(consumer))
 
@@ -237,6 +258,7 @@ class Offering:
         while room:
             assert batch.grant is not None
             run += (batch.grant.slot, batch.grant.generation)
+            batch.recalled = False
             self._leases.lease(cursor, batch, exclusive=not private)
             room -= 1
             self._pass(cursor)
@@ -251,30 +273,40 @@ class Offering:
         return tuple(run)
 
     def _can_offer(self, cursor: Cursor) -> bool:
+        """True when the cursor can be offered its next batch, or be told of its epoch's end."""
+        return self._is_ready(cursor) and self._has_share(cursor) and self._is_known_how(cursor.offered)
+
+    def _is_ready(self, cursor: Cursor) -> bool:
+        """True when the cursor's next batch is there for it (rules 1, 4 and 6), or its epoch's end is untold."""
         position = cursor.offered
         if position[0] != cursor.epoch:
             return False
         if self.window.lengths.is_end(position):
-            return not cursor.told_end and self._is_known_how(position[0], ends=True)
+            return not cursor.told_end
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.plan_verified or cursor.recalled:
             return False
         if self.window.epoch_steps and cursor.waiting and self._is_awaited_before(cursor, position):
             return False
-        if batch.recalled:
-            # Rule 6: it goes, unless somebody has come to await it.
-            if not self.window.is_awaited(batch, urgent=batch.urgent):
-                return False
-            batch.recalled = False
-        # Rule 3.
-        share = self.window.limit(cursor) // (2 if self.shareable else 1)
-        if self.window.lengths.distance(cursor.next, position) >= max(1, share):
-            return False
-        return self._is_known_how(position[0])
+        # It goes, unless somebody has come to await it.
+        return not batch.recalled or self.window.is_awaited(batch, urgent=batch.urgent)
 
-    def _is_known_how(self, epoch: int, *, ends: bool = False) -> bool:
+    def _has_share(self, cursor: Cursor) -> bool:
+        """True when the cursor may have its next batch ahead too (rule 3); an end takes no room."""
+        position = cursor.offered
+        if self.window.lengths.is_end(position):
+            return True
+        share = self.window.limit(cursor) // (2 if self.shareable else 1)
+        return self.window.lengths.distance(cursor.next, position) < max(1, share)
+
+    def _is_known_how(self, position: Position) -> bool:
+        """True when the trainer can be told first what rule 2 asks for."""
         known = self._known
-        return known is None or (known.has_begun(epoch) and (not ends or known.has_ended(epoch)))
+        if known is None:
+            return True
+        return known.has_begun(position[0]) and (
+            not self.window.lengths.is_end(position) or known.has_ended(position[0])
+        )
 
     def _pass(self, cursor: Cursor) -> None:
         epoch, step = cursor.offered

@@ -33,6 +33,7 @@ class PieceQueue:
                 piece.batch.pending += parts
             for part in reversed(parts) if first else parts:
                 if self._blame.is_suspect(part):
+                    self._pass_over_dropped_suspects()
                     self._suspects.append(part)
                 elif first:
                     self._pieces.appendleft(part)
@@ -72,14 +73,16 @@ class PieceQueue:
     @property
     def has_suspect(self) -> bool:
         """True while a piece waits that must run alone."""
-        while self._suspects and self._suspects[0] not in self._suspects[0].batch.pending:
-            self._suspects.popleft()
-        return bool(self._suspects)
+        return any(piece in piece.batch.pending for piece in self._suspects)
 
     def next_suspect(self) -> Piece:
         """Returns the next piece that must run alone, only when `has_suspect`; it is under way from then on."""
-        assert self.has_suspect
+        self._pass_over_dropped_suspects()
         return _begun(self._suspects.popleft())
+
+    def _pass_over_dropped_suspects(self) -> None:
+        while self._suspects and self._suspects[0] not in self._suspects[0].batch.pending:
+            self._suspects.popleft()
 
     def _owner(self, piece: Piece) -> int | None:
         """Returns the only worker for the piece: it keeps what has been made of it, or is the home of its shard. None

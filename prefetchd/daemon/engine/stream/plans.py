@@ -191,22 +191,25 @@ class Plans:
         return next((each for each in self._assumed if each.epoch == epoch), None)
 
     def has_begun(self, epoch: int) -> bool:
-        """True when a trainer can be told how the epoch begins (rule 2); else the planner is to be asked, as without
-        that the trainer could not compare."""
-        if (epoch, AFTER_FIRST) in self._states:
-            return True
-        self._wanted.setdefault(epoch, 0)
-        return False
+        """True when a trainer can be told how the epoch begins (rule 2): without that it could not compare."""
+        return (epoch, AFTER_FIRST) in self._states
+
+    def want_beginning(self, epoch: int) -> None:
+        """Has the planner asked how the epoch begins, unless that is known."""
+        if not self.has_begun(epoch):
+            self._wanted.setdefault(epoch, 0)
 
     def has_ended(self, epoch: int) -> bool:
-        """True when a trainer can be told how the epoch, whose length is known, leaves sampler and generators (rule 2);
-        else the planner is to be asked."""
-        if (epoch, AT_END) in self._states:
-            return True
-        self._wanted.setdefault(epoch, self._lengths.steps(epoch) or 0)
-        return False
+        """True when a trainer can be told how the epoch leaves sampler and generators (rule 2)."""
+        return (epoch, AT_END) in self._states
 
-    def has_news(self, cursor: Cursor) -> bool:
+    def want_end(self, epoch: int) -> None:
+        """Has the planner asked how the epoch, whose length is known, ends; unless that is known."""
+        if not self.has_ended(epoch):
+            self._wanted.setdefault(epoch, self._lengths.steps(epoch) or 0)
+
+    def has_untold_states(self, cursor: Cursor) -> bool:
+        """True when `news` would tell the cursor's trainer something."""
         return self._next_news(cursor) is not None
 
     def news(self, cursor: Cursor, number: int) -> list[Message]:

@@ -1,9 +1,8 @@
-"""Holds one stream as the engine knows it: its stage, its consumers, its workers, and how long its rows take. Pure."""
+"""Holds one stream as the engine knows it: its stage, its consumers, its workers, and what its parts keep. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.commands import Command, WriteSlot
@@ -12,51 +11,32 @@ from prefetchd.daemon.engine.stream.adoption import FoundBatch
 from prefetchd.daemon.engine.stream.batches import Contents, Piece
 from prefetchd.daemon.engine.stream.blame import Blame
 from prefetchd.daemon.engine.stream.claims import Claims
+from prefetchd.daemon.engine.stream.consumers import AbsentConsumer, Consumer
 from prefetchd.daemon.engine.stream.counters import Counters
+from prefetchd.daemon.engine.stream.failed_starts import FailedStarts
 from prefetchd.daemon.engine.stream.filling import Filling
 from prefetchd.daemon.engine.stream.leases import Leases
 from prefetchd.daemon.engine.stream.offering import Offering
 from prefetchd.daemon.engine.stream.piece_queue import PieceQueue
 from prefetchd.daemon.engine.stream.plans import Plans
+from prefetchd.daemon.engine.stream.program_requests import ProgramRequests
 from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
-from prefetchd.daemon.engine.stream.shard_starts import KEPT_EPOCHS, ShardStarts
-from prefetchd.daemon.engine.stream.supply import Pace, is_short
+from prefetchd.daemon.engine.stream.shard_starts import ShardStarts
+from prefetchd.daemon.engine.stream.stages import Planner, Stage, Stuck, WorkerStage
+from prefetchd.daemon.engine.stream.supply import is_short
+from prefetchd.daemon.engine.stream.task_sizes import TaskSizes
 from prefetchd.daemon.engine.stream.window import Window
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.capacity import Bounds
 from prefetchd.ring.cursors import EpochLengths
 from prefetchd.ring.policy import Grant
 from prefetchd.ring.shard_lengths import ShardLengths
-from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.messages import Hello, ShardCame, ShardStart
-from prefetchd.wire.records import record
+from prefetchd.wire.messages import Hello
 from prefetchd.wire.segment_layout import CONSUMERS, SlotRecord
-from prefetchd.wire.shard_states import pack
-from prefetchd.wire.stream_spec import POSITION_LIMIT, Position, StreamSpec
+from prefetchd.wire.stream_spec import Position, StreamSpec
 
-SHORTEST_PIECE_S = 0.001
-LONG_PIECE_S = 0.05
-SMOOTHING = 0.1
-FIRST_START_PAUSE_S = 0.25
-LONGEST_START_PAUSE_S = 5.0
 KEPT_AHEAD = 256
 """The number of steps beyond the ring whose plan is kept."""
-
-
-class Stage(enum.Enum):
-    """The stages of a stream's life."""
-
-    AWAITING_PROGRAM = "awaiting program"
-    LOADING = "loading"
-    RUNNING = "running"
-    PARKED = "parked"
-    FAILED = "failed"
-
-
-class WorkerStage(enum.Enum):
-    STARTING = "starting"
-    READY = "ready"
-    STOPPING = "stopping"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -80,15 +60,6 @@ class Host:
     @property
     def is_fork(self) -> bool:
         return self.session != 0
-
-
-@record
-class Stuck:
-    """The place in the user's code where a worker is, the innermost frames first; `sleeps` when it waits for something
-    there."""
-
-    frames: tuple[str, ...] = ()
-    sleeps: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -121,45 +92,6 @@ class Worker:
         return bool(self.tasks)
 
 
-@dataclasses.dataclass(slots=True)
-class Planner:
-    """The process that runs the stream's sampler. `since_s` is when its question was asked, or when it was started."""
-
-    number: int
-    since_s: float
-    ready: bool = False
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Consumer:
-    """One trainer process on the stream: its session, and the record of the segment that it writes. One that
-    `has_program` can hand it over; one that `forks` hands over a fork of itself instead. `refused` says why that fork
-    was none for the stream; it is empty when it was not refused."""
-
-    session: int
-    pid: int
-    record: int
-    protocol: int
-    has_program: bool
-    forks: bool = False
-    departed: bool = False
-    refused: str = ""
-    waited_us: int = 0
-    yielded: int = 0
-    pace: Pace = dataclasses.field(default_factory=Pace)
-
-
-@record
-class AbsentConsumer:
-    """A consumer without a connection whose process lives. `position` is where it stood, None when it had yielded
-    nothing. One that has `departed` only holds batches."""
-
-    record: int
-    pid: int
-    position: Position | None
-    departed: bool = False
-
-
 class StreamState:
     """Everything the engine keeps of one stream."""
 
@@ -169,9 +101,9 @@ class StreamState:
         self.stage = Stage.AWAITING_PROGRAM
         self.schedule = schedule_of(spec)
         self.shards = spec.logical_shards if spec.order == "iterable" else 0
-        self._shard_lengths = ShardLengths(self.shards) if self.shards else None
+        shard_lengths = ShardLengths(self.shards) if self.shards else None
         self.window = Window(
-            self._shard_lengths or EpochLengths(self.schedule.steps if spec.is_arithmetic else None),
+            shard_lengths or EpochLengths(self.schedule.steps if spec.is_arithmetic else None),
             lambda slot, record: self._write(slot, record),
             spec.low_watermark,
             spec.high_watermark,
@@ -181,8 +113,7 @@ class StreamState:
         self.blame = Blame()
         self.host: Host | None = None
         self.coming: Host | None = None
-        # The session that is about to hand over a fork of its trainer; 0: none.
-        self.fork_from = 0
+        self.requests = ProgramRequests()
         self.has_program = False
         # Why it cannot be pickled; empty when it can, or nobody has tried.
         self.unpicklable = ""
@@ -194,9 +125,10 @@ class StreamState:
         self.workers: dict[int, Worker] = {}
         turns = self.shards or (spec.workers if spec.dealt else 0)
         self.homes = ShardAffinity(turns, self.workers) if turns else None
-        self.starts = ShardStarts(self.shards) if self.shards else None
+        self.task_sizes = TaskSizes(self.schedule.rows_per_batch, self.workers, by_turns=bool(turns))
+        self.starts = ShardStarts(self.shards)
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.homes))
-        self.filling = Filling(self.window, self.claims, self.blame)
+        self.filling = Filling(self.window, self.claims, self.blame, shard_lengths)
         self.leases = Leases(self.window)
         self.offering = Offering(self.window, self.leases, self.plans, lambda: self.is_awaited)
         self.consumers: dict[int, Consumer] = {}
@@ -227,7 +159,6 @@ class StreamState:
         self.bounds = Bounds(0, 0)
         self.refused_slots = 0
         self.refused_why = ""
-        self.program_from = 0
         self.lingers_until_s: float | None = None
         # The process that was its last consumer (0: nobody was), by which session and when; and whether that process
         # has closed its loader and lives on.
@@ -240,32 +171,14 @@ class StreamState:
         self.draining = False
         self.account = Account()
         self.host_deaths = 0
-        # No process could be had for it, so often in a row; the last time why, and when it is tried again.
-        self.failed_starts = 0
-        self.start_failure = ""
-        self.starts_again_s: float | None = None
+        self.failed_starts = FailedStarts()
         self.deaths_at_start = 0
         self.failure: tuple[str, str, bytes] | None = None
-        self.row_s = 0.0
-        self.pieces = 1
-        self.tasks_a_worker = 2
         self._commands = commands
-
-    def has_asked_for_program(self, session: int) -> bool:
-        """True until `session` has handed over, once, the program that it was asked for; a trainer that was asked for a
-        fork and cannot fork sends its program instead. Others may be faster meanwhile."""
-        return session in (self.program_from, self.fork_from)
 
     def awaits_program_of(self, session: int) -> bool:
         """True while it depends on `session` whether there will be a program."""
-        return self.stage is Stage.AWAITING_PROGRAM and self.program_from == session
-
-    def has_delivered(self, session: int) -> None:
-        """Notes that nothing more is asked of `session`."""
-        if self.program_from == session:
-            self.program_from = 0
-        if self.fork_from == session:
-            self.fork_from = 0
+        return self.stage is Stage.AWAITING_PROGRAM and self.requests.program_from == session
 
     @property
     def name(self) -> str:
@@ -329,21 +242,6 @@ class StreamState:
             return 1 if found.plan else 0
         return 0 if self.window.lengths.is_end(found.position) else self._contents_at(found.position).rows
 
-    def start_failed(self, now_s: float, reason: str) -> bool:
-        """Notes that no process can be had for the stream: none is started for a while, longer each time. True the
-        first time in a row."""
-        self.start_failure = reason
-        if self.starts_again_s is None:
-            self.failed_starts += 1
-            pause_s = min(FIRST_START_PAUSE_S * 2 ** (self.failed_starts - 1), LONGEST_START_PAUSE_S)
-            self.starts_again_s = now_s + pause_s
-            return self.failed_starts == 1
-        return False
-
-    def has_started(self) -> None:
-        """Notes that a process could be had."""
-        self.failed_starts, self.start_failure, self.starts_again_s = 0, "", None
-
     def trim_plans(self) -> None:
         """Forgets plans that no cursor comes to soon."""
         if self.plans is None:
@@ -360,42 +258,6 @@ class StreamState:
             )
 
         self.plans.trim(window.cursors.values(), is_needed)
-
-    def check_shard_end(self, piece: Piece, batches: int) -> None:
-        """Raises ProtocolError when the shard of the piece's batch cannot have ended after so many batches."""
-        _, step = piece.batch.position
-        if self._shard_lengths is None or not 0 <= batches <= step // self.shards:
-            raise ProtocolError(f"a shard of {batches} batches has not ended at step {step}")
-
-    def shard_ended(self, piece: Piece, batches: int) -> None:
-        """Notes that the piece's batch does not exist, as its shard has only `batches` of the epoch. Only after
-        check_shard_end()."""
-        epoch, step = piece.batch.position
-        assert self._shard_lengths is not None
-        self._shard_lengths.learn_shard(epoch, step % self.shards, batches)
-        self.filling.shard_ended(piece)
-
-    def learn_start(self, message: ShardStart | ShardCame) -> None:
-        """Notes that an iterator of the shard can begin at that batch. Raises ProtocolError."""
-        indices = (message.epoch, message.following)
-        is_shard = self.starts is not None and 0 <= message.shard < self.shards
-        if not is_shard or not all(0 <= each < POSITION_LIMIT for each in indices):
-            raise ProtocolError(f"no shard {message.shard} has a state in a stream of {self.shards} shards")
-        assert self.starts is not None
-        self.starts.learn(message.epoch, message.shard, (message.following, message.state))
-
-    def task_keys(self, worker: Worker, piece: Piece) -> bytes:
-        """Returns Fill.keys for the piece: the keys of the batch, or where its shard's iterator is to begin."""
-        if self.starts is None or piece.digests:
-            return piece.batch.keys
-        epoch, step = piece.batch.position
-        number, shard = divmod(step, self.shards)
-        stands = worker.stands.pop((epoch, shard), None)
-        worker.stands[epoch, shard] = number + 1
-        while len(worker.stands) > KEPT_EPOCHS * self.shards:
-            del worker.stands[next(iter(worker.stands))]
-        start = self.starts.before(epoch, shard, number) if stands != number else None
-        return pack(start) if start is not None else b""
 
     def _contents_at(self, position: Position) -> Contents:
         # A shard's last batch may have fewer rows.
@@ -414,29 +276,7 @@ class StreamState:
         """Notes that workers of the stream have come or gone."""
         if self.homes is not None:
             self.homes.changed()
-        self.cut_anew()
-
-    def timed(self, rows: int, duration_s: float) -> None:
-        """Notes that a task of `rows` rows took `duration_s`."""
-        row_s = duration_s / rows
-        self.row_s = row_s if not self.row_s else self.row_s + SMOOTHING * (row_s - self.row_s)
-        self.cut_anew()
-
-    def cut_anew(self) -> None:
-        """Sets `pieces` and `tasks_a_worker`, after rows have become slower or faster, or workers have come or gone. A
-        batch is cut into one piece a worker, but none shorter than SHORTEST_PIECE_S. A worker has several short tasks
-        at once: the next one waits in its socket, so that it never idles between two. A long one keeps no other
-        waiting."""
-        ready = sum(worker.stage is WorkerStage.READY for worker in self.workers.values())
-        batch_s = self.row_s * self.schedule.rows_per_batch
-        if self.homes is not None:
-            ready = min(ready, 1)
-        self.pieces = max(1, min(ready, int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready))
-        piece_s = batch_s / self.pieces
-        if piece_s > LONG_PIECE_S:
-            self.tasks_a_worker = 1
-        else:
-            self.tasks_a_worker = 2 if piece_s > SHORTEST_PIECE_S / 2 else 4
+        self.task_sizes.cut_anew()
 
     def _write(self, slot: int, record: SlotRecord) -> None:
         self._commands.append(WriteSlot(self.number, slot, record))

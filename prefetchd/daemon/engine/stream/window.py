@@ -13,7 +13,8 @@ Pure. The rules, whose reasons are in decision 0011:
       awaits that one. A blocked cursor may take one that another awaits but has not asked for yet: else more iterators
       than slots could wait for one another for ever;
    d. where no cursor lives, a filled batch that comes later than this one: who follows a progress file never says
-      that it waits.
+      that it waits. Of two that two cursors come to at the same time neither is later: each cursor keeps its share
+      while something else has yet to leave the room of the other's.
 4. Filling stops when the high watermark is reached. It goes on below the low one, and whenever a next() waits or, where
    no cursor lives, may wait unheard (`may_fill`).
 5. A batch that is dropped while it is filled ends with its last task, one that is leased with its last lease (`drop`).
@@ -175,7 +176,7 @@ class Window:
         urgent = self.is_awaited(batch, urgent=True)
         evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, urgent)]
         if not awaited:
-            evictable = [each for each in evictable if self.turn(each.position) > self.turn(batch.position)]
+            evictable = [each for each in evictable if self._comes_later(each.position, batch.position)]
         return bool(evictable) and self.drop(max(evictable, key=lambda each: self.turn(each.position)))
 
     def is_awaited(self, batch: Batch, *, urgent: bool = False) -> bool:
@@ -195,10 +196,21 @@ class Window:
         assert self.ring is not None
         return not self.ring.leases(batch.grant.slot) and not self.is_awaited(batch, urgent=urgent)
 
+    def _comes_later(self, position: Position, than: Position) -> bool:
+        """True when the first cursor to come to `position` comes later than the first one to come to `than`."""
+        lead, cursor = self._first_to_come(position)
+        other_lead, other_cursor = self._first_to_come(than)
+        return lead > other_lead or (lead == other_lead and cursor is other_cursor and position > than)
+
     def lead(self, position: Position) -> int:
         """Returns how many batches come before `position` for the cursor that gets there first."""
+        return self._first_to_come(position)[0]
+
+    def _first_to_come(self, position: Position) -> tuple[int, Cursor | None]:
+        """Returns the cursor that gets to `position` first, if any does, and how many batches come before for it."""
         coming = (each for each in self.cursors.values() if each.next <= position and each.walks(position))
-        return min((self.lengths.distance(each.next, position) for each in coming), default=0)
+        leads = ((self.lengths.distance(each.next, position), each) for each in coming)
+        return min(leads, key=lambda lead_and_cursor: lead_and_cursor[0], default=(0, None))
 
     def drop(self, batch: Batch) -> bool:
         """Takes the batch out of the window. False when it is under way or leased: then it ends later (rule 5)."""

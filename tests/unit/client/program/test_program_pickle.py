@@ -119,6 +119,14 @@ def test_tensors_over_parts_of_one_array(handed_over):
     assert differences(handed_over(data), data) == []
 
 
+def test_all_of_it_is_written_though_the_kernel_takes_but_a_part_at_once(handed_over, monkeypatch):
+    """It takes 2 GiB, which is less than some datasets are."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:1000], offset))
+    data = [np.arange(LARGE), torch.arange(LARGE)]
+    assert differences(handed_over(data), data) == []
+
+
 def test_what_a_worker_writes_stays_with_it(paths):
     _, fd, _ = write_program(paths, current_environment(), *pickle_program({"dataset": [np.zeros(LARGE)]}))
     one, other = load_program(fd).dataset, load_program(fd).dataset

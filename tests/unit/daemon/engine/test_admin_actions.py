@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from prefetchd.daemon.engine import commands as c
-from prefetchd.daemon.engine.stream.stream_state import Stage
+from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Refused
 from prefetchd.wire.stream_spec import StreamSpec

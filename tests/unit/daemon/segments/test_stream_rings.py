@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import posix_ipc
 import pytest
 from prefetchd_client.program import program_pickle
 from prefetchd_client.program.program_pickle import write_program
 
+from prefetchd.daemon.engine.commands import CreateRing
+from prefetchd.daemon.segments import resources
+from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Program
@@ -92,3 +96,23 @@ def test_a_file_of_another_file_system_is_no_program(rings, tmp_path):
     with pytest.raises(ProtocolError, match="cannot be opened"):
         rings.take_program(STREAM, message, os.memfd_create("program"))
     assert segments(tmp_path) == set()
+
+
+def test_a_ring_whose_name_is_taken_is_made_under_another(tmp_path, monkeypatch):
+    """Names are random: here the first two are another's."""
+    paths, engine, tokens = runtime_paths(tmp_path / "s"), Mock(), iter(["taken", "taken", "free"])
+    monkeypatch.setattr(resources, "random_token", lambda: next(tokens))
+    rings = StreamRings(Mock(), engine, paths, generation=1, memory_bytes=None, is_burying=bool)
+    rings.resources[STREAM.number] = StreamResources(STREAM.spec)
+    taken = posix_ipc.SharedMemory(paths.segment_name("ring", "taken"), posix_ipc.O_CREX, mode=0o600, size=8)
+    try:
+        rings.create(CreateRing(STREAM.number, 4096, 4096, b""))
+        engine.ring_failed.assert_not_called()
+        engine.ring_created.assert_called_once()
+        assert rings.ring(STREAM.number).name == paths.segment_name("ring", "free")
+        assert os.fstat(taken.fd).st_size == 8, "the other's stays as it was"
+    finally:
+        taken.close_fd()
+        taken.unlink()
+        rings.drop(STREAM.number)
+    assert not list(Path(SHARED_MEMORY).glob(paths.segment_name("ring", "*")[1:]))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from prefetchd.daemon.shell.worker_output import OUTPUT_LINE_BYTES, OUTPUT_LINES_A_SECOND, OutputRate
+from prefetchd.daemon.shell.worker_output import (
+    OUTPUT_LINE_BYTES,
+    OUTPUT_LINES_A_SECOND,
+    OutputRate,
+    WorkerOutput,
+)
 from prefetchd.wire.framing import MAX_PACKET_BYTES, encode
 from prefetchd.wire.messages import Output
 
@@ -26,3 +33,22 @@ def test_lines_left_out_are_told_with_the_next_that_is_not():
     assert rate.admit(2, "another stream") == ("another stream", 0)
     rate.forget(1)
     assert rate.admit(1, "anew") == ("anew", 0)
+
+
+def test_a_trainer_that_goes_while_it_is_told_costs_no_other_a_line():
+    """A session that cannot be sent to takes its consumer with it: found as a daemon that ended by "dictionary changed
+    size during iteration"."""
+    consumers = {1: "dies", 2: "lives", 3: "lives"}
+    heard = []
+
+    def send(number: int, message: Output) -> None:
+        if consumers[number] == "dies":
+            del consumers[number]
+        else:
+            heard.append((number, message.text))
+
+    engine = SimpleNamespace(streams={7: SimpleNamespace(consumers=consumers)})
+    sessions = {number: SimpleNamespace(is_welcomed=True) for number in consumers}
+    publishing = SimpleNamespace(listener=object(), sessions=sessions, send_if_clear=send)
+    WorkerOutput(engine, publishing).tell(7, 0, "a line")
+    assert heard == [(2, "a line"), (3, "a line")]

@@ -81,11 +81,13 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Planned(epoch=2, first_step=64, samples=(4, 3), keys=(b"\x00", b"\x01"), steps=66),
     m.PlanFailed(epoch=2, step=66, error=b"\x95"),
     m.WaitNamed(cursor=7, epoch=2, step=301, text="worker 3 is at dataset[17]\nin größe"),
-    m.Stop(now=True),
+    m.Stop(now=True, keep=True),
     m.Pause("train.py:0", drain=True),
     m.Resume("train.py:0"),
     m.Evict("train.py:0", force=True),
     m.SetLogLevel("debug"),
+    m.Reload(config=b"/etc/streams.toml", replace=True),
+    m.Reloaded(config=b"/etc/streams.toml", streams=(b"a", b"b"), begun=(b"b",), ended=(b"c",), later=(b"workers",)),
     m.Trace(10_000),
     m.TraceEvents(
         ((0, 1, 2, 0, 7, 0, 16, 1, 1_000_000, 2_500), (1, 1, 4711, 0, 7, 0, 0, 0, 900_000, 10)), (1,), (b"s",), 3
@@ -109,7 +111,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Spawned(child=11, pid=31337),
     m.Ready(note="importing foo started a thread"),
     m.LoadFailed(message="No module named 'foo'", error=b"\x01"),
-    m.ChildEnded(child=11, how="signal 9"),
+    m.ChildEnded(child=11, status=9),
     m.NotSpawned(child=11, reason="Resource temporarily unavailable"),
     m.UseRing(layout=b"\x94"),
     m.Fill(tasks=((1, m.FILL_ROWS, 2, 300, 0, 128, 4), (2, m.FILL_WHOLE, 2, 301, 0, 256, 5)), keys=(b"", b"\x05")),

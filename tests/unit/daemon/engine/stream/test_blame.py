@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import signal
 
 import pytest
 
 from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
 from prefetchd.daemon.engine.stream.blame import BLAMED_AFTER, MOST_DEATHS_A_BATCH, SUSPECTED_AFTER
+from prefetchd.processes.process_exit import KILLED, ProcessExit
+from prefetchd.wire.messages import MEASURE
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING, WRITING, WorkerStatus
@@ -50,7 +53,7 @@ class Run:
 
     def busy(self):
         """The workers with tasks, by what they have in hand."""
-        return {worker.tasks[0][2:6]: worker for worker in self.world.workers.values() if worker.tasks}
+        return {_place(worker.tasks[0]): worker for worker in self.world.workers.values() if worker.tasks}
 
     def begin(self):
         """Until workers are busy with batches of a ring."""
@@ -61,10 +64,15 @@ class Run:
 
     def die(self, worker, row: int, **note):
         """The worker dies at this row of the task that it has in hand."""
-        self.world.guilty.add(worker.tasks[0][2:4])
-        said = WorkerStatus(worker.tasks[0][0], **({"phase": LOADING, "row": row, "index": 100 + row} | note))
-        self.world._die(worker, row, "killed by SIGSEGV", said)
+        self.world.guilty.add(worker.tasks[0].position)
+        said = WorkerStatus(worker.tasks[0].number, **({"phase": LOADING, "row": row, "index": 100 + row} | note))
+        self.world._die(worker, row, ProcessExit.killed(signal.SIGSEGV), said)
         self.world.run()
+
+
+def _place(task):
+    """The rows that the task fills."""
+    return (*task.position, task.first, task.end)
 
 
 # --- the innocent ---
@@ -94,8 +102,8 @@ def test_a_kill_between_two_tasks_is_about_none():
         for _ in range(BLAMED_AFTER + SUSPECTED_AFTER):
             run.begin()
             (worker,) = run.busy().values()
-            told = worker.tasks[0][0] + task
-            run.world._die(worker, 0, "killed by SIGKILL", WorkerStatus(told, IDLE if not task else LOADING, 1, 1))
+            told = worker.tasks[0].number + task
+            run.world._die(worker, 0, KILLED, WorkerStatus(told, IDLE if not task else LOADING, 1, 1))
             run.world.run()
     assert run.next() is None
 
@@ -107,12 +115,12 @@ def test_only_the_task_at_hand_is_suspicious():
     (worker,) = run.busy().values()
     if len(worker.tasks) < 2:
         pytest.skip("the worker has one task at a time")
-    behind = [task[2:6] for task in worker.tasks[1:]]
+    behind = [_place(task) for task in worker.tasks[1:]]
     run.die(worker, 1)
     run.begin()
     (worker,) = run.busy().values()
-    assert [task[4:6] for task in worker.tasks][:1] == [(0, 1)]
-    assert set(behind).isdisjoint({task[2:6] for task in worker.tasks[:3]})
+    assert [(task.first, task.end) for task in worker.tasks][:1] == [(0, 1)]
+    assert set(behind).isdisjoint({_place(task) for task in worker.tasks[:3]})
 
 
 # --- the guilty ---
@@ -156,13 +164,13 @@ def test_a_row_is_cut_out_after_the_first_death():
     run = Run(1)
     run.begin()
     (worker,) = run.busy().values()
-    position = worker.tasks[0][2:4]
+    position = worker.tasks[0].position
     run.die(worker, 2)
     run.begin()
     tasks = []
     while run.busy():
         (worker,) = run.busy().values()
-        tasks += [task[4:6] for task in worker.tasks[:1] if task[2:4] == position]
+        tasks += [(task.first, task.end) for task in worker.tasks[:1] if task.position == position]
         run.world.work(0)
         while run.world.pending:
             run.world.deliver(0)
@@ -179,12 +187,12 @@ def test_what_is_about_the_whole_batch_is_blamed_by_name(phase, what, on_error):
     for deaths in range(DEATHS_TO_BLAME):
         run.begin()
         (worker,) = run.busy().values()
-        assert worker.tasks[0][2:4] == (0, 0), deaths
+        assert worker.tasks[0].position == (0, 0), deaths
         run.die(worker, -1, phase=phase, index=-1)
     if phase == LOADING and on_error == "skip":
         run.begin()
         (worker,) = run.busy().values()
-        assert worker.tasks[0][7:] == (-1, 0), "the workers are told not to call it"
+        assert worker.tasks[0].deadly == ((-1, 0),), "the workers are told not to call it"
         assert run.next() is None
     else:
         error = run.next()
@@ -203,12 +211,11 @@ def test_several_bad_samples_of_one_batch_are_told_apart():
         if not run.busy():
             run.begin()
         (worker,) = run.busy().values()
-        _, kind, epoch, step, first, end, _, *pairs = worker.tasks[0]
-        deadly |= (
-            {(row, attempt) for row, attempt in zip(pairs[::2], pairs[1::2])} if (epoch, step) == (0, 0) else set()
-        )
-        rows = [row for row in range(first, end) if row in killers and (row, 0) not in deadly] if kind else []
-        if (epoch, step) == (0, 0) and rows:
+        task = worker.tasks[0]
+        deadly |= set(task.deadly) if task.position == (0, 0) else set()
+        killing = [row for row in range(task.first, task.end) if row in killers and (row, 0) not in deadly]
+        rows = killing if task.kind != MEASURE else []
+        if task.position == (0, 0) and rows:
             run.die(worker, rows[-1])
         elif deadly >= {(row, 0) for row in killers}:
             break
@@ -252,13 +259,13 @@ def test_a_substitute_that_ends_its_workers_is_one_more_suspect():
     for attempt in (0, 1):
         for _ in range(DEATHS_TO_BLAME):
             run.begin()
-            while (worker := next(iter(run.busy().values()))).tasks[0][4] > 2 or worker.tasks[0][5] <= 2:
+            while (worker := next(iter(run.busy().values()))).tasks[0].first > 2 or worker.tasks[0].end <= 2:
                 run.world.work(0)
             run.die(worker, 2, attempt=attempt)
     run.begin()
-    while (task := next(iter(run.busy().values())).tasks[0])[4] > 2 or task[5] <= 2:
+    while (task := next(iter(run.busy().values())).tasks[0]).first > 2 or task.end <= 2:
         run.world.work(0)
-    assert task[7:] == (2, 0, 2, 1)
+    assert task.deadly == ((2, 0), (2, 1))
 
 
 # --- what must not wait for ever ---
@@ -294,7 +301,7 @@ def test_others_wait_for_a_suspect_that_never_ends_but_not_for_long():
         run.die(worker, 1)
     run.begin()
     (suspect,) = run.busy().values()
-    while suspect.tasks[0][4:6] != (1, 2):  # what stood before it was not suspicious
+    while (suspect.tasks[0].first, suspect.tasks[0].end) != (1, 2):  # what stood before it was not suspicious
         run.world.work(0)
     run.world.engine.pool.limit = 2
     suspect.tasks, kept = [], suspect.tasks
@@ -337,7 +344,7 @@ def test_kills_for_memory_lower_the_limit_before_anything_is_blamed():
     for kills in range(1, 3):
         run.begin()
         _, worker = min(run.busy().items())
-        run.world._die(worker, 0, "killed by SIGKILL", oom_kills=kills)
+        run.world._die(worker, 0, KILLED, oom_kills=kills)
         run.world.run()
         limits.append(run.world.engine.pool.limit)
     assert limits == [2, 1]
@@ -354,8 +361,8 @@ def test_with_one_worker_left_a_sample_that_needs_too_much_memory_is_blamed():
     for kills in range(DEATHS_TO_BLAME):
         run.begin()
         (worker,) = run.busy().values()
-        run.world.guilty.add(worker.tasks[0][2:4])
-        run.world._die(worker, 3, "killed by SIGKILL", oom_kills=kills + 1)
+        run.world.guilty.add(worker.tasks[0].position)
+        run.world._die(worker, 3, KILLED, oom_kills=kills + 1)
         run.world.run()
     assert run.world.engine.pool.limit == 1
     assert "dataset[1003]" in run.next().message
@@ -364,7 +371,7 @@ def test_with_one_worker_left_a_sample_that_needs_too_much_memory_is_blamed():
 def test_the_limit_is_the_old_one_again_when_all_streams_are_gone():
     run = Run(3)
     run.begin()
-    run.world._die(min(run.busy().items())[1], 0, "killed by SIGKILL", oom_kills=1)
+    run.world._die(min(run.busy().items())[1], 0, KILLED, oom_kills=1)
     run.world.run()
     assert run.world.engine.pool.limit == 2
     run.world.goodbye(run.trainer)
@@ -382,7 +389,7 @@ def test_a_task_that_takes_longer_than_the_timeout_is_killed_and_its_batch_says_
     run = Run(1, timeout_s=5.0)
     run.begin()
     (worker,) = run.busy().values()
-    position = worker.tasks[0][2:4]
+    position = worker.tasks[0].position
     run.world.now += 4
     run.world.tick()
     assert ("stopped", worker.number) not in run.world.pending

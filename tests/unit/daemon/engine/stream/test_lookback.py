@@ -27,8 +27,7 @@ class Run:
 
         def watched(index: int) -> None:
             worker = next(worker for worker in self.world.workers.values() if worker.tasks)
-            kind, _, step = worker.tasks[0][1:4]
-            self.tasks.append((kind, step))
+            self.tasks.append((worker.tasks[0].kind, worker.tasks[0].step))
             work(index)
 
         self.world._work = watched
@@ -175,7 +174,7 @@ def test_a_worker_that_dies_at_a_digest_blames_nobody():
     run = Run(4)
     run.take(10)
     run.go_to(6)
-    while not any(worker.tasks and worker.tasks[0][1] == DIGEST for worker in run.world.workers.values()):
+    while not any(worker.tasks and worker.tasks[0].kind == DIGEST for worker in run.world.workers.values()):
         run.world.deliver(0)
     run.world.kill_worker(0)
     run.made()

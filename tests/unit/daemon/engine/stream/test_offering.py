@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.leases import Leases
 from prefetchd.daemon.engine.stream.offering import Offering
@@ -31,6 +33,7 @@ def test_failures_are_told_a_few_at_a_time():
 def test_an_end_is_told_once_it_is_known_how_the_epoch_ends():
     class Known:
         ended = False
+        wanted: ClassVar = []
 
         def has_begun(self, epoch: int) -> bool:
             return True
@@ -38,14 +41,22 @@ def test_an_end_is_told_once_it_is_known_how_the_epoch_ends():
         def has_ended(self, epoch: int) -> bool:
             return self.ended
 
+        def want_beginning(self, epoch: int) -> None: ...
+
+        def want_end(self, epoch: int) -> None:
+            self.wanted.append(epoch)
+
     known = Known()
     window = Window(EpochLengths(0), lambda slot, record: None)
     offering = Offering(window, Leases(window), known)
     offering.place_cursor(("trainer", 1), (0, 0), waiting=False)
-    assert not offering.has_news("trainer")
+    assert not offering.has_offers("trainer")
+    assert known.wanted == [], "who only asks has nothing found out"
+    offering.prepare("trainer")
+    assert known.wanted == [0]
     known.ended = True
     assert offering.publications("trainer") == [Published((), ((1, 0, 0),), ())]
-    assert not offering.has_news("trainer")
+    assert not offering.has_offers("trainer")
 
 
 def ready(window: Window, leases: Leases, steps: int) -> Offering:
@@ -71,9 +82,9 @@ def test_what_is_recalled_twice_is_offered_again_after_the_second_answer():
     for _ in range(2):
         assert offering.void(range(9)) == [("trainer", Recall(1, 0))]
     offering.give_back(("trainer", 1), 0)
-    assert not offering.has_news("trainer")
+    assert not offering.has_offers("trainer")
     offering.give_back(("trainer", 1), 0)
-    assert offering.has_news("trainer")
+    assert offering.has_offers("trainer")
 
 
 def test_only_offers_of_the_void_epochs_are_recalled_and_their_ends_are_told_anew():
@@ -83,7 +94,7 @@ def test_only_offers_of_the_void_epochs_are_recalled_and_their_ends_are_told_ane
     offering.place_cursor(("trainer", 2), (3, 4), waiting=False)
     assert offering.publications("trainer") == [Published((), ((2, 3, 4),), ())]
     assert offering.void(range(4, 9)) == []
-    assert not offering.has_news("trainer")
+    assert not offering.has_offers("trainer")
     assert offering.void(range(1, 9)) == []
     assert offering.publications("trainer") == [Published((), ((2, 3, 4),), ())]
 

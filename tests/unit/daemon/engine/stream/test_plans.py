@@ -175,12 +175,12 @@ def test_states_are_told_to_each_cursor_once_and_before_its_batches():
     plans = Plans(EpochLengths(None))
     cursor = new_cursor(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
     ask(plans, 2)
-    assert not plans.has_news(cursor)
+    assert not plans.has_untold_states(cursor)
     plans.planner_says(Begun(2, 0, 5, (b"a",)))
     plans.planner_says(Begun(2, 1, 5, (b"b",)))
-    assert plans.has_news(cursor)
+    assert plans.has_untold_states(cursor)
     assert [(each.stage, each.states) for each in plans.news(cursor, 1)] == [(0, (b"a",)), (1, (b"b",))]
-    assert not plans.has_news(cursor)
+    assert not plans.has_untold_states(cursor)
     plans.assume(Assume(2, 6, (b"c",)))
     answer(plans)
     ask(plans, 2)
@@ -206,6 +206,8 @@ def test_states_are_kept_for_cursors_and_for_the_latest_epochs_and_are_asked_for
     assert plans.has_begun(epoch)
     assert [each.epoch for each in plans.news(cursor, 1)] == [epoch, epoch, epoch]
     assert not plans.has_begun(epoch + 1)
+    assert not plans.has_question
+    plans.want_beginning(epoch + 1)
     assert plans.questions() == [AskPlan(epoch + 1, 0, STEPS_AN_ASK, 0)]
 
 
@@ -236,6 +238,7 @@ def test_an_end_is_known_once_its_states_are():
     assert plans.has_ended(0)
     plans = Plans(lengths)
     assert not plans.has_ended(0)
+    plans.want_end(0)
     assert plans.questions() == [AskPlan(0, 1, STEPS_AN_ASK, 0)]
 
 
@@ -254,7 +257,7 @@ def test_where_there_is_nothing_to_compare_nothing_is_told():
     cursor = new_cursor(("trainer", 1), "trainer", (2, 0), True, EpochLengths(None))
     ask(plans, 2)
     plans.planner_says(Begun(2, 0, -1))
-    assert not plans.has_news(cursor)
+    assert not plans.has_untold_states(cursor)
 
 
 def test_plans_are_forgotten_when_nobody_can_want_them():

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
 from prefetchd.daemon.engine.stream.shard_starts import KEPT, KEPT_EPOCHS, ShardStarts
-from prefetchd.daemon.engine.stream.stream_state import Host, StreamState, Worker
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import ShardCame, ShardStart
 from prefetchd.wire.shard_states import MOST_BYTES, unpack
-from prefetchd.wire.stream_spec import StreamSpec
-
-SPEC = StreamSpec("0" * 32, 0, "iterable", -1, 4, logical_shards=3)
 
 
-def test_the_nearest_one_before_a_batch():
+def test_rule_1_the_nearest_one_before_a_batch():
     starts = ShardStarts(3)
     for number in (4, 9, 6):
         starts.learn(1, 2, (number, b"%d" % number))
@@ -29,7 +23,7 @@ def test_the_nearest_one_before_a_batch():
     assert starts.before(1, 1, 100) is None
 
 
-def test_what_was_told_last_is_kept_and_the_same_place_once():
+def test_rule_2_what_was_told_last_is_kept_and_the_same_place_once():
     starts = ShardStarts(1)
     for number in (1, 2, 2, 3, 4):
         starts.learn(0, 0, (number, b"old"))
@@ -38,7 +32,7 @@ def test_what_was_told_last_is_kept_and_the_same_place_once():
     assert KEPT == 3
 
 
-def test_memory_is_bounded():
+def test_rule_2_memory_is_bounded():
     starts = ShardStarts(2)
     starts.learn(0, 0, (1, bytes(MOST_BYTES + 1)))
     assert starts.before(0, 0, 1) is None
@@ -48,27 +42,46 @@ def test_memory_is_bounded():
     assert sum(starts.before(epoch, shard, 1) is not None for epoch in range(20) for shard in (0, 1)) == 2 * KEPT_EPOCHS
 
 
-def asked(stream: StreamState, worker: Worker, step: int, **fields) -> bytes:
-    return stream.task_keys(worker, Piece(Batch((0, step), 4), 0, 4, **fields))
+def asked(starts: ShardStarts, stands: dict, step: int, **fields) -> bytes:
+    return starts.task_keys(Piece(Batch((0, step), 4, keys=b"keys"), 0, 4, **fields), stands)
 
 
-def test_a_worker_is_told_where_to_begin_unless_it_stands_there():
-    stream = StreamState(1, SPEC, [])
-    stream.learn_start(ShardStart(0, 1, 5, b"five"))
-    first, second = Worker(1, stream, Host(1), 0), Worker(2, stream, Host(1), 1)
-    assert asked(stream, first, 3 * 4 + 1) == b""
-    assert asked(stream, first, 3 * 5 + 1) == b"", "it comes from the batch before"
-    assert unpack(asked(stream, second, 3 * 7 + 1)) == (5, b"five")
-    assert asked(stream, second, 3 * 8 + 1) == b""
-    stream.learn_start(ShardCame(0, 1, 9, b"nine"))
-    assert unpack(asked(stream, first, 3 * 9 + 1)) == (9, b"nine")
-    assert unpack(asked(stream, first, 3 * 6 + 1)) == (5, b"five"), "who goes back begins anew"
-    assert asked(stream, first, 3 * 6 + 1, digests=True) == b""
+def test_rule_3_a_worker_is_told_where_to_begin_unless_it_stands_there():
+    starts = ShardStarts(3)
+    starts.told(ShardStart(0, 1, 5, b"five"))
+    first: dict = {}
+    second: dict = {}
+    assert asked(starts, first, 3 * 4 + 1) == b""
+    assert asked(starts, first, 3 * 5 + 1) == b"", "it comes from the batch before"
+    assert unpack(asked(starts, second, 3 * 7 + 1)) == (5, b"five")
+    assert asked(starts, second, 3 * 8 + 1) == b""
+    starts.told(ShardCame(0, 1, 9, b"nine"))
+    assert unpack(asked(starts, first, 3 * 9 + 1)) == (9, b"nine")
+    assert unpack(asked(starts, first, 3 * 6 + 1)) == (5, b"five"), "who goes back begins anew"
+
+
+def test_a_digest_needs_no_state_and_another_stream_s_batch_its_keys():
+    starts = ShardStarts(3)
+    starts.told(ShardStart(0, 1, 5, b"five"))
+    assert asked(starts, {}, 3 * 6 + 1, digests=True) == b"keys"
+    assert asked(ShardStarts(0), {}, 3 * 6 + 1) == b"keys"
+
+
+def test_where_a_worker_s_iterators_stand_is_remembered_of_the_latest_shards():
+    starts, stands = ShardStarts(2), {}
+    for epoch in range(3 * KEPT_EPOCHS):
+        for step in (0, 1):
+            starts.task_keys(Piece(Batch((epoch, step), 4), 0, 4), stands)
+    assert len(stands) == 2 * KEPT_EPOCHS
+    assert (3 * KEPT_EPOCHS - 1, 1) in stands
 
 
 @pytest.mark.parametrize("message", [ShardStart(0, 3, 1, b""), ShardStart(0, -1, 1, b""), ShardCame(-1, 0, 1, b"")])
 def test_what_no_shard_can_be_at(message):
     with pytest.raises(ProtocolError):
-        StreamState(1, SPEC, []).learn_start(message)
+        ShardStarts(3).told(message)
+
+
+def test_a_stream_without_shards_has_no_states():
     with pytest.raises(ProtocolError):
-        StreamState(1, dataclasses.replace(SPEC, order="shuffle", length=9), []).learn_start(ShardStart(0, 0, 1, b""))
+        ShardStarts(0).told(ShardStart(0, 0, 1, b""))

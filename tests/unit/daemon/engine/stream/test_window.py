@@ -33,3 +33,22 @@ def test_what_lies_on_the_way_to_a_batch_does_not_give_way_to_it(step, stay):
     window.cursors_moved()
     window.make_room(Batch((0, step), 1, span=2))
     assert {position[1] for position in window.batches} == stay
+
+
+@pytest.mark.parametrize(("step", "stay"), [(1, {0, 3, 4}), (2, {0, 3, 4, 5})])
+def test_a_cursor_s_share_does_not_give_way_to_what_another_comes_to_at_the_same_time(step, stay):
+    """Found under load, of a ring that its trainer has left: one batch of another task was still in the way, so that a
+    batch of the one half gave way to one of the other half, and was made again a moment later."""
+    lengths = EpochLengths(9)
+    window = Window(lengths, lambda slot, record: None)
+    window.ring = Ring(6)
+    window.ring.reserve(6)
+    for ready in (0, 3, 4, 5):
+        grant = window.ring.claim(1)
+        window.ring.fill(grant)
+        window.batches[0, ready] = Batch((0, ready), 1, grant, filled=True)
+    for number, first in enumerate([3, 0]):
+        key = ("nobody", number)
+        window.cursors[key] = new_cursor(key, "nobody", (0, first), True, lengths)
+    window.make_room(Batch((0, step), 1))
+    assert {position[1] for position in window.batches} == stay

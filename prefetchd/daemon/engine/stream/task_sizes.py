@@ -1,0 +1,60 @@
+"""Task sizes follow how long a stream's rows take: into how many pieces a batch is cut, and how many tasks a worker has
+at once. Pure.
+
+1. A batch is cut into one piece a ready worker, but none shorter than SHORTEST_PIECE_S. While it is not known how long
+   rows take, into one a worker.
+2. A batch whose worker is decided by its place is one piece.
+3. A worker has several short tasks at once: the next one waits in its socket, so that it never idles between two. A
+   long one keeps no other waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from prefetchd.daemon.engine.stream.stages import WorkerStage
+
+SHORTEST_PIECE_S = 0.001
+LONG_PIECE_S = 0.05
+SMOOTHING = 0.1
+
+
+class HasStage(Protocol):
+    """The part of a worker that is needed here."""
+
+    stage: WorkerStage
+
+
+class TaskSizes:
+    """The sizes of one stream's tasks. `row_s` is how long a row takes, 0 as long as nobody knows; `pieces` are those
+    of a batch."""
+
+    def __init__(self, rows_per_batch: int, workers: Mapping[int, HasStage], *, by_turns: bool) -> None:
+        """`workers` is the stream's own mapping; whoever changes it, or a worker's stage, calls cut_anew(). `by_turns`
+        says that a batch's place decides its worker (rule 2)."""
+        self._rows_per_batch = rows_per_batch
+        self._workers = workers
+        self._by_turns = by_turns
+        self.row_s = 0.0
+        self.pieces = 1
+        self.tasks_a_worker = 2
+
+    def timed(self, rows: int, duration_s: float) -> None:
+        """Notes that a task of `rows` rows took `duration_s`."""
+        row_s = duration_s / rows
+        self.row_s = row_s if not self.row_s else self.row_s + SMOOTHING * (row_s - self.row_s)
+        self.cut_anew()
+
+    def cut_anew(self) -> None:
+        """Sets `pieces` and `tasks_a_worker`, after rows have become slower or faster, or workers have come or gone."""
+        ready = sum(worker.stage is WorkerStage.READY for worker in self._workers.values())
+        batch_s = self.row_s * self._rows_per_batch
+        if self._by_turns:
+            ready = min(ready, 1)
+        self.pieces = max(1, min(ready, int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready))
+        piece_s = batch_s / self.pieces
+        if piece_s > LONG_PIECE_S:
+            self.tasks_a_worker = 1
+        else:
+            self.tasks_a_worker = 2 if piece_s > SHORTEST_PIECE_S / 2 else 4

@@ -1,0 +1,2 @@
+"""Sample caches with real daemons and real makers: how they are built, read and looked after; what hostile ones may
+do."""

@@ -1,0 +1,115 @@
+"""The rules of the pool, one by one, in a world whose workers do what a test says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prefetchd.daemon.engine.pool.pool import RING_COMES_WITHIN_S
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.wire.messages import MEASURE
+from prefetchd.wire.stream_spec import StreamSpec
+from tests.property.world import World
+
+SPEC = StreamSpec("0" * 32, 0, "sequential", 240, 4)
+
+
+def stream_of(world: World, name: str = "s", **spec) -> StreamState:
+    """A stream whose trainer has begun an epoch, as soon as its workers are ready."""
+    trainer = world.join(dataclasses.replace(SPEC, fingerprint=f"{ord(name):032x}", **spec), name)
+    trainer.place(1, 0, 0, False)
+    arrive(world)
+    return world.engine.streams[trainer.stream]
+
+
+def arrive(world: World) -> None:
+    """All that was started is there."""
+    while world.pending:
+        world.deliver(0)
+
+
+def busy(world: World, stream: StreamState | None = None) -> list[int]:
+    """The numbers of the workers that have tasks, of one stream or of all."""
+    return sorted(
+        worker.number
+        for worker in world.workers.values()
+        if worker.tasks and (stream is None or worker.stream == stream.number)
+    )
+
+
+def measuring(world: World) -> int | None:
+    """The place among the busy workers of one that measures."""
+    kinds = [worker.tasks[0].kind for worker in world.workers.values() if worker.tasks]
+    return kinds.index(MEASURE) if MEASURE in kinds else None
+
+
+def has_ring(world: World) -> None:
+    """All streams have measured, and have their rings."""
+    while (at := measuring(world)) is not None:
+        world.work(at)
+    arrive(world)
+
+
+def test_rule_1_a_stream_has_the_workers_that_its_loader_has_asked_for():
+    world = World(workers=4)
+    assert len(stream_of(world, "a", workers=3).workers) == 3
+    assert len(stream_of(world, "b", workers=1).workers) == 1
+
+
+def test_rule_2_a_limit_bounds_the_busy_workers_of_all_streams_together():
+    world = World(workers=3, slots=8)
+    streams = [stream_of(world, name, workers=3) for name in "abc"]
+    has_ring(world)
+    assert sum(len(stream.workers) for stream in streams) == 9
+    assert len(busy(world)) == 3
+
+
+def test_without_a_limit_all_workers_may_be_busy():
+    world = World(workers=3, slots=8)
+    world.engine.pool.limit = 0
+    for name in "ab":
+        stream_of(world, name, workers=3)
+    has_ring(world)
+    assert len(busy(world)) == 6
+
+
+def test_rule_4_before_its_first_batch_is_filled_a_worker_has_one_task_at_a_time():
+    world = World(workers=2, slots=8)
+    stream = stream_of(world, workers=2)
+    has_ring(world)
+    assert not stream.task_sizes.row_s
+    assert [len(worker.tasks) for worker in world.workers.values()] == [1, 1]
+    while not stream.task_sizes.row_s:
+        world.work(0)
+    world.work(0)
+    assert max(len(worker.tasks) for worker in world.workers.values()) > 1, "the next one waits in its socket"
+
+
+def test_rule_5_who_has_measured_keeps_its_turn_until_it_has_its_ring():
+    world = World(workers=1, slots=40)
+    slow = stream_of(world, "a", workers=1)
+    has_ring(world)
+    measured = stream_of(world, "b", workers=1)
+    while measured.measured_s is None:
+        # Tasks take time: what a stream has had of it decides whose turn it is.
+        world.now += 0.001
+        world.work(0)
+    for _ in range(10):
+        if busy(world):
+            world.now += 0.001
+            world.work(0)
+    assert busy(world) == [], "the other one would keep it waiting"
+    assert slow.claims.has_work()
+    world.now += RING_COMES_WITHIN_S
+    world.tick()
+    assert busy(world) == sorted(slow.workers)
+
+
+def test_nothing_is_begun_once_the_daemon_is_about_to_stop():
+    world = World(workers=2)
+    stream_of(world)
+    assert [task.kind for worker in world.workers.values() for task in worker.tasks] == [MEASURE]
+    world.engine.finish()
+    while busy(world):
+        world.work(0)
+    arrive(world)
+    assert not world.engine.is_busy

@@ -1,0 +1,147 @@
+"""The rules of claims, one by one."""
+
+from __future__ import annotations
+
+from prefetchd.daemon.engine.stream.batches import Contents
+from prefetchd.daemon.engine.stream.blame import Blame
+from prefetchd.daemon.engine.stream.claims import Claims
+from prefetchd.daemon.engine.stream.piece_queue import PieceQueue
+from prefetchd.daemon.engine.stream.window import Window
+from tests.unit.daemon.engine.stream.rooms import ready, walks, window_of
+
+ROWS = 4
+WORKER = 7
+
+
+def claims_of(window: Window, contents_at=lambda position: Contents(ROWS)) -> Claims:
+    return Claims(window, contents_at, PieceQueue(Blame(), None))
+
+
+def claimed(claims: Claims, pieces: int = 1) -> tuple[int, int] | None:
+    """The position of the next piece's batch."""
+    piece = claims.next_piece(WORKER, pieces)
+    return piece.batch.position if piece is not None else None
+
+
+def test_rule_1_the_cursor_with_the_fewest_batches_ahead_comes_first():
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window, 0, ("ahead", 1)).fill = (0, 2)
+    behind = walks(window, 5, ("behind", 1))
+    for step in (0, 1):
+        ready(window, step)
+    assert claims.neediest() is behind
+
+
+def test_rule_1_a_blocked_cursor_comes_before_one_with_fewer_ahead():
+    window = window_of(8)
+    claims = claims_of(window)
+    blocked = walks(window, 0, ("blocked", 1))
+    blocked.fill, blocked.blocked = (0, 1), True
+    ready(window, 0)
+    walks(window, 5, ("behind", 1))
+    assert claims.neediest() is blocked
+
+
+def test_rule_1_a_waiting_cursor_has_its_turn_when_no_living_one_may_have_more():
+    window = window_of(8)
+    claims = claims_of(window)
+    waiting = walks(window, 0, ("trainer", 2), waiting=True)
+    living = walks(window, 7)
+    assert claims.neediest() is living
+    assert claimed(claims) == (0, 7)
+    assert claimed(claims) == (0, 8), "the epoch's last one"
+    assert claims.neediest() is waiting
+
+
+def test_rule_1_a_waiting_cursor_has_no_turn_while_a_living_one_awaits_its_plan():
+    window = window_of(8)
+    claims = claims_of(window, lambda position: Contents(ROWS) if position[1] < 7 else None)
+    walks(window, 0, ("trainer", 2), waiting=True)
+    walks(window, 7)
+    assert claims.neediest() is None
+    assert claims.has_work(), "once the plan is known"
+
+
+def test_rule_3a_pieces_that_are_queued_come_before_a_new_batch():
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window)
+    pieces = [claims.next_piece(WORKER, 2) for _ in range(3)]
+    assert [(piece.batch.position, piece.first, piece.end) for piece in pieces] == [
+        ((0, 0), 0, 2),
+        ((0, 0), 2, 4),
+        ((0, 1), 0, 2),
+    ]
+
+
+def test_rule_5_the_first_batch_is_one_piece_and_no_other_is_claimed_before_there_is_a_ring():
+    window = window_of(0)
+    claims = claims_of(window)
+    walks(window)
+    piece = claims.next_piece(WORKER, 4)
+    assert (piece.first, piece.end) == (0, ROWS)
+    assert claims.next_piece(WORKER, 4) is None
+    assert not claims.has_work()
+
+
+def test_rule_6_a_batch_that_is_there_is_not_made_again():
+    window = window_of(8)
+    claims = claims_of(window)
+    batch = ready(window, 0)
+    walks(window)
+    assert claimed(claims) == (0, 1)
+    assert window.batches[0, 0] is batch
+
+
+def test_rule_6_a_batch_of_another_plan_is_dropped():
+    window = window_of(8)
+    claims = claims_of(window, lambda position: Contents(ROWS, b"keys", plan=2))
+    walks(window)
+    former, current = ready(window, 0), ready(window, 1)
+    former.plan, current.plan = 1, 2
+    former.plan_verified = current.plan_verified = False
+    claims.prove()
+    assert window.batches == {(0, 1): current}
+    assert current.plan_verified
+    assert claims.dropped_for_plan == 1
+
+
+def test_rule_6_the_error_of_the_sampler_stands_in_the_batch_s_place():
+    window = window_of(8)
+    claims = claims_of(window, lambda position: Contents(0, error=b"it raised" if position[1] == 0 else None))
+    walks(window)
+    assert claimed(claims) == (0, 1), "no worker is needed for it"
+    assert window.batches[0, 0].error == b"it raised"
+
+
+def test_rule_7_without_a_slot_nothing_is_claimed():
+    window = window_of(2)
+    claims = claims_of(window)
+    walks(window)
+    assert [claimed(claims) for _ in range(3)] == [(0, 0), (0, 1), None]
+    assert claims.take_need() == (False, False), "nobody awaits the third"
+
+
+def test_rule_7_offers_are_recalled_for_a_batch_that_a_living_cursor_awaits():
+    window = window_of(1)
+    claims = claims_of(window)
+    batch = ready(window, 0)
+    window.ring.lease(batch.grant, "another")
+    cursor = walks(window, 5)
+    assert claimed(claims) is None
+    assert claims.take_need() == (True, False)
+    assert claims.take_need() == (False, False), "it was taken"
+    cursor.blocked = True
+    assert claimed(claims) is None
+    assert claims.take_need() == (True, True)
+
+
+def test_rule_8_a_stream_that_rests_claims_nothing_and_makes_what_is_claimed():
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window)
+    assert claims.next_piece(WORKER, 2).first == 0
+    claims.rests = True
+    assert claims.next_piece(WORKER, 2).first == 2
+    assert claims.next_piece(WORKER, 2) is None
