@@ -9,7 +9,6 @@ import socket
 import tempfile
 
 import msgpack
-import posix_ipc
 import psutil
 import pytest
 
@@ -27,6 +26,7 @@ from prefetchd.wire.messages import (
     StreamFailed,
     Welcome,
 )
+from prefetchd.wire.own_segments import open_unnamed
 from prefetchd.wire.program_layout import HEAD, LAYOUT_VERSION, MAGIC
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
@@ -267,18 +267,19 @@ def test_a_program_that_is_not_what_it_says_is_refused(peers, shared_daemon, nam
 @pytest.mark.parametrize("content", [b"", b"\0", b"\0" * 8192, b"PFDPROG\0" + b"\xff" * 8192], ids=len)
 def test_a_program_of_garbage_fails_its_stream_alone(peers, shared_daemon, content):
     name = shared_daemon.paths.segment_name("program", "garbage")
-    segment = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    # Without a name, as a client makes it: one that has a name and no lock is a leftover, which the daemon unlinks.
+    program = open_unnamed()
     try:
-        os.write(segment.fd, content)
+        os.write(program, content)
         peer = peers()
         peer.say(trainer_hello())
         assert isinstance(peer.hear(), Welcome)
-        peer.say(Program(name, len(content)), [segment.fd])
+        peer.say(Program(name, len(content)), [program])
         failed = peer.hear()
-        assert isinstance(failed, StreamFailed)
+        assert isinstance(failed, StreamFailed), failed
         assert failed.code == "stream_failed"
     finally:
-        segment.close_fd()
+        os.close(program)
 
 
 @pytest.mark.parametrize(
@@ -286,25 +287,25 @@ def test_a_program_of_garbage_fails_its_stream_alone(peers, shared_daemon, conte
 )
 def test_a_program_that_is_all_holes_is_not_gone_through(peers, shared_daemon, environment_bytes, buffers):
     name = shared_daemon.paths.segment_name("program", f"holes-{buffers}")
-    segment = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    program = open_unnamed()
     pid = shared_daemon.pid
     before, read_before = most_memory_bytes(pid), psutil.Process(pid).io_counters().read_chars
     try:
-        os.ftruncate(segment.fd, 2 << 30)
-        os.write(segment.fd, HEAD.pack(MAGIC, LAYOUT_VERSION, 0, environment_bytes, 0, buffers, 2 << 30))
+        os.ftruncate(program, 2 << 30)
+        os.write(program, HEAD.pack(MAGIC, LAYOUT_VERSION, 0, environment_bytes, 0, buffers, 2 << 30))
         peer = peers()
         peer.say(trainer_hello())
         assert isinstance(peer.hear(), Welcome)
         other = peers()
         with stopped(shared_daemon):
             # It finds both at once: what it does with the one, the other waits for.
-            peer.say(Program(name, 2 << 30), [segment.fd])
+            peer.say(Program(name, 2 << 30), [program])
             other.say(control_hello())
         assert isinstance(other.hear(), Welcome)
         failed = peer.hear()
-        assert isinstance(failed, StreamFailed)
+        assert isinstance(failed, StreamFailed), failed
     finally:
-        segment.close_fd()
+        os.close(program)
     assert most_memory_bytes(pid) - before < 64 << 20
     assert psutil.Process(pid).io_counters().read_chars - read_before < 64 << 20
 
