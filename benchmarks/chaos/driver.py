@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.chaos.board import Board
 from benchmarks.chaos.daemon_watch import DaemonWatch
 from benchmarks.chaos.declared import left_over, ready_files
-from benchmarks.chaos.kill_log import kills_by_point
+from benchmarks.chaos.kill_log import kills_by_pid, kills_by_point
 from benchmarks.chaos.processes import Processes, kill
 from benchmarks.chaos.rings import ready_batches
 from benchmarks.chaos.steering import Order, Steering
@@ -60,6 +60,7 @@ class Driver:
         self.at_random: Counter[str] = Counter()
         self.unexpected: list[str] = []
         self.stops: list[float] = []
+        self._killed: dict[int, float] = {}
         self._directory = directory
         self._paths = paths
         self._wanted_kills = kills
@@ -95,6 +96,11 @@ class Driver:
     @property
     def kills(self) -> int:
         return sum(self.at_random.values()) + sum(kills_by_point(self.kill_log).values())
+
+    @property
+    def killed(self) -> dict[int, float]:
+        """When each process was killed, at a kill point or at a random time."""
+        return {**self._killed, **kills_by_pid(self.kill_log)}
 
     # --- the run ---
 
@@ -238,8 +244,12 @@ class Driver:
     def _kill_one(self, role: str) -> bool:
         """Kills one process of the role. Returns False when there is none."""
         pids = list(self._trainers) if role == "trainer" else self._processes.of(role)
-        if not pids or not kill(pid := self._dice.choice(pids)):
+        if not pids:
             return False
+        pid, killed_s = self._dice.choice(pids), time.monotonic()
+        if not kill(pid):
+            return False
+        self._killed[pid] = killed_s
         self._note(f"killed {role} {pid}")
         self.at_random[role] += 1
         return True

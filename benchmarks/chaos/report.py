@@ -52,7 +52,7 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
         wrongs += trail.wrongs
     watch = driver.watch
     samples = Samples(directory / "samples")
-    again, excused, asked = recomputed(watch.deaths, watch.served, driver.stops, samples, driver.trails)
+    again, excused, asked = recomputed(watch.deaths, watch.served, driver.stops, driver.killed, samples, driver.trails)
     leaked = driver.leaked()
     crashes = crashes_in(next(directory.glob("prefetchd/*.log"), None))
     hits = kills_by_point(driver.kill_log)

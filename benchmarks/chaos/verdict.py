@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ class Trail:
         self.longest_start_s = 0.0
         self.lives: list[float] = []
         """The times at which a life, or a loader, of this trainer began."""
+        self.pids: list[int] = []
+        """The processes that this trainer has been."""
         self.begins: list[tuple[float, Position]] = []
         """The times at which a life, or a loader, began, and where."""
         self.resets: list[float] = []
@@ -151,6 +154,8 @@ class Trail:
             self._blame("error", line["text"])
         elif what in ("life", "loader"):
             self.lives.append(line["at"])
+            if "pid" in line:
+                self.pids.append(line["pid"])
             self.begins.append((line["at"], self._expected))
             if line.get("fresh") or self._asks_anew:
                 # No daemon need have heard of it before; one may have though the trainer was killed.
@@ -242,16 +247,17 @@ def recomputed(
     deaths: list[Death],
     served: list[float],
     stops: list[float],
+    killed: Mapping[int, float],
     samples: Samples,
     trails: list[Trail],
 ) -> tuple[list[str], int, int]:
     """Finds batches that were ready when a daemon died and were made again. Returns in words those for which there was
     no reason; then how many had one; then of how many batches all this was asked. `served` are when daemons began to
-    serve, `stops` when they were told to stop.
+    serve, `stops` when they were told to stop, `killed` when which process was killed.
 
-    Reasons: a daemon was stopped in order meanwhile, and its rings with it. A trainer of the stream began anew, and may
-    have been handed them before; where there is a lookback that is none, but that it went back or asked for another
-    ring. Nobody was there for a while, and half of the ring was for a run that begins again: they made room for its
+    Reasons: a daemon was stopped in order meanwhile, and its rings with it. A trainer of the stream was killed or began
+    anew, and may have been handed them before; where there is a lookback that is none, but that it went back or asked
+    for another ring. Nobody was there for a while, and half of the ring was for a run that begins again: they made room for its
     batches, or are these. It closed its loader while there was no daemon, and took the ring with it. One of two had
     yielded them, and the other was too far behind for them to be kept.
     """
@@ -274,8 +280,11 @@ def recomputed(
             if made_s is None:
                 continue
             consumers = [trail for trail in trails if trail.work.seed == batch.seed]
-            beginnings = [trail.resets if work.lookback else trail.lives for trail in consumers]
-            reasons = [*stops, *itertools.chain.from_iterable(beginnings)]
+            reasons = list(stops)
+            for trail in consumers:
+                reasons += trail.resets if work.lookback else trail.lives
+                if not work.lookback:
+                    reasons += [killed[pid] for pid in trail.pids if pid in killed]
             reasons += [at_s for trail in consumers for at_s in trail.closes if no_daemon_at(at_s)]
             # Whoever is ahead and waits for a slot takes it from whoever is behind: also long after it had this batch.
             place, shared = (batch.epoch, batch.step), len(consumers) > 1

@@ -101,14 +101,14 @@ SEEN_S, DIED_S, MADE_S = 9.9, 10.0, 12.0
 FORMER, NEXT = 7, 8
 
 
-def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=(), by=NEXT):
+def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=(), killed=(), by=NEXT):
     """What becomes of batch 2 of epoch 0, ready when the daemon died, a sample of which was made again."""
     seed = derive(work.seed, SAMPLE, 0, 2 * work.batch_size + 1) >> 1
     notes = tmp_path / "samples"
     notes.write_bytes(NOTE.pack(seed, int(1e9), FORMER) + NOTE.pack(seed, int(made_s * 1e9), by))
     ready = {ReadyBatch(work.seed, 0, 2)}
     deaths = [Death(SEEN_S, DIED_S, ready)]
-    again, excused, asked = recomputed(deaths, list(served), list(stops), Samples(notes), trails)
+    again, excused, asked = recomputed(deaths, list(served), list(stops), dict(killed), Samples(notes), trails)
     return len(again), excused, asked
 
 
@@ -130,6 +130,14 @@ def test_only_what_lies_between_is_a_reason(tmp_path, at_s, excused):
     life = trail_of(tmp_path, [{"at": at_s, "what": "life", "life": 2}])
     assert judge(tmp_path, [life]) == (1 - excused, excused, 1)
     assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))], stops=[at_s]) == (1 - excused, excused, 1)
+
+
+@pytest.mark.parametrize(("at_s", "excused"), [(11.0, 1), (9.0, 0), (13.0, 0)])
+def test_what_a_trainer_that_is_killed_was_handed_is_made_again_before_it_is_back(tmp_path, at_s, excused):
+    killed = trail_of(tmp_path, [{"at": 1.0, "what": "life", "life": 1, "pid": 5}, batch(0, 0, 9.0, FIRST)], FIRST)
+    assert judge(tmp_path, [killed], FIRST, killed={5: at_s, 6: 11.0}) == (1 - excused, excused, 1)
+    looks_back = trail_of(tmp_path, [{"at": 1.0, "what": "life", "life": 1, "pid": 5}], LOOKS_BACK)
+    assert judge(tmp_path, [looks_back], LOOKS_BACK, killed={5: at_s}) == (1, 0, 1)
 
 
 def test_another_stream_s_beginning_is_no_reason(tmp_path):
