@@ -257,9 +257,9 @@ def recomputed(
 
     Reasons: a daemon was stopped in order meanwhile, and its rings with it. A trainer of the stream was killed or began
     anew, and may have been handed them before; where there is a lookback that is none, but that it went back or asked
-    for another ring. Nobody was there for a while, and half of the ring was for a run that begins again: they made room for its
-    batches, or are these. It closed its loader while there was no daemon, and took the ring with it. One of two had
-    yielded them, and the other was too far behind for them to be kept.
+    for another ring. Nobody was there for a while, and half of the ring was for a run that begins again: they made room
+    for its batches, or are these. It closed its loader while there was no daemon, and took the ring with it. One of two
+    had yielded them, and the other was too far behind for them to be kept.
     """
     unexcused, excused, asked = [], 0, 0
     ends = [death.seen_s for death in deaths]
