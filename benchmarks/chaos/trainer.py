@@ -7,7 +7,6 @@ neither.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.loader import stream_request
+from prefetchd_client.loader.stream_names import Ordinal
 
 from benchmarks.chaos.board import Board
 from benchmarks.chaos.declared import FilesLoader
@@ -87,6 +86,9 @@ class _Trainer:
         self._state = journal.last_state()
         self._kept: deque[tuple[Any, str]] = deque()
         self._iterator: Any = None
+        # A loader's default name counts those of its process. Each trainer is to have one of its own, life after life:
+        # else they would be one script that runs many times at once, each with other data.
+        self._ordinals = [Ordinal() for _ in range(number)]
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -124,8 +126,6 @@ class _Trainer:
 
     def _connected(self, fresh: bool) -> PrefetchLoader:
         work = self._work
-        # The default name counts the loaders of a script; this script makes the same one again.
-        stream_request._ordinals = itertools.count(self._number)
         return PrefetchLoader(
             work.dataset(str(self._directory / "samples")),
             batch_size=work.batch_size,

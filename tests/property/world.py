@@ -344,9 +344,10 @@ class World:
         forks: bool = False,
         pickles: bool = True,
         large: bool = False,
+        pid: int = 1,
     ) -> SimTrainer:
-        """A trainer. One that `forks` hands over a fork of itself, whose fingerprint is told later, and whose program
-        may be `large`, or not be pickled at all."""
+        """A trainer, of a process `pid`. One that `forks` hands over a fork of itself, whose fingerprint is told later,
+        and whose program may be `large`, or not be pickled at all."""
         session = self._next_session
         self._next_session += 1
         self.kept.clear()
@@ -355,7 +356,7 @@ class World:
         self.trainers[session] = trainer
         self.programs[session] = trainer.program = (pickles, large)
         fingerprint = "" if forks else spec.fingerprint
-        trainer.hello = Hello(1, "trainer", "test", 1, name, fingerprint, encode_spec(spec), shared, forks=forks)
+        trainer.hello = Hello(1, "trainer", "test", pid, name, fingerprint, encode_spec(spec), shared, forks=forks)
         trainer.fingerprint = spec.fingerprint
         self.engine.hello(session, trainer.hello, self.now)
         if forks:

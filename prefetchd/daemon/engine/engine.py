@@ -25,6 +25,7 @@ from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
+from prefetchd.daemon.engine.resting import decide_who_rests
 from prefetchd.daemon.engine.rings import Rings
 from prefetchd.daemon.engine.stream.adoption import FoundRing
 from prefetchd.daemon.engine.stream.file_backed_ring import lose
@@ -550,7 +551,7 @@ class Engine:
 
     def _decide(self) -> None:
         """Gives workers what they can take; tells consumers what is ready, or asks them for what stands in the way."""
-        self.registry.rest()
+        decide_who_rests(self.streams.values(), self._now_s)
         self.registry.unpark()
         for stream in self.streams.values():
             if stream.plans is not None:

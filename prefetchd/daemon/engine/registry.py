@@ -1,6 +1,6 @@
 """The registry keeps the streams of one daemon: found by name, kept for a while without a consumer, parked, dropped.
 Pure. The rules, whose reasons are in decisions 0015 (streams without a consumer), 0017 (adopted rings), 0092 (names)
-and 0094 (two trainers, rest):
+and 0094 (two trainers):
 
 1. A trainer gets (`acquire_stream`), in this order,
    a. the stream whose absent consumer it is;
@@ -17,16 +17,14 @@ and 0094 (two trainers, rest):
 3. A stream without a consumer lingers: its ring stays for a while and fills on, for two that may come (`linger`). Half
    of it is filled from where its trainer stopped, half from the beginning, where a script begins that is run again.
    After a clean end only the processes that are there fill it.
-4. A lingering stream rests while the process that has closed its loader lives on and anybody consumes another stream:
-   it fills nothing (`rest`). After RESTS_S its processes end.
+4. A lingering stream may rest (resting.py). After RESTS_S its processes end.
 5. A lingering stream with nothing to fill is parked: its processes end (`park`). The one that is to linger longest
    keeps them, as its trainer is the likeliest to come back; unless its zygote is an orphan, a fork that has a dead
    trainer's memory.
 6. Lingering rings give way, the soonest to end first: to a ring that finds no memory, but only if that will do
    (`yield_memory`), and while all together take more than they may, but for the last one (`end_lingering`).
 7. Orphans end when memory is short; and, of streams that were left in order, when another trainer comes.
-8. A stream of a dead daemon fills nothing before its living consumers have come back, or SETTLE_S are over: they may
-   hold what would be filled.
+8. A stream of a dead daemon rests until its living consumers have come back, or SETTLE_S are over.
 """
 
 from __future__ import annotations
@@ -272,16 +270,6 @@ class Registry:
         """Notes that the consumer has gone, and whether its process `lives_on`."""
         stream.left_by, stream.left_by_session, stream.left_s = consumer.pid, consumer.session, now_s
         stream.leaver_lives = lives_on
-
-    def rest(self) -> None:
-        """Decides which streams rest (rules 4 and 8). The workers of a closed DataLoader would be gone, and these take
-        the CPU of those that are waited for."""
-        streams = self._streams.values()
-        consumed = any(stream.in_use and not waits_for_trainers(stream) for stream in streams)
-        for stream in streams:
-            left_behind = consumed and stream.lingers and stream.leaver_lives
-            # Rule 8: of a stream whose consumers fork workers may be there before the last of them has come back.
-            stream.claims.rests = left_behind or stream.settles_until_s is not None
 
     def end_lingering(self, now_s: float, most_bytes: int | None = None) -> None:
         """Drops streams whose time is over; then the soonest to end, until all lingering rings take `most_bytes` or

@@ -28,12 +28,15 @@ def attached(by_name: Mapping[str, StreamState], hello: Hello) -> StreamState:
 
 
 def is_taken(found: StreamState, hello: Hello) -> bool:
-    """True when the asking trainer cannot have that stream's name: a process consumes it that shares it with nobody, or
-    the stream may be what is asked for, and is not given up before that is known. A process that makes its loaders anew
-    gives up what it has left behind."""
+    """True when the asking trainer cannot have that stream's name: a process consumes it that shares it with nobody; or
+    the stream may be what is asked for, and is not given up before that is known; or another process has closed its
+    loader and lives on, and may make it again. A process that makes its loaders anew gives up what it has left
+    behind."""
     if found.in_use:
         return not (hello.shared and found.offering.shareable)
-    return not hello.fingerprint and not hello.fresh and found.left_by != hello.pid
+    if found.left_by == hello.pid:
+        return False
+    return found.leaver_lives or (not hello.fingerprint and not hello.fresh)
 
 
 def beside(by_name: Mapping[str, StreamState], name: str, is_free: Callable[[StreamState], bool]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from prefetchd.daemon.engine.registry import RESTS_S
@@ -84,6 +86,26 @@ def test_it_is_filled_again_when_that_is_over(beside, how):
         world.join(SPEC, "validate").place(1, 0, 0, True)
     world.settle()
     assert closed.counters.batches >= SLOTS > before
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["holds batches", "has let go"])
+def test_another_process_does_not_take_its_place(beside, holds):
+    """Found by chaos: processes of one script with other data took each other's rings as soon as a loader was closed,
+    and what was ready was made again for its next one."""
+    world, _, closing, closed = beside
+    if not holds:
+        lets_go(world, closing)
+    other = world.join(dataclasses.replace(SPEC, fingerprint="1" * 32), "validate", pid=2)
+    assert other.stream_name == "validate#2"
+    assert world.join(SPEC, "validate").stream == closed.number
+
+
+def test_its_own_process_takes_its_place(beside):
+    world, _, closing, closed = beside
+    lets_go(world, closing)
+    other = world.join(dataclasses.replace(SPEC, fingerprint="1" * 32), "validate")
+    assert other.stream_name == "validate"
+    assert closed.number not in world.engine.streams
 
 
 def test_a_trainer_that_was_killed_is_expected_to_come_back():

@@ -1,0 +1,66 @@
+"""Resting decides which streams fill nothing for now, so that others, or their own trainers, come first. Pure. The
+rules, whose reasons are in decisions 0094 (1), 0017 (2) and 0106 (3):
+
+1. A stream that lingers rests while the process that has closed its loader lives on, and anybody consumes another
+   stream: a DataLoader's workers would be gone, and these take the CPUs of those that are waited for.
+2. A stream of a dead daemon rests until its living consumers have come back, or the time for that is over: they may
+   hold what would be filled. Of those that fork, workers may be there before the last of them is.
+3. A stream that nobody iterates over gives way to others of the same process: it rests while the consumer of one of
+   these is about to wait (supply.py) and its ring is not full, if somebody iterates over that one, or it was made
+   before.
+4. Kept streams neither rest nor are given way to: they are filled whether or not anybody is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from prefetchd.daemon.engine.stream.keeping import waits_for_trainers
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.ring.policy import SlotState
+
+
+def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
+    """Sets for each stream whether it rests."""
+    consumed = any(stream.in_use and not waits_for_trainers(stream) for stream in streams)
+    for stream in streams:
+        left_behind = consumed and stream.lingers and stream.leaver_lives
+        stream.claims.rests = left_behind or stream.settles_until_s is not None or _gives_way(stream, streams, now_s)
+
+
+def _gives_way(stream: StreamState, streams: Collection[StreamState], now_s: float) -> bool:
+    """True when the stream waits for another of its process (rule 3)."""
+    if stream.keeper is not None or _is_iterated(stream) or len(streams) == 1:
+        return False
+    pids = _pids(stream)
+    return any(
+        (other.number < stream.number or _is_iterated(other))
+        and not pids.isdisjoint(_pids(other))
+        and _needs_workers(other, now_s)
+        for other in streams
+        if other is not stream
+    )
+
+
+def _needs_workers(stream: StreamState, now_s: float) -> bool:
+    if stream.keeper is not None or stream.paused or stream.failure is not None:
+        return False
+    # Who takes in a second more than its ring holds is about to wait for ever.
+    return stream.is_short(now_s) and not _is_full(stream)
+
+
+def _is_full(stream: StreamState) -> bool:
+    """True when nothing more can be filled for now. One that is measured, or grows, has nothing to claim for a
+    moment."""
+    ring = stream.window.ring
+    if ring is None or ring.reserved < stream.wanted_slots or any(each.busy for each in stream.workers.values()):
+        return False
+    return not (stream.claims.has_work() and ring.count(SlotState.FREE))
+
+
+def _is_iterated(stream: StreamState) -> bool:
+    return any(not cursor.waiting for cursor in stream.window.cursors.values())
+
+
+def _pids(stream: StreamState) -> set[int]:
+    return {consumer.pid for consumer in stream.consumers.values() if not consumer.departed}

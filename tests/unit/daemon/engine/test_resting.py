@@ -1,0 +1,125 @@
+"""Who gives way to whom: of one process the streams that nobody iterates over to those that are waited for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from prefetchd.daemon.engine.resting import decide_who_rests
+from prefetchd.wire.stream_spec import StreamSpec
+from tests.property.world import World
+
+SPEC = StreamSpec("0" * 32, 0, "sequential", 300, 3)
+SLOTS = 12
+ANOTHER_PROCESS = 2
+
+
+def joined(world: World, name: str, *, pid: int = 1):
+    """(trainer, its stream), with an iterator that has not begun."""
+    trainer = world.join(SPEC, name, pid=pid)
+    trainer.place(1, 0, 0, True)
+    return trainer, world.engine.streams[trainer.stream]
+
+
+@pytest.fixture
+def world() -> World:
+    return World(8, SLOTS)
+
+
+TURNS = itertools.count()
+
+
+def goes_on(world: World) -> None:
+    """Whatever is pending happens, or else one of the busy workers, in turn, does its next task."""
+    if world.pending:
+        world.deliver(0)
+    elif any(worker.tasks for worker in world.workers.values()):
+        world.work(next(TURNS))
+
+
+def takes_all(world: World, trainer, batches: int) -> None:
+    """The trainer takes so many batches, each as soon as it is ready."""
+    while batches:
+        while not trainer.can_next(1):
+            trainer.wait(1)
+            goes_on(world)
+        while batches and trainer.can_next(1):
+            trainer.next(1, False)
+            world.run()
+            batches -= 1
+
+
+def test_rule_3_what_nobody_iterates_over_is_not_filled_while_another_loader_s_batches_are_taken_at_once(world):
+    """Found with a second loader made for validation: the first batches of the training took twice as long."""
+    training, train = joined(world, "train")
+    validating, validate = joined(world, "validate")
+    training.activate(1)
+    takes_all(world, training, 40)
+    assert not validate.window.batches
+    assert not validate.workers, "workers that have nothing to do are not forked yet"
+    assert train.counters.batches >= 40
+    validating.activate(1)
+    takes_all(world, validating, 3)
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["iterated over", "made before"])
+def test_rule_3_it_is_filled_as_soon_as_the_other_one_is_ahead(world, begins):
+    training, train = joined(world, "train")
+    _, validate = joined(world, "validate")
+    if begins:
+        training.activate(1)
+    while not validate.window.batches:
+        assert train.counters.batches < SLOTS
+        goes_on(world)
+    assert train.counters.batches > 0
+    world.settle()
+    assert validate.counters.batches >= SLOTS
+
+
+def test_rule_3_what_was_made_later_is_given_way_to_once_it_is_iterated_over(world):
+    training, train = joined(world, "train")
+    world.settle()
+    validating, _ = joined(world, "validate")
+    validating.activate(1)
+    before = train.counters.batches
+    # An iterator is begun and given up: what it leaves behind is to be made anew.
+    training.close(1)
+    training.place(2, 1, 0, True)
+    under_way = sum(not batch.filled for batch in train.window.batches.values())
+    takes_all(world, validating, 60)
+    assert train.counters.batches <= before + under_way < before + SLOTS
+    world.settle()
+    assert train.counters.batches >= before + SLOTS
+
+
+def test_rule_3_another_process_s_is_not_given_way_to(world):
+    training, _ = joined(world, "train")
+    _, validate = joined(world, "validate", pid=ANOTHER_PROCESS)
+    training.activate(1)
+    takes_all(world, training, 40)
+    assert validate.counters.batches >= SLOTS / 2
+
+
+def test_rule_3_nobody_waits_for_what_is_paused_or_has_failed(world):
+    _, train = joined(world, "train")
+    _, validate = joined(world, "validate")
+    world.engine.pause("train")
+    world.settle()
+    assert not train.counters.batches
+    assert validate.counters.batches >= SLOTS
+
+
+def test_rule_4_kept_streams_take_no_part(world):
+    training, train = joined(world, "train")
+    _, kept = joined(world, "kept")
+    training.activate(1)
+    kept.keeper = next(iter(kept.consumers))
+    decide_who_rests(world.engine.streams.values(), world.now)
+    assert not kept.claims.rests
+    kept.keeper = None
+    decide_who_rests(world.engine.streams.values(), world.now)
+    assert kept.claims.rests
+    train.keeper = next(iter(train.consumers))
+    decide_who_rests(world.engine.streams.values(), world.now)
+    assert not kept.claims.rests
