@@ -10,6 +10,7 @@ from prefetchd_client.connection.early_start import begin_early
 # Before anything is imported that takes long.
 begin_early()
 
+from prefetchd import __version__
 from prefetchd_client.batch_directory import BatchDirectory
 from prefetchd_client.forking.fork_preparation import prepare_to_fork
 from prefetchd_client.loader.loader import PrefetchLoader
@@ -17,4 +18,4 @@ from prefetchd_client.sample_cache import SampleCache
 
 prepare_to_fork()
 
-__all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache"]
+__all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache", "__version__"]

@@ -33,8 +33,17 @@ def test_what_is_waited_for_is_made_before_what_another_loader_may_want(daemon, 
             gate.touch()
         first.result()
         assert len(list(batches)) == 3
-        stream_when(daemon, "validate", lambda stream: stream["ring"] and stream["ring"]["ready"] == 4, "it is filled afterwards")
+        stream_when(
+            daemon,
+            "validate",
+            lambda stream: stream["ring"] and stream["ring"]["ready"] == 4,
+            "it is filled afterwards",
+        )
         assert len(list(validate)) == 4
+
+
+def _is_full(stream) -> bool:
+    return stream["ring"] is not None and stream["ring"]["ready"] == 4
 
 
 def _train_waits(report) -> bool:
