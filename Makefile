@@ -15,6 +15,9 @@ TIMED := tests/timed
 # On a terminal pip shows what it downloads; into a file it says nothing but what goes wrong.
 PIP_INSTALL = q=$$([ -t 1 ] || echo -q); $(BIN)/python -m pip install --disable-pip-version-check $$q -c constraints.txt
 
+# Python keeps its bytecode, whatever the caller's environment says: daemons and trainers are started by the hundred.
+unexport PYTHONDONTWRITEBYTECODE
+
 # For the demo nothing is compiled before it is imported: compiling all took pip 15 s of CPU, what is imported takes 6.
 
 .PHONY: setup demo test test-fast check clean
