@@ -8,9 +8,7 @@ Rules
  3. Whoever is next, has an idle worker and may not use it, as `limit` workers are busy, waits for one: nobody else is
     given more meanwhile. So cheap tasks wait for no more than one of another stream's slow ones; or two, where these
     are short enough to be queued (LONG_PIECE_S).
- 4. How long a stream's tasks take nobody knows before the first has been filled. Till then a worker of a bounded number
-    has one at a time.
- 5. A stream that has been measured keeps its turn for RING_COMES_WITHIN_S, in which it gets its ring: its first batch
+ 4. A stream that has been measured keeps its turn for RING_COMES_WITHIN_S, in which it gets its ring: its first batch
     is not to wait for another one of somebody's slow tasks.
 """
 
@@ -33,7 +31,7 @@ from prefetchd.wire.messages import Fill, Measured, Message, Spent
 from prefetchd.wire.worker_status import WorkerStatus
 
 RING_COMES_WITHIN_S = 0.25
-"""The seconds in which a measured stream gets its ring (rule 5)."""
+"""The seconds in which a measured stream gets its ring (rule 4)."""
 LOOKED_AT_WITHIN_S = 3.0
 """The seconds after which a worker whose task is overdue is killed, whether or not it is known where it is."""
 
@@ -132,7 +130,7 @@ class Pool:
                 piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
                 assigned.setdefault(worker, []).append(self._given(worker, piece))
             elif contended and self._is_about_to_have_a_ring(stream):
-                # Rule 5.
+                # Rule 4.
                 break
             elif self._worker_for(stream) in (worker, None):
                 # Else what the stream has claimed, or found room for, is for another worker: that one is next.
@@ -152,8 +150,7 @@ class Pool:
     def _worker_for(self, stream: StreamState) -> Worker | None:
         """Returns a worker that something waits for which no other can do, else the one with the shortest queue; None
         when all have as much as they may have. Does not ask whether one more may be busy."""
-        sizes = stream.task_sizes
-        most = 1 if self.limit and not sizes.row_s else sizes.tasks_a_worker
+        most = stream.task_sizes.tasks_a_worker
         free = [each for each in stream.workers.values() if each.stage is WorkerStage.READY and len(each.tasks) < most]
         if not free:
             return None

@@ -41,9 +41,10 @@ class PieceQueue:
                     self._pieces.append(part)
 
     def add_digest(self, batch: Batch) -> None:
-        """Queues the task that takes the digest of all that is in the batch."""
+        """Queues the task that takes the digest of all that is in the batch, before all others: it is short, and the
+        batch waits for nothing else."""
         batch.pending = [Piece(batch, 0, 0, digests=True)]
-        self.add(batch.pending)
+        self.add(batch.pending, first=True)
 
     def take(self, worker: int) -> Piece | None:
         """Returns the first piece that `worker` can do; it is under way from then on. None when there is none."""

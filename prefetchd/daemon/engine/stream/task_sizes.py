@@ -5,7 +5,8 @@ at once. Pure.
    rows take, into one a worker.
 2. A batch whose worker is decided by its place is one piece.
 3. A worker has several short tasks at once: the next one waits in its socket, so that it never idles between two. A
-   long one keeps no other waiting.
+   long one keeps no other waiting, nor does one of which it is not known how long it takes: what comes first would wait
+   behind what comes later.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TaskSizes:
         self._by_turns = by_turns
         self.row_s = 0.0
         self.pieces = 1
-        self.tasks_a_worker = 2
+        self.tasks_a_worker = 1
 
     def timed(self, rows: int, duration_s: float) -> None:
         """Notes that a task of `rows` rows took `duration_s`."""
@@ -54,7 +55,7 @@ class TaskSizes:
             ready = min(ready, 1)
         self.pieces = max(1, min(ready, int(batch_s / SHORTEST_PIECE_S) if self.row_s else ready))
         piece_s = batch_s / self.pieces
-        if piece_s > LONG_PIECE_S:
+        if not self.row_s or piece_s > LONG_PIECE_S:
             self.tasks_a_worker = 1
         else:
             self.tasks_a_worker = 2 if piece_s > SHORTEST_PIECE_S / 2 else 4

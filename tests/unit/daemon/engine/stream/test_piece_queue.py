@@ -33,6 +33,18 @@ def test_pieces_are_taken_in_their_order_and_first_ones_before_all():
     assert (late.under_way, late.pending) == (2, [])
 
 
+def test_a_digest_is_taken_before_what_waits_for_later_batches():
+    queue = PieceQueue(Blame(), None)
+    filled, later = batch_of(0, (0, 4)), batch_of(1, (0, 2), (2, 4))
+    filled.pending = []
+    queue.add(later.pending)
+    queue.add_digest(filled)
+    taken = queue.take(WORKER)
+    assert taken is not None
+    assert taken.digests
+    assert taken.batch is filled
+
+
 def test_a_piece_whose_batch_was_dropped_is_passed_over():
     queue = PieceQueue(Blame(), None)
     dropped, other = batch_of(0, (0, 4)), batch_of(1, (0, 4))

@@ -19,9 +19,15 @@ def sizes_of(ready: int, *, starting: int = 0, by_turns: bool = False) -> TaskSi
     return sizes
 
 
-def test_before_a_worker_is_there_a_batch_is_one_piece_and_the_next_one_waits_behind_it():
+def test_before_a_worker_is_there_a_batch_is_one_piece():
     sizes = TaskSizes(ROWS, {}, by_turns=False)
-    assert (sizes.row_s, sizes.pieces, sizes.tasks_a_worker) == (0.0, 1, 2)
+    assert (sizes.row_s, sizes.pieces, sizes.tasks_a_worker) == (0.0, 1, 1)
+
+
+def test_rule_3_nothing_waits_behind_what_nobody_knows_the_length_of():
+    """Found with lookback=: each worker had four halves of batches of photographs, and the digest of the first batch
+    came after them all."""
+    assert sizes_of(2).tasks_a_worker == 1
 
 
 def test_rule_1_a_batch_is_cut_into_one_piece_a_ready_worker():
