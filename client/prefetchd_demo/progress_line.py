@@ -22,5 +22,5 @@ def validated_line(validated: Validated) -> str:
     """Returns the line of an epoch that has been validated."""
     return (
         f"loss {validated.training_loss:.2f}  validation loss {validated.loss:.2f}  "
-        f"accuracy {validated.accuracy * 100:.0f} %  stalled {validated.stalled_s:.1f} s"
+        f"accuracy {validated.accuracy * 100:.0f} %  stalled {validated.stalled_s:.1f} s so far"
     )

@@ -67,7 +67,7 @@ def test_one_is_killed_midway_and_another_goes_on_with_the_rest(plans):
     assert said == (
         "DataLoader\n"
         "  killed at step 18 of 29 of epoch 3, and started again\n"
-        "  epoch 3  loss 0.30  validation loss 0.40  accuracy 95 %  stalled 1.5 s\n"
+        "  epoch 3  loss 0.30  validation loss 0.40  accuracy 95 %  stalled 1.5 s so far\n"
     )
 
 

@@ -20,5 +20,5 @@ def test_while_an_epoch_trains(ring, expected):
 
 
 def test_after_validation():
-    expected = "loss 0.31  validation loss 0.42  accuracy 93 %  stalled 1.5 s"
+    expected = "loss 0.31  validation loss 0.42  accuracy 93 %  stalled 1.5 s so far"
     assert validated_line(Validated(0, 0.309, 0.421, 0.931, 1.52)) == expected
