@@ -25,7 +25,7 @@ from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
 from prefetchd.daemon.engine.registry import Registry
-from prefetchd.daemon.engine.resting import decide_who_rests
+from prefetchd.daemon.engine.resting import decide_who_rests, waits_for_time
 from prefetchd.daemon.engine.rings import Rings
 from prefetchd.daemon.engine.stream.adoption import FoundRing
 from prefetchd.daemon.engine.stream.file_backed_ring import lose
@@ -497,7 +497,7 @@ class Engine:
         self.decide_overdue(now_s)
         self.pool.tick(now_s)
         # Most of the time nothing is due: then there is nothing to decide either.
-        if may_go_on or self.pool.waits_for_time:
+        if may_go_on or self.pool.waits_for_time or waits_for_time(self.streams.values()):
             self._is_undecided = True
         self.waits.tick(now_s)
 

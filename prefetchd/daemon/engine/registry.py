@@ -36,6 +36,7 @@ from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, 
 from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
+from prefetchd.daemon.engine.resting import may_be_awaited
 from prefetchd.daemon.engine.stream.adoption import FoundRing, found_batches, last_generation
 from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.consumers import AbsentConsumer, Consumer
@@ -302,7 +303,7 @@ class Registry:
             for stream in self._lingering()
             if stream.stage is Stage.RUNNING
             and not stream.claims.has_work()
-            and not (stream.claims.rests and now_s < stream.left_s + RESTS_S)
+            and not (stream.claims.rests and (may_be_awaited(stream) or now_s < stream.left_s + RESTS_S))
             and not self._hosts.is_telling(stream)
             and not any(worker.busy for worker in stream.workers.values())
         ]

@@ -1,5 +1,5 @@
 """Resting decides which streams fill nothing for now, so that others, or their own trainers, come first. Pure. The
-rules, whose reasons are in decisions 0094 (1), 0017 (2) and 0106 (3):
+rules, whose reasons are in decisions 0094 (1), 0017 (2), 0106 (3) and 0107 (4):
 
 1. A stream that lingers rests while the process that has closed its loader lives on, and anybody consumes another
    stream: a DataLoader's workers would be gone, and these take the CPUs of those that are waited for.
@@ -8,16 +8,22 @@ rules, whose reasons are in decisions 0094 (1), 0017 (2) and 0106 (3):
 3. A stream that nobody iterates over gives way to others of the same process: it rests while the consumer of one of
    these is about to wait (supply.py) and its ring is not full, if somebody iterates over that one, or it was made
    before.
-4. Kept streams neither rest nor are given way to: they are filled whether or not anybody is there.
+4. A stream whose trainer has died rests for RETURNS_WITHIN_S, unless a trainer that goes on from there would have to
+   wait: that one may be importing what it needs just now.
+5. Kept streams neither rest nor are given way to: they are filled whether or not anybody is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from prefetchd.daemon.engine.stream.keeping import waits_for_trainers
+from prefetchd.daemon.engine.stream.keeping import GOES_ON, waits_for_trainers
 from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.daemon.engine.stream.supply import is_about_to_wait
 from prefetchd.ring.policy import SlotState
+
+RETURNS_WITHIN_S = 10.0
+"""The time for which the CPUs are left to a trainer that is started again (rule 4)."""
 
 
 def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
@@ -25,7 +31,25 @@ def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
     consumed = any(stream.in_use and not waits_for_trainers(stream) for stream in streams)
     for stream in streams:
         left_behind = consumed and stream.lingers and stream.leaver_lives
-        stream.claims.rests = left_behind or stream.settles_until_s is not None or _gives_way(stream, streams, now_s)
+        awaits_trainers = stream.settles_until_s is not None or _is_ahead_of_its_trainer(stream, now_s)
+        stream.claims.rests = left_behind or awaits_trainers or _gives_way(stream, streams, now_s)
+
+
+def waits_for_time(streams: Collection[StreamState]) -> bool:
+    """True while decide_who_rests() is to be called again, though nothing has happened (rule 4)."""
+    return any(stream.claims.rests and may_be_awaited(stream) for stream in streams)
+
+
+def _is_ahead_of_its_trainer(stream: StreamState, now_s: float) -> bool:
+    if not may_be_awaited(stream) or now_s >= stream.left_s + RETURNS_WITHIN_S:
+        return False
+    goes_on = stream.window.cursors.get(GOES_ON)
+    return goes_on is not None and not is_about_to_wait(stream.window, [goes_on], 0.0)
+
+
+def may_be_awaited(stream: StreamState) -> bool:
+    """True when the last trainer of the stream has died."""
+    return stream.lingers and bool(stream.left_by) and not stream.left_cleanly and not stream.leaver_lives
 
 
 def _gives_way(stream: StreamState, streams: Collection[StreamState], now_s: float) -> bool:

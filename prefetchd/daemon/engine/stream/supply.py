@@ -60,10 +60,10 @@ def is_short(window: Window, taken: Callable[[Hashable], float]) -> bool:
     by_consumer: dict[Hashable, list[Cursor]] = {}
     for cursor in window.cursors.values():
         by_consumer.setdefault(cursor.consumer, []).append(cursor)
-    return any(_is_about_to_wait(window, cursors, taken(consumer)) for consumer, cursors in by_consumer.items())
+    return any(is_about_to_wait(window, cursors, taken(consumer)) for consumer, cursors in by_consumer.items())
 
 
-def _is_about_to_wait(window: Window, cursors: list[Cursor], taken: float) -> bool:
+def is_about_to_wait(window: Window, cursors: list[Cursor], taken: float) -> bool:
     """True when the consumer that has these cursors, and no others, is short (rules 1 to 3)."""
     waiting = [each for each in cursors if each.waiting]
     for cursor in [each for each in cursors if not each.waiting] or waiting:

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 
-from prefetchd.daemon.engine.resting import decide_who_rests
+from prefetchd.daemon.engine.resting import RETURNS_WITHIN_S, decide_who_rests
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.supply import FEW_AHEAD
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.property.world import World
 
@@ -110,7 +112,7 @@ def test_rule_3_nobody_waits_for_what_is_paused_or_has_failed(world):
     assert validate.counters.batches >= SLOTS
 
 
-def test_rule_4_kept_streams_take_no_part(world):
+def test_rule_5_kept_streams_take_no_part(world):
     training, train = joined(world, "train")
     _, kept = joined(world, "kept")
     training.activate(1)
@@ -123,3 +125,62 @@ def test_rule_4_kept_streams_take_no_part(world):
     train.keeper = next(iter(train.consumers))
     decide_who_rests(world.engine.streams.values(), world.now)
     assert not kept.claims.rests
+
+
+def dead(world: World, batches: int):
+    """The stream of a trainer that was killed when it had so many batches ready."""
+    training, train = joined(world, "train")
+    training.activate(1)
+    while train.counters.batches < batches:
+        goes_on(world)
+    world.kill(training)
+    return train
+
+
+def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_back(world):
+    """Found with a script that was killed and started again: its imports took twice as long."""
+    train = dead(world, FEW_AHEAD + 1)
+    world.settle()
+    before = train.counters.batches
+    assert FEW_AHEAD < before < SLOTS
+    world.now += RETURNS_WITHIN_S + 0.1
+    world.tick()
+    world.settle()
+    assert train.counters.batches >= SLOTS
+
+
+def test_rule_4_what_a_trainer_that_goes_on_would_wait_for_is_made_at_once():
+    world = World(1, 4 * SLOTS)
+    train = dead(world, 1)
+    world.settle()
+    assert FEW_AHEAD < train.counters.batches < SLOTS
+
+
+def test_rule_4_who_comes_back_has_its_ring_filled(world):
+    train = dead(world, FEW_AHEAD + 1)
+    world.settle()
+    back, again = joined(world, "train")
+    assert again is train
+    back.activate(1)
+    world.settle()
+    assert train.counters.batches >= SLOTS
+
+
+def test_rule_4_its_processes_are_kept_meanwhile(world):
+    train = dead(world, FEW_AHEAD + 1)
+    world.settle()
+    world.now += RETURNS_WITHIN_S - 0.1
+    world.tick()
+    assert train.stage is Stage.RUNNING
+    assert train.workers
+
+
+def test_rule_4_a_clean_end_is_none(world):
+    training, train = joined(world, "train")
+    training.activate(1)
+    while train.counters.batches < FEW_AHEAD + 1:
+        goes_on(world)
+    world.goodbye(training)
+    world.kill(training)
+    world.settle()
+    assert train.counters.batches >= SLOTS
