@@ -17,7 +17,7 @@ and 0094 (two trainers):
 3. A stream without a consumer lingers: its ring stays for a while and fills on, for two that may come (`linger`). Half
    of it is filled from where its trainer stopped, half from the beginning, where a script begins that is run again.
    After a clean end only the processes that are there fill it.
-4. A lingering stream may rest (resting.py). After RESTS_S its processes end.
+4. A lingering stream may rest (resting.py). After RESTS_S its processes end, unless it is about to be filled on.
 5. A lingering stream with nothing to fill is parked: its processes end (`park`). The one that is to linger longest
    keeps them, as its trainer is the likeliest to come back; unless its zygote is an orphan, a fork that has a dead
    trainer's memory.
