@@ -172,7 +172,8 @@ def test_an_attached_trainer_starts_the_daemon_again_as_it_was_declared(daemon, 
             assert daemon.pid != pid
             assert torch.cat(found).tolist() == list(range(50))
             assert loader.stats()["reconnections"] == 1
-            assert stream_when(daemon, "train")["declared"]
+            # It is adopted and served before it is known to be declared.
+            stream_when(daemon, "train", lambda stream: stream["declared"], "it is a declared one")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ rules, whose reasons are in decisions 0094 (1), 0017 (2), 0106 (3) and 0107 (4):
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from prefetchd.daemon.engine.stream.keeping import GOES_ON, waits_for_trainers
+from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.engine.stream.supply import is_about_to_wait
 from prefetchd.ring.policy import SlotState
@@ -29,10 +30,11 @@ RETURNS_WITHIN_S = 10.0
 def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
     """Sets for each stream whether it rests."""
     consumed = any(stream.in_use and not waits_for_trainers(stream) for stream in streams)
+    awaited = _awaited(streams, now_s)
     for stream in streams:
         left_behind = consumed and stream.lingers and stream.leaver_lives
         awaits_trainers = stream.settles_until_s is not None or _is_ahead_of_its_trainer(stream, now_s)
-        stream.claims.rests = left_behind or awaits_trainers or _gives_way(stream, streams, now_s)
+        stream.claims.rests = left_behind or awaits_trainers or _gives_way(stream, awaited)
 
 
 def waits_for_time(streams: Collection[StreamState]) -> bool:
@@ -52,22 +54,37 @@ def may_be_awaited(stream: StreamState) -> bool:
     return stream.lingers and bool(stream.left_by) and not stream.left_cleanly and not stream.leaver_lives
 
 
-def _gives_way(stream: StreamState, streams: Collection[StreamState], now_s: float) -> bool:
-    """True when the stream waits for another of its process (rule 3)."""
-    if stream.keeper is not None or _is_iterated(stream) or len(streams) == 1:
+def _awaited(streams: Collection[StreamState], now_s: float) -> dict[int, tuple[int, bool]]:
+    """Returns, of each process with several streams, (the number of its first stream that needs workers, whether
+    somebody iterates over one that does). Nobody else's is looked at: most processes have one."""
+    by_pid: dict[int, list[StreamState]] = {}
+    for stream in streams:
+        if stream.keeper is None and stream.stage is not Stage.AWAITING_PROGRAM:
+            for consumer in stream.consumers.values():
+                if not consumer.departed:
+                    by_pid.setdefault(consumer.pid, []).append(stream)
+    found: dict[int, tuple[int, bool]] = {}
+    for pid, its in by_pid.items():
+        if len(its) > 1 and not all(map(_is_iterated, its)):
+            needy = [stream for stream in its if _needs_workers(stream, now_s)]
+            if needy:
+                found[pid] = min(stream.number for stream in needy), any(map(_is_iterated, needy))
+    return found
+
+
+def _gives_way(stream: StreamState, awaited: Mapping[int, tuple[int, bool]]) -> bool:
+    """True when the stream waits for another of its process (rule 3); `awaited` is of _awaited()."""
+    if not awaited or stream.keeper is not None or _is_iterated(stream):
         return False
-    pids = _pids(stream)
-    return any(
-        (other.number < stream.number or _is_iterated(other))
-        and not pids.isdisjoint(_pids(other))
-        and _needs_workers(other, now_s)
-        for other in streams
-        if other is not stream
-    )
+    for consumer in stream.consumers.values():
+        first, is_iterated = awaited.get(consumer.pid, (stream.number, False))
+        if not consumer.departed and (is_iterated or first < stream.number):
+            return True
+    return False
 
 
 def _needs_workers(stream: StreamState, now_s: float) -> bool:
-    if stream.keeper is not None or stream.paused or stream.failure is not None:
+    if stream.paused or stream.failure is not None:
         return False
     # Who takes in a second more than its ring holds is about to wait for ever.
     return stream.is_short(now_s) and not _is_full(stream)
@@ -84,7 +101,3 @@ def _is_full(stream: StreamState) -> bool:
 
 def _is_iterated(stream: StreamState) -> bool:
     return any(not cursor.waiting for cursor in stream.window.cursors.values())
-
-
-def _pids(stream: StreamState) -> set[int]:
-    return {consumer.pid for consumer in stream.consumers.values() if not consumer.departed}

@@ -45,11 +45,9 @@ class Deaths:
             if not innocent and not how.follows_from_zygote:
                 self._died_at_start(stream, how)
             return
-        # The task at hand is the oldest; the others only waited behind it. They go first again, in their order.
-        for _, piece in reversed(tasks[1:]):
-            stream.filling.lost(piece)
         if not tasks:
             return
+        # The task at hand is the oldest; the others only waited behind it. They go first again, in their order.
         task, piece = tasks[0]
         if worker.overdue_task == task:
             self._fail(stream, piece, _overdue(worker, piece, note))
@@ -57,6 +55,8 @@ class Deaths:
             stream.filling.lost(piece)
         else:
             self._judge(stream, piece, how, note, alone)
+        for _, piece in tasks[1:]:
+            stream.filling.lost(piece)
 
     def _judge(self, stream: StreamState, piece: Piece, how: ProcessExit, note: WorkerStatus, alone: bool) -> None:
         position = piece.batch.position

@@ -3,6 +3,8 @@ Pure."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import deque
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
@@ -18,25 +20,28 @@ class PieceQueue:
         """`homes` knows which worker makes which batch; without it any worker does."""
         self._blame = blame
         self._homes = homes
+        # Those that go first, by position: the batch of a later one may be waited for last. And all others.
+        self._first: deque[Piece] = deque()
         self._pieces: deque[Piece] = deque()
         self._suspects: deque[Piece] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self._first or self._pieces)
 
     def add(self, pieces: list[Piece], *, first: bool = False) -> None:
-        """Queues pending pieces; `first` ones before all others."""
+        """Queues pending pieces; `first` ones before all others, those of earlier positions before those of later
+        ones."""
         for piece in list(pieces):
             parts = self._blame.parts(piece)
             if len(parts) > 1:
                 piece.batch.pending.remove(piece)
                 piece.batch.pending += parts
-            for part in reversed(parts) if first else parts:
+            for part in parts:
                 if self._blame.is_suspect(part):
                     self._pass_over_dropped_suspects()
                     self._suspects.append(part)
                 elif first:
-                    self._pieces.appendleft(part)
+                    bisect.insort(self._first, part, key=lambda each: each.batch.position)
                 else:
                     self._pieces.append(part)
 
@@ -48,10 +53,14 @@ class PieceQueue:
 
     def take(self, worker: int) -> Piece | None:
         """Returns the first piece that `worker` can do; it is under way from then on. None when there is none."""
+        found = self._take_from(self._first, worker) or self._take_from(self._pieces, worker)
+        return _begun(found) if found is not None else None
+
+    def _take_from(self, pieces: deque[Piece], worker: int) -> Piece | None:
         others: list[Piece] = []
         found: Piece | None = None
-        while self._pieces and found is None:
-            piece = self._pieces.popleft()
+        while pieces and found is None:
+            piece = pieces.popleft()
             if piece not in piece.batch.pending:
                 continue
             if self._owner(piece) in (None, worker):
@@ -59,17 +68,18 @@ class PieceQueue:
             else:
                 others.append(piece)
         # They keep their order: a shard's batches are made one after another.
-        self._pieces.extendleft(reversed(others))
-        return _begun(found) if found is not None else None
+        pieces.extendleft(reversed(others))
+        return found
 
     def expecting(self) -> set[int]:
         """Returns the workers for which a piece waits that no other can do."""
-        return {owner for piece in self._pieces if (owner := self._owner(piece)) is not None}
+        waiting = itertools.chain(self._first, self._pieces)
+        return {owner for piece in waiting if (owner := self._owner(piece)) is not None}
 
     @property
     def is_crowded(self) -> bool:
         """True when so many pieces wait for their own workers that no more are to be claimed for others."""
-        return self._homes is not None and len(self._pieces) >= self._homes.most_waiting
+        return self._homes is not None and len(self._first) + len(self._pieces) >= self._homes.most_waiting
 
     @property
     def has_suspect(self) -> bool:

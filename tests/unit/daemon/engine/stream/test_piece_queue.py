@@ -45,6 +45,25 @@ def test_a_digest_is_taken_before_what_waits_for_later_batches():
     assert taken.batch is filled
 
 
+def test_of_those_that_go_first_the_earliest_goes_first():
+    """Found as batches that had to be made once more, all at once: the one that was waited for came last."""
+    queue = PieceQueue(Blame(), None)
+    queue.add(batch_of(9, (0, 4)).pending)
+    for step in (2, 1, 3):
+        queue.add(batch_of(step, (0, 2), (2, 4)).pending, first=True)
+    taken = [queue.take(WORKER) for _ in range(7)]
+    assert [(each.batch.position[1], each.first) for each in taken if each is not None] == [
+        (1, 0),
+        (1, 2),
+        (2, 0),
+        (2, 2),
+        (3, 0),
+        (3, 2),
+        (9, 0),
+    ]
+    assert not queue
+
+
 def test_a_piece_whose_batch_was_dropped_is_passed_over():
     queue = PieceQueue(Blame(), None)
     dropped, other = batch_of(0, (0, 4)), batch_of(1, (0, 4))
