@@ -14,6 +14,7 @@ import struct
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.pool.suspect_isolation import PATIENCE_S
+from prefetchd.daemon.engine.resting import RETURNS_WITHIN_S, waits_for_time
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
 from prefetchd.processes.process_exit import CLEAN, KILLED, ORPHANED, UNEXPLAINED, ProcessExit
 from prefetchd.ring.offers import Offers, takers
@@ -1123,8 +1124,9 @@ class World:
         assert position not in self.kept.get(stream, ()), f"{position} is made again, though it was ready at the crash"
         found["rows"].update(dict.fromkeys(rows, self.content(task, position, self.keys)))
 
-    def settle(self, limit: int = 1000) -> None:
-        """Lets everything happen that can happen without the trainers."""
+    def settle(self, limit: int = 1000, *, waits: bool = True) -> None:
+        """Lets everything happen that can happen without the trainers; if it `waits`, also what is made for none that
+        comes back at once."""
         for _ in range(limit):
             if self.pending:
                 self.deliver(0)
@@ -1132,6 +1134,9 @@ class World:
                 self.plan()
             elif any(worker.tasks for worker in self.workers.values()):
                 self.work(0)
+            elif waits and waits_for_time(self.engine.streams.values()):
+                self.now += RETURNS_WITHIN_S
+                self.tick()
             else:
                 return
         raise AssertionError("the world does not come to rest")

@@ -303,13 +303,18 @@ class Registry:
             for stream in self._lingering()
             if stream.stage is Stage.RUNNING
             and not stream.claims.has_work()
-            and not (stream.claims.rests and (may_be_awaited(stream) or now_s < stream.left_s + RESTS_S))
+            and not (stream.claims.rests and self._goes_on(stream, now_s))
             and not self._hosts.is_telling(stream)
             and not any(worker.busy for worker in stream.workers.values())
         ]
         for stream in idle:
             if stream is not idle[-1] or self._hosts.is_orphan(stream):
                 self.end_processes(stream)
+
+    @staticmethod
+    def _goes_on(stream: StreamState, now_s: float) -> bool:
+        """True when a stream that rests may be about to need its processes."""
+        return stream.claims.has_more() if may_be_awaited(stream) else now_s < stream.left_s + RESTS_S
 
     def end_processes(self, stream: StreamState) -> None:
         """Ends the processes of a stream of which no task is under way. It gets others when it has something to

@@ -87,7 +87,11 @@ class Claims:
         """True when the stream has something to fill, or will have once its plan is known."""
         if self.queue or self.roomless or self.queue.has_suspect:
             return True
-        if self.rests or self._measuring is not None or not self.window.may_fill():
+        return not self.rests and self.has_more()
+
+    def has_more(self) -> bool:
+        """True when there is a batch to claim, or will be once its plan is known; whether or not the stream rests."""
+        if self._measuring is not None or not self.window.may_fill():
             return False
         return self.neediest() is not None or self._awaits_plan
 

@@ -140,7 +140,7 @@ def dead(world: World, batches: int):
 def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_back(world):
     """Found with a script that was killed and started again: its imports took twice as long."""
     train = dead(world, FEW_AHEAD + 1)
-    world.settle()
+    world.settle(waits=False)
     before = train.counters.batches
     assert FEW_AHEAD < before < SLOTS
     world.now += RETURNS_WITHIN_S + 0.1
@@ -152,13 +152,13 @@ def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_bac
 def test_rule_4_what_a_trainer_that_goes_on_would_wait_for_is_made_at_once():
     world = World(1, 4 * SLOTS)
     train = dead(world, 1)
-    world.settle()
+    world.settle(waits=False)
     assert FEW_AHEAD < train.counters.batches < SLOTS
 
 
 def test_rule_4_who_comes_back_has_its_ring_filled(world):
     train = dead(world, FEW_AHEAD + 1)
-    world.settle()
+    world.settle(waits=False)
     back, again = joined(world, "train")
     assert again is train
     back.activate(1)
@@ -168,7 +168,7 @@ def test_rule_4_who_comes_back_has_its_ring_filled(world):
 
 def test_rule_4_its_processes_are_kept_meanwhile(world):
     train = dead(world, FEW_AHEAD + 1)
-    world.settle()
+    world.settle(waits=False)
     world.now += RETURNS_WITHIN_S - 0.1
     world.tick()
     assert train.stage is Stage.RUNNING
@@ -182,5 +182,5 @@ def test_rule_4_a_clean_end_is_none(world):
         goes_on(world)
     world.goodbye(training)
     world.kill(training)
-    world.settle()
+    world.settle(waits=False)
     assert train.counters.batches >= SLOTS

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from prefetchd.daemon.engine.resting import RETURNS_WITHIN_S
 from prefetchd.daemon.engine.stream.keeping import GOES_ON
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.messages import DIGEST, MEASURE
@@ -103,8 +102,6 @@ def test_a_trainer_that_is_killed_and_resumes_earlier():
     run.made()
     run.world.kill(run.trainer)
     run.world.settle()
-    run.world.now += RETURNS_WITHIN_S
-    run.world.tick()
     run.made()
     run.join(5)
     run.take(5)
