@@ -179,9 +179,7 @@ def test_no_room_is_told_with_what_is_short_and_what_to_turn(room, told, asked):
     assert "lower buffer=" in text
 
 
-@pytest.mark.parametrize(
-    ("epoch_steps", "slots"), [(None, 256), (1000, 256), (128, 256), (100, 200), (20, 40), (3, 32)]
-)
+@pytest.mark.parametrize(("epoch_steps", "slots"), [(None, 256), (1000, 256), (128, 256), (100, 200), (20, 40), (3, 8)])
 def test_the_default_is_no_more_than_two_epochs(epoch_steps, slots):
     found = slots_for(spec(), 4 * MIB - 8192, 4 * MIB - 8192, PLENTY, epoch_steps)
     assert found == slots
