@@ -261,6 +261,8 @@ def test_help_of_run_names_its_limits_with_their_defaults(daemon):
     ("arguments", "told"),
     [
         (["frobnicate"], "No such command 'frobnicate'"),
+        (["statsu"], "No such command 'statsu'. Did you mean 'status'?"),
+        (["loglevel"], "Did you mean 'log-level'?"),
         (["run", "--workers", "0"], "--workers"),
         (["run", "--workers", "many"], "--workers"),
         (["run", "--memory", "a lot"], "'4GiB'"),

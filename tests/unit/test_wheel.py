@@ -29,4 +29,5 @@ def test_one_wheel_has_all_packages_and_the_units(tmp_path):
     }
     assert expected == {name for name in names if ".dist-info/" not in name}
     assert {"prefetchd/units/prefetchd.service", "prefetchd/units/prefetchd.socket"} <= names
+    assert {"prefetchd/py.typed", "prefetchd_client/py.typed"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
