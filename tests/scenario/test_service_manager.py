@@ -39,11 +39,11 @@ def manager(daemon):
         yield sock
 
 
-def run(daemon, *arguments, **variables):
+def run(daemon, *arguments, stderr=subprocess.DEVNULL, **variables):
     return subprocess.Popen(
         [sys.executable, "-m", "prefetchd", "run", *arguments],
         env=daemon.environment | variables,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
     )
 
 
@@ -66,6 +66,24 @@ def test_it_tells_that_it_is_ready_how_it_is_and_that_it_stops(daemon, manager):
     while "STOPPING=1" not in heard:
         heard += said(manager)
     assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("journal", [True, False], ids=["the journal", "another file"])
+def test_the_journal_gets_each_line_with_its_level(daemon, manager, tmp_path, journal):
+    with (tmp_path / "journal").open("w+b") as stream:
+        stated = os.fstat(stream.fileno())
+        process = run(
+            daemon,
+            stderr=stream,
+            NOTIFY_SOCKET=manager.getsockname(),
+            JOURNAL_STREAM=f"{stated.st_dev}:{stated.st_ino + (not journal)}",
+        )
+        assert said(manager) == ["READY=1"]
+        process.terminate()
+        assert process.wait(30) == 0
+        lines = (tmp_path / "journal").read_text().splitlines()
+    assert lines
+    assert {line.partition("{")[0] for line in lines} == {"<6>" if journal else ""}
 
 
 def test_a_daemon_that_hangs_does_not_say_that_it_goes_on(daemon, manager):

@@ -9,6 +9,7 @@ import logging.handlers
 import os
 import sys
 import time
+from collections.abc import Mapping
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -31,6 +32,31 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
     converter = staticmethod(time.gmtime)
+
+
+class JournalLines(JsonLines):
+    """Formats an event as JsonLines does, behind its level as the journal reads it: `journalctl -p warning` shows
+    warnings. Source: sd-daemon(3)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = next((level for least, level in _JOURNAL_LEVELS if record.levelno >= least), _JOURNAL_DEBUG)
+        return f"<{level}>{super().format(record)}"
+
+
+_JOURNAL_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_JOURNAL_DEBUG = 7
+
+
+def is_journal(fd: int, env: Mapping[str, str] = os.environ) -> bool:
+    """Returns True when what is written to `fd` goes to the journal. Source: systemd.exec(5), $JOURNAL_STREAM, which
+    names the device and the inode of the stream that systemd has made: a command of the service may have put another
+    in its place."""
+    device, _, inode = env.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        stated = os.fstat(fd)
+        return (stated.st_dev, stated.st_ino) == (int(device), int(inode))
+    except (OSError, ValueError):
+        return False
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
@@ -57,8 +83,11 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
 def log_to(path: Path | None, level: str) -> None:
     """Sends the "prefetchd" log to the file at `path`, or to stderr. Raises CallerError when it cannot be written."""
     handler: logging.Handler
+    lines: logging.Formatter = JsonLines()
     if path is None:
         handler = logging.StreamHandler(sys.stderr)
+        if is_journal(2):
+            lines = JournalLines()
     else:
         try:
             make_directory(path.parent, "Choose another place for the log with $XDG_STATE_HOME")
@@ -67,7 +96,7 @@ def log_to(path: Path | None, level: str) -> None:
             raise CallerError(
                 f"the log {path} cannot be written: {error.strerror}. Choose another place with $XDG_STATE_HOME"
             ) from None
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(lines)
     logger = logging.getLogger("prefetchd")
     for former in logger.handlers:
         former.close()

@@ -14,7 +14,7 @@ import pytest
 
 from prefetchd.cli.logs import readable
 from prefetchd.daemon.telemetry import logs
-from prefetchd.daemon.telemetry.logs import JsonLines, log_to
+from prefetchd.daemon.telemetry.logs import JournalLines, JsonLines, is_journal, log_to
 from prefetchd.wire.errors import CallerError
 
 log = logging.getLogger("prefetchd")
@@ -54,6 +54,34 @@ def test_the_time_is_utc():
     record = logging.LogRecord("prefetchd", logging.INFO, "", 0, "event", (), None)
     record.created, record.msecs = 0.25, 250.0
     assert json.loads(JsonLines().format(record))["time"] == "1970-01-01T00:00:00.250Z"
+
+
+@pytest.mark.parametrize(
+    ("level", "told"), [("debug", 7), ("info", 6), ("warning", 4), ("error", 3), ("critical", 2), (25, 6)]
+)
+def test_the_journal_is_told_the_level(level, told):
+    number = level if isinstance(level, int) else logging.getLevelName(level.upper())
+    record = logging.LogRecord("prefetchd", number, "", 0, "event", (), None)
+    prefix, line = JournalLines().format(record).split(">", 1)
+    assert prefix == f"<{told}"
+    assert json.loads(line)["event"] == "event"
+
+
+def test_only_the_stream_that_systemd_has_made_is_the_journal(tmp_path):
+    with open(tmp_path / "stream", "wb") as stream:
+        stated = os.fstat(stream.fileno())
+        for told, expected in (
+            (f"{stated.st_dev}:{stated.st_ino}", True),
+            (f"{stated.st_dev}:{stated.st_ino + 1}", False),
+            (f"{stated.st_dev + 1}:{stated.st_ino}", False),
+            ("", False),
+            ("8", False),
+            (":", False),
+            ("a:b", False),
+        ):
+            assert is_journal(stream.fileno(), {"JOURNAL_STREAM": told}) is expected, told
+        assert not is_journal(stream.fileno(), {})
+    assert not is_journal(10_000, {"JOURNAL_STREAM": f"{stated.st_dev}:{stated.st_ino}"})
 
 
 def test_a_traceback_goes_into_its_line(tmp_path):
