@@ -1,4 +1,8 @@
-"""Renders what status says, as text for people. Pure: its object in, lines out."""
+"""Renders what status says, as text for people. Pure: its object in, lines out.
+
+What there is no room for on a screen of few lines is left out, the details first and of the last stream first: the
+workers, the consumers, the history, then rates and rings. Problems, and what limits each stream, stay to the end.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,42 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 WIDTH = 80
 MOST_WORKERS = 16
 
-
-def render(found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: bool = False) -> list[str]:
-    """Returns the lines of `prefetchd status` for the daemon on `socket`, none wider than `width` unless one word is.
-    With `history`, how full each ring was in the last minute. No control character is in them, whatever names have."""
-    return [one_line(line) for line in _lines(found, socket, width, history=history)]
+Section = tuple[int, list[str]]
+"""(which of these, lines): the larger, the sooner it is left out."""
+ESSENTIAL, GAP, TROUBLES, RING, RATES, HISTORY, CONSUMERS, WORKERS = range(8)
 
 
-def _lines(found: dict[str, Any], socket: Path, width: int, *, history: bool) -> list[str]:
+def render(
+    found: dict[str, Any], socket: Path, width: int = WIDTH, *, history: bool = False, height: int | None = None
+) -> list[str]:
+    """Returns the lines of `prefetchd status` for the daemon on `socket`, none wider than `width` unless one word is,
+    and no more than `height`. With `history`, how full each ring was in the last minute. No control character is in
+    them, whatever names have."""
+    sections = _sections(found, socket, width, history=history)
+    if height is not None:
+        sections = _fitting(sections, height)
+    return [one_line(line) for _, lines in sections for line in lines]
+
+
+def _fitting(sections: list[Section], height: int) -> list[Section]:
+    """Leaves out what a screen of `height` lines has no room for."""
+    excess = sum(len(lines) for _, lines in sections) - height
+    left = list(sections)
+    for kind in range(WORKERS, ESSENTIAL, -1):
+        for at in range(len(left) - 1, -1, -1):
+            if excess > 0 and left[at][0] == kind:
+                excess -= len(left.pop(at)[1])
+    if excess > 0:
+        lines = [line for _, lines in left for line in lines]
+        kept = max(1, height) - 1
+        left = [(ESSENTIAL, [*lines[:kept], f"and {len(lines) - kept} more lines"])]
+    return left
+
+
+def _sections(found: dict[str, Any], socket: Path, width: int, *, history: bool) -> list[Section]:
     if "daemon" not in found:
-        return [f"no daemon on {socket}; the first loader starts one, or `prefetchd run` does"]
+        text = f"no daemon on {socket}; the first loader starts one, or `prefetchd run` does"
+        return [(ESSENTIAL, [text])]
     daemon, workers = found["daemon"], found["workers"]
     lines = _flow(
         [
@@ -42,40 +72,46 @@ def _lines(found: dict[str, Any], socket: Path, width: int, *, history: bool) ->
         lines += _flow(problem.split(" "), width, gap=" ", begin="! ", hang="  ")
     if not found["streams"]:
         lines.append("no streams")
+    sections: list[Section] = [(ESSENTIAL, lines)]
     for stream in found["streams"]:
-        lines += ["", *_stream(stream, width, history)]
+        sections += [(GAP, [""]), *_stream(stream, width, history)]
     # A declared stream that has begun is among the streams, with more to say.
     begun = {stream["name"] for stream in found["streams"]}
     for declared in found.get("declared", []):
         if declared["name"] not in begun:
             state = f"failed: {declared['failure']}" if declared["failure"] else "its dataset is being looked at"
-            lines += ["", f"{declared['name']}  declared", *_flow(state.split(" "), width, gap=" ")]
+            said = [f"{declared['name']}  declared", *_flow(state.split(" "), width, gap=" ")]
+            sections += [(GAP, [""]), (ESSENTIAL, said)]
     if found.get("streams_left_out"):
-        lines += ["", f"and {found['streams_left_out']} more streams, for which there is no room here"]
-    return lines
+        said = [f"and {found['streams_left_out']} more streams, for which there is no room here"]
+        sections += [(GAP, [""]), (ESSENTIAL, said)]
+    return sections
 
 
-def _stream(stream: dict[str, Any], width: int, history: bool) -> list[str]:
-    lines = _head(stream, width)
+def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
+    sections: list[Section] = [(ESSENTIAL, _head(stream, width))]
     if stream["failure"]:
-        return lines + _flow(f"failed: {stream['failure']}".split(" "), width, gap=" ")
+        failed = _flow(f"failed: {stream['failure']}".split(" "), width, gap=" ")
+        return [*sections, (ESSENTIAL, failed)]
     if stream["ring"] is None:
-        return [*lines, f"  {stream['stage']}"]
-    lines += _ring(stream["ring"], width)
+        return [*sections, (ESSENTIAL, [f"  {stream['stage']}"])]
+    sections.append((RING, _ring(stream["ring"], width)))
     if history and stream["ready_percents"]:
-        lines.append("  " + _sparkline(stream["ready_percents"], min(60, width - 18)) + " ready, 1 s each")
-    lines += _rates(stream, width)
+        drawn = "  " + _sparkline(stream["ready_percents"], min(60, width - 18)) + " ready, 1 s each"
+        sections.append((HISTORY, [drawn]))
+    sections.append((RATES, _rates(stream, width)))
     if stream["store_fault"]:
-        lines += _flow(f"batches cannot be stored: {stream['store_fault']}".split(" "), width, gap=" ")
+        said = f"batches cannot be stored: {stream['store_fault']}"
+        sections.append((ESSENTIAL, _flow(said.split(" "), width, gap=" ")))
     if stream["carried_by_fork"]:
         said = f"carried by fork: it cannot be made again after its trainer; {stream['carried_by_fork']}"
-        lines += _flow(said.split(" "), width, gap=" ")
+        sections.append((TROUBLES, _flow(said.split(" "), width, gap=" ")))
     if stream["progress"]["file"]:
-        lines += _flow(_progress(stream["progress"]).split(" "), width, gap=" ")
+        sections.append((TROUBLES, _flow(_progress(stream["progress"]).split(" "), width, gap=" ")))
     for consumer in stream["consumers"]:
-        lines += _flow(_consumer(consumer), width, begin="  consumer ")
-    lines += _workers(stream, width)
-    return lines + _flow(stream["verdict"]["text"].split(" "), width, gap=" ", begin="  > ")
+        sections.append((CONSUMERS, _flow(_consumer(consumer), width, begin="  consumer ")))
+    sections.append((WORKERS, _workers(stream, width)))
+    return [*sections, (ESSENTIAL, _flow(stream["verdict"]["text"].split(" "), width, gap=" ", begin="  > "))]
 
 
 def _head(stream: dict[str, Any], width: int) -> list[str]:

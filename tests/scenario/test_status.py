@@ -17,6 +17,7 @@ import termios
 import time
 from collections.abc import Iterator
 
+import pytest
 import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
@@ -91,10 +92,12 @@ def test_a_slow_trainer_is_the_limit_and_its_ring_is_full(daemon):
 
 
 @contextlib.contextmanager
-def on_a_terminal(daemon, *arguments: str, columns: int = 80) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The command on a terminal of its own, and our end of that."""
+def on_a_terminal(
+    daemon, *arguments: str, size: tuple[int, int] = (40, 80)
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The command on a terminal of its own, of so many lines and columns, and our end of that."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "prefetchd", *arguments],
         env={**daemon.environment, "TERM": "xterm-256color"},
@@ -135,6 +138,32 @@ def test_the_live_screen_shows_streams_at_80_columns_and_ends_with_ctrl_c(daemon
         assert "live  sequential, batch 4" in shown
         process.send_signal(signal.SIGINT)
         assert process.wait(WITHIN_S) == 0
+
+
+@pytest.mark.parametrize("key", ["q", "Q"])
+def test_the_live_screen_ends_with_q_and_gives_the_terminal_back(daemon, key):
+    daemon.start()
+    with on_a_terminal(daemon, "status", "--watch") as (process, ours):
+        before = termios.tcgetattr(ours)
+        shown_until(ours, "q quits")
+        os.write(ours, b"x")
+        os.write(ours, key.encode())
+        assert process.wait(WITHIN_S) == 0
+        assert termios.tcgetattr(ours) == before
+
+
+def test_a_small_screen_has_what_limits_the_stream(daemon):
+    """Found as a screen of 60 by 16 that ended before it."""
+    daemon.start()
+    with (
+        PrefetchLoader(Slow(0.001), batch_size=4, buffer=8, num_workers=4, stream="live") as loader,
+        on_a_terminal(daemon, "status", "--watch", "--interval", "0.2", size=(16, 60)) as (_, ours),
+    ):
+        for _ in zip(range(20), loader):
+            pass
+        shown = shown_until(ours, "  > ")
+        assert "live  sequential, batch 4" in shown
+        assert "q quits" in shown_until(ours, "q quits")
 
 
 def test_the_live_screen_goes_on_when_the_daemon_dies(daemon):

@@ -29,6 +29,33 @@ def test_no_line_is_wider_than_the_terminal(width):
     assert max(len(line) for line in screen(width).splitlines()) <= width
 
 
+@pytest.mark.parametrize("height", [5, 8, 12, 16, 24, 40, 200])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_small_screen_keeps_what_limits_each_stream(width, height):
+    found = told(every_state())
+    whole = render(found, SOCKET, width, history=True)
+    shown = render(found, SOCKET, width, history=True, height=height)
+    assert len(shown) <= height
+    if height >= len(whole):
+        assert shown == whole
+    remaining = iter(whole)
+    essential = [line for line in shown if not line.startswith("and ")]
+    assert all(line in remaining for line in essential), "it leaves lines out, and changes none"
+
+
+def test_what_is_left_out_first_are_details():
+    found = told(report(stream(consumers=[consumer()], workers=[worker(0)])))
+    whole = render(found, SOCKET, 60, history=True)
+    kept = [render(found, SOCKET, 60, history=True, height=height) for height in range(len(whole), 0, -1)]
+    verdict = next(line for line in whole if line.startswith("  > "))
+    last = {
+        sign: min(len(lines) for lines in kept if any(line.startswith(sign) for line in lines))
+        for sign in ("  workers", "  consumer", "  made", "  ring", "  > ")
+    }
+    assert last["  workers"] > last["  consumer"] > last["  made"] > last["  ring"] > last["  > "]
+    assert any(verdict in lines for lines in kept if len(lines) <= 16)
+
+
 def test_no_daemon():
     assert render(told(Report("absent")), SOCKET) == [
         "no daemon on /run/d.sock; the first loader starts one, or `prefetchd run` does"
