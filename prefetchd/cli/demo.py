@@ -85,7 +85,9 @@ def command(
 def _check_packages(needed: dict[str, str]) -> None:
     missing = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise click.ClickException(f"the demo needs {', '.join(missing)}; install with: pip install 'prefetchd[demo]'")
+        raise click.ClickException(
+            f"the demo needs {', '.join(missing)}; install with: pip install {' '.join(missing)}"
+        )
 
 
 def _check_classes(data: Path) -> None:

@@ -153,7 +153,7 @@ class Service:
         try:
             from prefetchd.daemon.telemetry.prometheus import CONTENT_TYPE, EngineMetrics
         except ImportError:
-            raise CallerError("--metrics needs prometheus_client: pip install 'prefetchd[metrics]'") from None
+            raise CallerError("--metrics needs prometheus_client: pip install prometheus-client") from None
         metrics = EngineMetrics(self.engine, self._stats, self._about(), self._cpus)
         return Scrapes(self.loop, listen_for_scrapes(address), metrics.text, CONTENT_TYPE)
 

@@ -41,7 +41,7 @@ from prefetchd.wire.file_locks import try_lock, unlock
 from prefetchd.wire.trusted_paths import OTHERS_WRITE, is_ours_alone, open_below, open_directory
 from prefetchd_client.sample_cache.structure import check_structure
 
-EXTRA = "pip install 'prefetchd[cache]'"
+EXTRA = "pip install tensordict"
 CHECKED_EVERY = 64
 """The number of rows read of which one is compared with its digest."""
 LARGE_ROW_BYTES = 8192
