@@ -31,7 +31,7 @@ def arguments(tmp_path, *more, length=LENGTH):
 
 
 def test_a_terminal_shows_how_far_it_is(daemon, tmp_path):
-    with on_a_terminal(daemon, *arguments(tmp_path, length=LONGER), columns=100) as (process, ours):
+    with on_a_terminal(daemon, *arguments(tmp_path, length=LONGER), size=(40, 100)) as (process, ours):
         shown = shown_until(ours, f"stored {LONGER} samples")
         assert process.wait(60) == 0
     # The first sample is stored before: it tells how all look.
