@@ -20,6 +20,9 @@ MOST_BATCHES_A_KILL = 20
 KILLS_FOR_EVERY_POINT = 1000
 """The kills from which on a run must have hit every point."""
 SHOWN = 20
+SHOWN_DIARY = 200
+FATES = ("started", "ring adopted", "ring not adopted", "stream replaced", "ring lingered out", "ring gives way")
+"""What the daemon's log calls the events that decide whether a ring goes on."""
 
 
 def run(directory: Path, kills: int, seed: int, minutes: float) -> bool:
@@ -88,6 +91,11 @@ def _tell(driver: Driver, directory: Path, stuck: str, took_s: float, kills: int
         print(f"WRONG {line}")
     if len(wrong) > SHOWN:
         print(f"... and {len(wrong) - SHOWN} more")
+    if again:
+        # Whoever is to find out why may have nothing but this text.
+        for line in fates_of_rings(next(directory.glob("prefetchd/*.log"), None)):
+            print(f"    {line}")
+        print("\n".join(f"    {line}" for line in (directory / "diary").read_text().splitlines()[-SHOWN_DIARY:]))
     short = shortfalls(kills, hits, total, batches, driver.batches)
     for line in short:
         print(f"SHORT {line}")
@@ -122,6 +130,12 @@ def longest_waits(driver: Driver) -> dict[int, float]:
             deaths = sum(began_s - 1.0 < each.at_s < began_s + waited_s for each in driver.watch.deaths)
             longest[deaths] = max(longest.get(deaths, 0.0), waited_s)
     return longest
+
+
+def fates_of_rings(log: Path | None) -> list[str]:
+    """Returns the lines of a daemon's log that tell what became of rings."""
+    lines = log.read_text().splitlines() if log is not None else []
+    return [line[:300] for line in lines if any(f'"event": "{fate}"' in line for fate in FATES)]
 
 
 def crashes_in(log: Path | None) -> list[str]:

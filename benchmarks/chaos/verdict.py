@@ -206,6 +206,17 @@ class Trail:
         begins_s = min((at_s for at_s in self.lives if at_s >= until_s), default=math.inf)
         return had and begins_s <= follows_s
 
+    def between(self, since_s: float, until_s: float) -> str:
+        """Tells in words what this trainer did between these times: how often it began, closed, or asked for another
+        ring, and where it stood."""
+        stood = [position for at_s, position in self.stood if since_s < at_s < until_s]
+        counts = {
+            what: sum(since_s < at_s < until_s for at_s in times)
+            for what, times in (("begins", self.lives), ("closes", self.closes), ("resets", self.resets))
+        }
+        where = f", from {stood[0]} to {stood[-1]}" if stood else ""
+        return f"; {self.work.name}: {', '.join(f'{count} {what}' for what, count in counts.items())}{where}"
+
     def _batches(self, position: Position) -> int:
         """Returns how many batches come before the position."""
         return position[0] * self.work.steps + position[1]
@@ -297,6 +308,7 @@ def recomputed(
                 unexcused.append(
                     f"{work.name}: ({batch.epoch}, {batch.step}) was ready when daemon {number} died, at "
                     f"{death.at_s:.3f}; made again {made_s - death.at_s:.3f} s later"
+                    + "".join(trail.between(death.at_s, made_s) for trail in consumers)
                 )
     return unexcused, excused, asked
 

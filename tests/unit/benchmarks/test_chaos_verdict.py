@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.chaos import declared
 from benchmarks.chaos.daemon_watch import Death
-from benchmarks.chaos.report import shortfalls
+from benchmarks.chaos.report import fates_of_rings, shortfalls
 from benchmarks.chaos.rings import ReadyBatch, ready_of
 from benchmarks.chaos.verdict import Oracle, Samples, Trail, recomputed
 from benchmarks.chaos.work import NOTE, WORKS
@@ -114,6 +114,12 @@ def judge(tmp_path, trails, work=ALONE, stops=(), made_s=MADE_S, served=(), kill
 
 def test_a_batch_that_is_made_again_is_found(tmp_path):
     assert judge(tmp_path, [trail_of(tmp_path, run(0, 2))]) == (1, 0, 1)
+
+
+def test_what_its_trainer_did_meanwhile_is_told(tmp_path):
+    lines = [batch(0, 0, 9.0), batch(0, 1, 11.0), {"at": 11.5, "what": "closed"}, {"at": 13.0, "what": "closed"}]
+    told = trail_of(tmp_path, lines).between(10.0, 12.0)
+    assert told == "; small ring: 0 begins, 1 closes, 0 resets, from (0, 2) to (0, 2)"
 
 
 def test_a_batch_that_was_made_before_the_death_is_not(tmp_path):
@@ -284,3 +290,11 @@ def test_what_an_epoch_that_was_broken_off_left_is_made_again_for_a_run_that_beg
 def test_what_lies_further_ahead_than_half_of_the_ring_makes_room(tmp_path, work, stood, excused):
     lines = [*(batch(0, step, 1.0, work) for step in range(stood)), life(11.0), batch(0, stood, 12.5, work)]
     assert judge(tmp_path, [trail_of(tmp_path, lines, work)], work) == (1 - excused, excused, 1)
+
+
+def test_the_daemon_s_log_tells_what_became_of_rings(tmp_path):
+    log = tmp_path / "daemon.log"
+    lines = [json.dumps({"event": event}) for event in ("ring adopted", "worker died", "stream replaced")]
+    log.write_text("\n".join(lines) + "\nFatal Python error\n")
+    assert fates_of_rings(log) == [lines[0], lines[2]]
+    assert fates_of_rings(None) == []
