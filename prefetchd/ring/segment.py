@@ -30,6 +30,7 @@ from prefetchd.wire.segment_layout import (
     HEADER_BYTES,
     MARK,
     OFFER,
+    PROGRAM_NAME_OFFSET,
     RESERVED_SLOTS,
     RESERVED_SLOTS_OFFSET,
     ROW_LAYOUT_OFFSET,
@@ -154,8 +155,16 @@ class RingSegment:
         return ring
 
     def name_program(self, name: str) -> None:
-        """Writes the name of the program that makes the ring's batches into the header."""
-        self._write_header(dataclasses.replace(self.header, program_name=name))
+        """Writes the name of the program that makes the ring's batches into the header. Others may read that just now:
+        they find the name, or none."""
+        header = dataclasses.replace(self.header, program_name=name)
+        field = encode_header(header)[PROGRAM_NAME_OFFSET:]
+        memory, first = self.memory.memory, PROGRAM_NAME_OFFSET
+        # The first byte last: a name ends before the first NUL, and this is one meanwhile.
+        memory[first : first + 1] = b"\0"
+        memory[first + 1 : first + len(field)] = field[1:]
+        memory[first : first + 1] = field[:1]
+        self.header = header
 
     def identify(self, fingerprint: str, spec: bytes) -> None:
         """Writes the fingerprint, which has become known: `spec` is what the ring was made with, with this fingerprint,

@@ -60,8 +60,10 @@ HEADER = struct.Struct("<8sIIQQQQIIQQQQQII32s64s")
 HEADER_BYTES = PAGE_BYTES
 SPEC_OFFSET = HEADER_BYTES
 SPEC_LIMIT_BYTES = PAGE_BYTES
-# In the header's page: how many slots have memory behind them. It only grows.
+# The header's last field. It is written while others may read it, its first byte last.
 PROGRAM_NAME_LIMIT_BYTES = 64
+PROGRAM_NAME_OFFSET = HEADER.size - PROGRAM_NAME_LIMIT_BYTES
+# In the header's page: how many slots have memory behind them. It only grows.
 RESERVED_SLOTS = struct.Struct("<Q")
 RESERVED_SLOTS_OFFSET = 512
 # And how many are to have.
@@ -226,7 +228,8 @@ def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader
             spec_bytes=fields[14],
             row_layout_bytes=fields[15],
             fingerprint=fields[16].decode("ascii"),
-            program_name=fields[17].rstrip(b"\0").decode("utf-8"),
+            # Up to the first NUL: none is there while a name is being written (PROGRAM_NAME_OFFSET).
+            program_name=fields[17].partition(b"\0")[0].decode("utf-8"),
         )
     except UnicodeDecodeError:
         raise ProtocolError("a ring's header is damaged: its names are not text") from None

@@ -88,6 +88,34 @@ def test_a_new_segment_is_private_and_has_its_size_header_spec_and_layout(make, 
     assert ring.header.created_ns > 0
 
 
+@pytest.mark.parametrize("name_then", ["/the-program", ""])
+def test_who_reads_while_its_program_is_named_finds_the_name_or_none(make, name_then):
+    """Found as a worker that took the ring for a damaged one: it was lent it in that moment."""
+    ring = make()
+    ring.name_program(name_then)
+    found = []
+
+    class Watched:
+        def __init__(self, memory):
+            self.memory = memory
+
+        def __setitem__(self, place, data):
+            # A copy of several bytes may be seen half done.
+            for part in range(len(data)):
+                self.memory[place.start : place.start + part] = data[:part]
+                found.append(decode_header(self.memory[:HEADER_BYTES], len(self.memory)).program_name)
+            self.memory[place] = data
+            found.append(decode_header(self.memory[:HEADER_BYTES], len(self.memory)).program_name)
+
+    memory = ring.memory.memory
+    ring.memory.memory = Watched(memory)
+    ring.name_program("/another-and-longer")
+    ring.memory.memory = memory
+    assert set(found) == {name_then, "", "/another-and-longer"}
+    assert found[-1] == "/another-and-longer"
+    assert ring.header.program_name == "/another-and-longer"
+
+
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 def test_the_umask_does_not_open_it(make, name, mask):
     before = os.umask(mask)
