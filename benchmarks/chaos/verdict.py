@@ -199,12 +199,16 @@ class Trail:
         )
 
     def made_for_another(self, position: Position, since_s: float, until_s: float) -> bool:
-        """Returns True when this trainer had left the batch behind, and nobody was there as it was made once more: it
-        is for a run that begins again. An epoch that is broken off leaves batches behind that were never yielded."""
+        """Returns True when this trainer had left the batch behind, and nobody was there as it was made once more, or
+        as it was claimed for that: it is for a run that begins again. An epoch that is broken off leaves batches behind
+        that were never yielded."""
         had = any(since_s < at_s < until_s and stood > position for at_s, stood in self.stood)
         follows_s = min((at_s for times in self.yields.values() for at_s in times if at_s >= until_s), default=math.inf)
         begins_s = min((at_s for at_s in self.lives if at_s >= until_s), default=math.inf)
-        return had and begins_s <= follows_s
+        # What was claimed while nobody was there may be made when the next loader has come, before its first batch.
+        came_s = max((at_s for at_s in (*self.closes, *self.lives) if at_s < until_s), default=-math.inf)
+        took_s = max((at_s for times in self.yields.values() for at_s in times if at_s < until_s), default=-math.inf)
+        return had and (begins_s <= follows_s or came_s > took_s)
 
     def between(self, since_s: float, until_s: float) -> str:
         """Tells in words what this trainer did between these times: how often it began, closed, or asked for another

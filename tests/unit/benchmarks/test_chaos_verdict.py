@@ -283,6 +283,22 @@ def test_what_an_epoch_that_was_broken_off_left_is_made_again_for_a_run_that_beg
 
 
 @pytest.mark.parametrize(
+    ("closed_s", "begun_s", "taken_s", "excused"),
+    [(11.9, 11.95, 12.5, 1), (11.9, 11.95, 11.97, 0), (9.0, 9.1, 12.5, 0)],
+    ids=["before its first batch", "after that", "long before"],
+)
+def test_what_was_claimed_while_a_loader_was_closed_may_be_made_when_the_next_has_come(
+    tmp_path, closed_s, begun_s, taken_s, excused
+):
+    """Found by a run whose only fault it was: 7 ms after the next loader had come, of a stream with a lookback."""
+    lines = [batch(0, 0, 11.0, LOOKS_BACK), {**moved("break", 1, 0), "at": 11.1}]
+    lines += [{"at": closed_s, "what": "closed"}, {"at": begun_s, "what": "loader", "took_s": 0.1}]
+    lines += [batch(1, 0, taken_s, LOOKS_BACK), batch(1, 1, 12.6, LOOKS_BACK)]
+    trail = trail_of(tmp_path, lines, LOOKS_BACK)
+    assert judge(tmp_path, [trail], LOOKS_BACK, served=[1.0, 10.5]) == (1 - excused, excused, 1)
+
+
+@pytest.mark.parametrize(
     ("work", "stood", "excused"),
     [(LOOKS_BACK, 0, 0), (LOOKS_BACK, 2, 0), (SMALL, 2, 0), (SMALL, 0, 1)],
     ids=["in its half", "next", "next of a small ring", "in the other half"],
