@@ -160,7 +160,7 @@ class RingSegment:
         header = dataclasses.replace(self.header, program_name=name)
         field = encode_header(header)[PROGRAM_NAME_OFFSET:]
         memory, first = self.memory.memory, PROGRAM_NAME_OFFSET
-        # The first byte last: a name ends before the first NUL, and this is one meanwhile.
+        # The first byte last: where it is NUL there is no name, whatever follows.
         memory[first : first + 1] = b"\0"
         memory[first + 1 : first + len(field)] = field[1:]
         memory[first : first + 1] = field[:1]

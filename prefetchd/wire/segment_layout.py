@@ -228,8 +228,8 @@ def decode_header(data: bytes | memoryview, segment_bytes: int) -> SegmentHeader
             spec_bytes=fields[14],
             row_layout_bytes=fields[15],
             fingerprint=fields[16].decode("ascii"),
-            # Up to the first NUL: none is there while a name is being written (PROGRAM_NAME_OFFSET).
-            program_name=fields[17].partition(b"\0")[0].decode("utf-8"),
+            # None while one is being written (PROGRAM_NAME_OFFSET).
+            program_name="" if fields[17][:1] == b"\0" else fields[17].rstrip(b"\0").decode("utf-8"),
         )
     except UnicodeDecodeError:
         raise ProtocolError("a ring's header is damaged: its names are not text") from None

@@ -433,7 +433,7 @@ def test_waits_are_counted_after_the_record_and_those_without_one_are_the_rest()
     assert decode_wait_counts(record)[0] == 0
 
 
-@pytest.mark.parametrize("name", ["/../prefetchd", "/a/b", "/", "prefetchd", "/\0"])
+@pytest.mark.parametrize("name", ["/prefetchd-1\0-program", "/../prefetchd", "/a/b", "/", "prefetchd", "/\0"])
 def test_a_program_s_name_that_is_no_name_of_shared_memory_is_refused(name):
     data = encode_header(dataclasses.replace(EXAMPLE, program_name=name))
     with pytest.raises(ProtocolError, match="name"):
