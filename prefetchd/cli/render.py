@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prefetchd.cli.health import duration
+from prefetchd.diagnosis.health import duration
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.printable import one_line
 

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from prefetchd.cli.colours import coloured
-from prefetchd.cli.health import EXIT_CODES
 from prefetchd.cli.memory import add_pss
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.render import render
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import read_report
+from prefetchd.diagnosis.health import EXIT_CODES
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 WIDEST = 140

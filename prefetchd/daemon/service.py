@@ -154,7 +154,7 @@ class Service:
             from prefetchd.daemon.telemetry.prometheus import CONTENT_TYPE, EngineMetrics
         except ImportError:
             raise CallerError("--metrics needs prometheus_client: pip install prometheus-client") from None
-        metrics = EngineMetrics(self.engine, self._stats, self._about(), self._cpus)
+        metrics = EngineMetrics(self.engine, self._stats, self._snapshot)
         return Scrapes(self.loop, listen_for_scrapes(address), metrics.text, CONTENT_TYPE)
 
     def summary(self) -> str:
@@ -199,9 +199,7 @@ class Service:
         return answer
 
     def _write_status(self) -> None:
-        found = self._snapshot()
-        self.declared.tell(found)
-        self.status.write(found)
+        self.status.write(self._snapshot())
 
     def _finish(self, reason: str, until_s: float) -> None:
         if self.engine.is_busy and time.monotonic() < until_s:
@@ -297,7 +295,9 @@ class Service:
         self.loop.call_later(STATUS_INTERVAL_S * (0.8 + 0.4 * self._beat), self._tick)
 
     def _snapshot(self) -> dict[str, Any]:
-        return snapshot(self.engine, self._rings.resources, self._backend, self._stats, self._about(), self._cpus)
+        found = snapshot(self.engine, self._rings.resources, self._backend, self._stats, self._about(), self._cpus)
+        self.declared.tell(found)
+        return found
 
     def _about(self) -> dict[str, Any]:
         return {

@@ -20,13 +20,13 @@ from prefetchd_client import PrefetchLoader
 
 from prefetchd.cli.control_client import ANSWER_TIMEOUT_S
 from prefetchd.cli.ending import STOP_TIMEOUT_S
-from prefetchd.cli.health import EXIT_CODES
 from prefetchd.cli.main import VERBS, cli
 from prefetchd.cli.snapshot import HANGING_AFTER_S
 from prefetchd.daemon.service import STATUS_INTERVAL_S
+from prefetchd.diagnosis.health import EXIT_CODES
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
-from tests.scenario.datasets import Numbers
+from tests.scenario.declared_datasets import slow
 from tests.scenario.watching import stream_when
 from tests.unit.docs.status_keys import SCHEMA, documented_keys
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "status.md").read_text("utf-8")
 
 # Null at first, or on a machine that is slow just now.
-DEPENDS_ON_TIME = re.compile(r"verdict|recent|runway_s|busy_share|pss_bytes")
+DEPENDS_ON_TIME = re.compile(r"verdict|recent|runway_s|busy_share|pss_bytes|load")
 
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -89,8 +89,9 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon, monkeypatch):
     absent = status(daemon)
     daemon.start("--config", str(config))
     assert absent == {"state": "absent", "health": "absent", "heartbeat_age_s": None, "problems": []}
-    with PrefetchLoader(Numbers(40), batch_size=4, buffer=6, stream="good") as good:
+    with PrefetchLoader(slow(40, sample_s=0.1), batch_size=4, buffer=6, stream="good") as good:
         kept = next(iter(good))
+        stream_when(daemon, "good", lambda stream: stream["paces"], "its workers were busy")
         monkeypatch.setenv("PREFETCHD_START", "exec")
         with PrefetchLoader(Unloadable(), batch_size=2, buffer=6, stream="bad"):
             stream_when(daemon, "good", lambda stream: stream["consumers"][0].get("held"), "its batch is held")

@@ -72,7 +72,7 @@ def test_a_slow_dataset_is_the_limit_and_more_workers_are_named(daemon):
         found = verdict_when_there_is_one(daemon, loader, step_s=0.02)
     verdict = found["verdict"]
     # On a machine that has other work the CPU is what they lack.
-    assert verdict["limit"] in ("dataset", "cpu", "daemon"), found
+    assert verdict["limit"] in ("waiting", "foreign load", "cpu", "daemon"), found
     # 8 samples of 40 ms each by two workers are 160 ms a batch at best; what the trainer does takes 20.
     assert verdict["stalled_share"] > 0.3, found
     assert verdict["workers_wanted"] is None or verdict["workers_wanted"] >= 3, found

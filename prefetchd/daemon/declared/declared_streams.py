@@ -16,6 +16,7 @@ from prefetchd.daemon.declared.declared_stream import DeclaredStream
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.stream.keeping import is_warm, wanted
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.file_streams import FileStreams
 from prefetchd.daemon.segments.stream_rings import StreamRings
@@ -173,12 +174,17 @@ class DeclaredStreams:
             state = declared.stream if declared is not None else None
             stream["declared"] = declared is not None
             stream["progress"] = declared.about() if declared is not None else NO_PROGRESS
-            stream["store_fault"] = (self.files.fault_of(state.spec) or state.store_fault) if state is not None else ""
+            stream["store_fault"] = (
+                (self.files.fault_of(state.spec) or state.store_fault.reason) if state is not None else ""
+            )
             stream["batches_ready"] = state.window.ready_ahead() if state is not None else 0
             stream["batches_wanted"] = wanted(state) if state is not None else 0
             stream["warm"] = state is not None and is_warm(state)
         # Out of the configuration: it is told from the first snapshot on, before any stream is begun.
         found["declared"] = [self._about(stream.name) for stream in self._config.streams]
+
+    def _store_fault(self, stream: StreamState) -> str:
+        return self.files.fault_of(stream.spec) or stream.store_fault.reason
 
     @property
     def pids(self) -> set[int]:

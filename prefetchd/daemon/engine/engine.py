@@ -496,6 +496,9 @@ class Engine:
         self._hosts.tick(now_s)
         self.decide_overdue(now_s)
         self.pool.tick(now_s)
+        for stream in self.streams.values():
+            if stream.store_fault.settle(now_s):
+                self._commands.append(Log.line("info", "batches can be stored again", stream=stream.name))
         # Most of the time nothing is due: then there is nothing to decide either.
         if may_go_on or self.pool.waits_for_time or waits_for_time(self.streams.values()):
             self._is_undecided = True

@@ -12,15 +12,19 @@ from prefetchd.wire.records import record
 
 SAMPLE_EVERY_S = 1.0
 KEPT_SAMPLES = 60
+LATEST_SAMPLES = 5
+"""How many samples back `busy_workers` looks: what a stream does by now, and not what it did a minute ago."""
 
 
 @record
 class Counts:
     """A stream's running counts at one instant; those of time in seconds, over all workers or consumers.
 
-    `ready_share` is the part of the ring's slots whose batches are ready; `is_full`: there is nothing to fill that
-    there is room for. `consumers` has for each that has got a batch (its number, what next() has waited in it by now).
-    `longest_task_s` is the longest task since the last observation.
+    `cpu_s` and `cpu_wait_s` are of workers' main threads, `process_cpu_s` of all their threads; of the time in tasks
+    `collating_s` is spent in collate_fn and `disk_s` waiting for a disk. `ready_share` is the part of the ring's slots
+    whose batches are ready; `is_full`: there is nothing to fill that there is room for; `is_starting`: there is, and no
+    worker that has begun. `workers` may be busy, `busy` are. `consumers` has for each that has got a batch (its number,
+    what next() has waited in it by now). `longest_task_s` is the longest task since the last observation.
     """
 
     batches: int = 0
@@ -29,8 +33,14 @@ class Counts:
     fill_s: float = 0.0
     cpu_s: float = 0.0
     cpu_wait_s: float = 0.0
+    process_cpu_s: float = 0.0
+    collating_s: float = 0.0
+    disk_s: float = 0.0
     ready_share: float = 0.0
     is_full: bool = False
+    is_starting: bool = False
+    workers: int = 0
+    busy: int = 0
     consumers: tuple[tuple[int, float], ...] = ()
     longest_task_s: float = 0.0
 
@@ -44,11 +54,23 @@ class _Sample:
     fill_s: float
     cpu_s: float
     cpu_wait_s: float
+    process_cpu_s: float
+    collating_s: float
+    disk_s: float
     consumer_s: float
     stalled_s: float
     full_s: float
     empty_s: float
+    starting_s: float
     longest_task_s: float
+
+
+@record
+class _Pace:
+    """What so many workers have made while all of them were busy."""
+
+    batches: int = 0
+    over_s: float = 0.0
 
 
 class History:
@@ -60,7 +82,8 @@ class History:
         self._waited_s: dict[int, float] = {}
         self._observed_s = 0.0
         self._consumer_s = self._stalled_s = self._full_s = self._empty_s = self._longest_task_s = 0.0
-        self._cpu_s = self._cpu_wait_s = 0.0
+        self._cpu_s = self._cpu_wait_s = self._process_cpu_s = self._starting_s = 0.0
+        self._paces: dict[int, _Pace] = {}
         self._last = Counts()
 
     def observe(self, counts: Counts, now_s: float) -> None:
@@ -81,9 +104,13 @@ class History:
             self._full_s += since_s
         if not counts.ready_share:
             self._empty_s += since_s
+        if counts.is_starting:
+            self._starting_s += since_s
         # The sums fall when workers end: their times are gone from them.
         self._cpu_s += max(0.0, counts.cpu_s - self._last.cpu_s)
         self._cpu_wait_s += max(0.0, counts.cpu_wait_s - self._last.cpu_wait_s)
+        self._process_cpu_s += max(0.0, counts.process_cpu_s - self._last.process_cpu_s)
+        self._note_pace(counts, since_s)
         self._longest_task_s = max(self._longest_task_s, counts.longest_task_s)
         self._last = counts
         if not self._samples or now_s - self._samples[-1].at_s >= SAMPLE_EVERY_S:
@@ -108,11 +135,39 @@ class History:
             "fill_s": end.fill_s - begin.fill_s,
             "cpu_s": end.cpu_s - begin.cpu_s,
             "cpu_wait_s": end.cpu_wait_s - begin.cpu_wait_s,
+            "process_cpu_s": end.process_cpu_s - begin.process_cpu_s,
+            "collating_s": end.collating_s - begin.collating_s,
+            "disk_s": end.disk_s - begin.disk_s,
             "full_share": (end.full_s - begin.full_s) / over_s,
             "empty_share": (end.empty_s - begin.empty_s) / over_s,
+            "starting_s": end.starting_s - begin.starting_s,
+            "busy_workers": self._busy_workers(end),
             # Without the first sample: its longest task ended before the span began.
             "longest_task_s": max(each.longest_task_s for each in [*self._samples, end][1:]),
         }
+
+    def paces(self) -> list[dict[str, Any]]:
+        """Returns what was made with each number of workers that there was, while all of them were busy, the latest
+        last."""
+        return [
+            {"workers": workers, "batches_per_s": pace.batches / pace.over_s, "over_s": pace.over_s}
+            for workers, pace in self._paces.items()
+            if pace.over_s
+        ]
+
+    def _note_pace(self, counts: Counts, since_s: float) -> None:
+        if counts.workers != self._last.workers:
+            # What that many made before, if they did, may have been of another time; and it becomes the latest.
+            self._paces.pop(counts.workers, None)
+        elif counts.workers and counts.busy >= counts.workers and since_s:
+            former = self._paces.get(counts.workers, _Pace())
+            made = max(0, counts.batches - self._last.batches)
+            self._paces[counts.workers] = _Pace(former.batches + made, former.over_s + since_s)
+
+    def _busy_workers(self, end: _Sample) -> float:
+        begin = self._samples[-min(len(self._samples), LATEST_SAMPLES)]
+        over_s = end.at_s - begin.at_s
+        return (end.fill_s - begin.fill_s) / over_s if over_s else float(self._last.busy)
 
     def ready_percents(self) -> list[int]:
         """Returns how much of the ring was ready, second by second, the latest last."""
@@ -128,9 +183,13 @@ class History:
             counts.fill_s,
             self._cpu_s,
             self._cpu_wait_s,
+            self._process_cpu_s,
+            counts.collating_s,
+            counts.disk_s,
             self._consumer_s,
             self._stalled_s,
             self._full_s,
             self._empty_s,
+            self._starting_s,
             self._longest_task_s,
         )

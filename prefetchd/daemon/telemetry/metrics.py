@@ -55,6 +55,7 @@ def snapshot(
             "busy": sum(worker.busy for worker in engine.pool.workers.values()),
             "cpus": cpus,
         },
+        "load": watching.load(),
         "streams": [
             _stream(each, resources.get(each.number), backend, watching, engine.pool.worker_limit(each))
             for each in engine.streams.values()
@@ -93,6 +94,7 @@ def _stream(
             if worker.stage is not WorkerStage.STOPPING
         ],
         "recent": (history.recent() or None) if history is not None else None,
+        "paces": history.paces() if history is not None else [],
         "ready_percents": history.ready_percents() if history is not None else [],
         "produced_batches": counters.batches,
         "produced_samples": counters.samples,

@@ -3,7 +3,7 @@ wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.daemon.telemetry.diagnosis_metrics import diagnosis_metrics
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.durations import BOUNDS_S, Durations
@@ -45,11 +46,11 @@ COUNTERS = (
 class EngineMetrics(Collector):
     """Collects from the engine at the moment of the scrape."""
 
-    def __init__(self, engine: Engine, watching: StatsSampler, about: dict[str, Any], cpus: int) -> None:
+    def __init__(self, engine: Engine, watching: StatsSampler, snapshot: Callable[[], dict[str, Any]]) -> None:
+        """`snapshot` takes one of the daemon, with what is declared in it."""
         self._engine = engine
         self._stats = watching
-        self._about = about
-        self._cpus = cpus
+        self._take_snapshot = snapshot
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -61,7 +62,9 @@ class EngineMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._of_the_daemon()
+        snapshot = self._take_snapshot()
+        yield from self._of_the_daemon(snapshot)
+        yield from diagnosis_metrics(snapshot)
         streams = list(self._engine.streams.values())
         for name, about, key in COUNTERS:
             family = CounterMetricFamily(name, about, labels=["stream"])
@@ -82,20 +85,18 @@ class EngineMetrics(Collector):
             _sample_durations,
         )
 
-    def _of_the_daemon(self) -> Iterator[Metric]:
-        pool = self._engine.pool
-        version = {"version": self._about["software"], "protocol": str(self._about["protocol"])}
+    def _of_the_daemon(self, snapshot: dict[str, Any]) -> Iterator[Metric]:
+        pool, about = self._engine.pool, snapshot["daemon"]
+        version = {"version": about["software"], "protocol": str(about["protocol"])}
         yield InfoMetricFamily("prefetchd", "The daemon", value=version)
-        yield _gauge(
-            "prefetchd_start_time_seconds", "When the daemon started, since 1970", self._about["started_unix_s"]
-        )
+        yield _gauge("prefetchd_start_time_seconds", "When the daemon started, since 1970", about["started_unix_s"])
         yield _gauge("prefetchd_streams", "Streams, lingering ones included", len(self._engine.streams))
         yield _gauge("prefetchd_workers_running", "Worker processes", len(pool.workers))
         yield _gauge(
             "prefetchd_workers_busy", "Workers that have tasks", sum(each.busy for each in pool.workers.values())
         )
         yield _gauge("prefetchd_workers_limit", "Most workers that may be busy at once", pool.limit)
-        yield _gauge("prefetchd_cpus", "CPUs that workers may use", self._cpus)
+        yield _gauge("prefetchd_cpus", "CPUs that workers may use", snapshot["workers"]["cpus"])
 
     def _of_rings(self, streams: Sequence[StreamState]) -> Iterator[Metric]:
         slots = GaugeMetricFamily("prefetchd_ring_slots", "Slots by state", labels=["stream", "state"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
+import os
+from collections import defaultdict, deque
 from collections.abc import Mapping
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.history import KEPT_SAMPLES, Counts, History
 from prefetchd.daemon.engine.stream.consumers import Consumer
+from prefetchd.daemon.engine.stream.keeping import FOLLOWER
+from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.daemon.segments.resources import StreamResources
-from prefetchd.daemon.telemetry.cpu_times import cpu_times_s
+from prefetchd.daemon.telemetry.cpu_load import CpuLoad
+from prefetchd.daemon.telemetry.cpu_times import WAITS_FOR_DISK, CpuTimes, cpu_times
 from prefetchd.ring.policy import Ring, SlotState
 from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.segment_layout import (
@@ -21,6 +25,7 @@ from prefetchd.wire.segment_layout import (
     decode_memory_mode,
     decode_wait_counts,
 )
+from prefetchd.wire.worker_status import COLLATING, IMPORTING, STARTING
 
 CPU_EVERY_S = 1.0
 _NO_WAITS = [0] * (len(WAIT_BOUNDS_US) + 1)
@@ -35,26 +40,47 @@ class StatsSampler:
         self._backend = backend
         self._histories: dict[int, History] = {}
         self._busy: dict[int, deque[tuple[float, float]]] = {}
-        self._cpu: dict[int, tuple[float, float]] = {}
-        self._cpu_at_s = 0.0
+        self._cpu: dict[int, CpuTimes] = {}
+        self._cpu_at_s = self._observed_s = 0.0
+        self._load = CpuLoad()
+        # Of each stream by its number: what its workers have spent in collate_fn and waiting for a disk, and for how
+        # long who is followed by a progress file has stood at a batch that was not ready.
+        self._collating_s: defaultdict[int, float] = defaultdict(float)
+        self._disk_s: defaultdict[int, float] = defaultdict(float)
+        self._late_s: defaultdict[int, float] = defaultdict(float)
         self._waits: dict[int, list[int]] = {}
         self._waits_told: dict[tuple[int, int, int], tuple[int, ...]] = {}
 
     def observe(self, now_s: float) -> None:
         """Takes a sample. To be called several times a second, at moments that do not keep step with anything."""
         streams, workers = self._engine.streams, self._engine.pool.workers
+        since_s = now_s - self._observed_s if self._observed_s else 0.0
+        self._observed_s = now_s
         if now_s - self._cpu_at_s >= CPU_EVERY_S:
+            since_look_s = now_s - self._cpu_at_s if self._cpu_at_s else 0.0
             self._cpu_at_s = now_s
-            self._look_at_workers(now_s)
+            self._look_at_workers(now_s, since_look_s)
+        for worker in workers.values():
+            if worker.busy and self._backend.note(worker.number).phase == COLLATING:
+                self._collating_s[worker.stream.number] += since_s
+        for stream in streams.values():
+            if _is_late(stream):
+                self._late_s[stream.number] += since_s
         for gone in [number for number in self._histories if number not in streams]:
             del self._histories[gone]
             self._waits.pop(gone, None)
+            for sums in (self._collating_s, self._disk_s, self._late_s):
+                sums.pop(gone, None)
             self._waits_told = {key: counts for key, counts in self._waits_told.items() if key[0] != gone}
         for gone in [number for number in self._busy if number not in workers]:
             del self._busy[gone]
             self._cpu.pop(gone, None)
         for stream in streams.values():
             self._histories.setdefault(stream.number, History()).observe(self._counts(stream, now_s), now_s)
+
+    def load(self) -> dict[str, float] | None:
+        """Returns who has used the CPUs in the last seconds, as CpuLoad.about() does."""
+        return self._load.about()
 
     def history(self, stream: int) -> History | None:
         return self._histories.get(stream)
@@ -125,6 +151,9 @@ class StatsSampler:
                 self._count_waits(stream, consumer)
                 waited_s = record.waited_us / 1e6 + self.waiting_s(stream, consumer.session, record, now_s)
                 consumers.append((consumer.session, waited_s))
+        if _is_followed(stream):
+            assert stream.keeper is not None
+            consumers.append((stream.keeper, self._late_s[stream.number]))
         cpu = [self._cpu[number] for number in stream.workers if number in self._cpu]
         ready = ready_slots(stream, ring) if ring is not None else 0
         return Counts(
@@ -132,28 +161,64 @@ class StatsSampler:
             counters.samples,
             counters.consumed,
             counters.fill_us / 1e6 + sum(under_way_s),
-            sum(each for each, _ in cpu),
-            sum(each for _, each in cpu),
+            sum(each.ran_s for each in cpu),
+            sum(each.waited_s for each in cpu),
+            sum(each.process_s for each in cpu),
+            self._collating_s[stream.number],
+            self._disk_s[stream.number],
             ready / ring.reserved if ring is not None and ring.reserved else 0.0,
             ring is not None and ready > 0 and _is_full(stream, ring),
+            self._is_starting(stream),
+            self._engine.pool.worker_limit(stream),
+            sum(each.busy for each in stream.workers.values()),
             tuple(consumers),
             max([counters.take_longest_task_us() / 1e6, *under_way_s]),
         )
 
-    def _look_at_workers(self, now_s: float) -> None:
+    def _is_starting(self, stream: StreamState) -> bool:
+        """True while there is something to fill and no worker that has begun: they import, or are not there yet."""
+        if stream.failure is not None or stream.paused or not stream.claims.has_work():
+            return False
+        return all(
+            each.stage is WorkerStage.STARTING or self._backend.note(each.number).phase in (STARTING, IMPORTING)
+            for each in stream.workers.values()
+        )
+
+    def _look_at_workers(self, now_s: float, since_s: float) -> None:
+        own = {os.getpid()}
         for worker in self._engine.pool.workers.values():
             seen = self._busy.setdefault(worker.number, deque(maxlen=KEPT_SAMPLES + 1))
             seen.append((now_s, _busy_s(worker, now_s)))
             pid = self._backend.pid(worker.number)
-            times_s = cpu_times_s(pid) if pid else None
-            if times_s is not None:
-                self._cpu[worker.number] = times_s
+            own.add(pid)
+            times = cpu_times(pid) if pid else None
+            if times is not None:
+                self._cpu[worker.number] = times
+                if worker.busy and times.state == WAITS_FOR_DISK:
+                    self._disk_s[worker.stream.number] += since_s
+        trainers = {each.pid for stream in self._engine.streams.values() for each in stream.consumers.values()}
+        self._load.observe(now_s, own, trainers)
 
 
 def ready_slots(stream: StreamState, ring: Ring) -> int:
     """Counts the slots of batches that are made, and that next() has not given out."""
     made = ring.count(SlotState.READY) + ring.count(SlotState.LEASED)
     return made - stream.leases.slots_given_out() - stream.window.lookback.slots
+
+
+def _is_followed(stream: StreamState) -> bool:
+    """True when a progress file has told that the stream's consumer goes on."""
+    return stream.keeper is not None and stream.follows_progress and stream.counters.consumed > 0
+
+
+def _is_late(stream: StreamState) -> bool:
+    """True while the batch where the progress file says that the consumer stands is not ready: it waits for it, or will
+    when it has done with the one before."""
+    if not _is_followed(stream) or stream.paused:
+        return False
+    cursor = stream.window.cursors.get((stream.keeper, FOLLOWER))
+    batch = stream.window.batches.get(cursor.next) if cursor is not None else None
+    return batch is None or not batch.filled
 
 
 def _is_full(stream: StreamState, ring: Ring) -> bool:

@@ -149,7 +149,8 @@ def test_durations(seconds, text):
 def test_what_is_not_well_is_told_once_and_first():
     found = told(every_state())
     assert found["health"] == "degraded"
-    assert [each.split(" ")[0] for each in found["problems"]] == ["/prefetchd-1-ring-2", "stream"]
+    begins = [each.split(" ")[0] for each in found["problems"]]
+    assert begins == ["/prefetchd-1-ring-2", "stream", "batches", "declared"]
     assert "loginctl enable-linger" in found["problems"][0]
 
 

@@ -81,3 +81,45 @@ def test_the_longest_task_is_that_of_the_last_minute():
     for number in range(200):
         history.observe(one(0.5), 200.0 + number)
     assert history.recent()["longest_task_s"] == 0.5
+
+
+def test_what_each_number_of_workers_has_made_while_all_of_them_were_busy():
+    def made(batches, workers, busy):
+        return Counts(batches=batches, workers=workers, busy=busy)
+
+    history = observed(
+        *(made(5 * n, 2, 2) for n in range(9)),
+        *(made(40, 2, 1) for _ in range(4)),
+        *(made(40 + 6 * n, 4, 4) for n in range(5)),
+        every_s=0.5,
+    )
+    assert history.paces() == [
+        {"workers": 2, "batches_per_s": 10.0, "over_s": 4.0},
+        {"workers": 4, "batches_per_s": 12.0, "over_s": 2.0},
+    ]
+
+
+def test_the_pace_of_a_number_that_comes_back_is_measured_anew():
+    history = observed(
+        *(Counts(batches=n, workers=2, busy=2) for n in range(5)),
+        *(Counts(batches=4, workers=1, busy=1) for _ in range(3)),
+        *(Counts(batches=4 + 3 * n, workers=2, busy=2) for n in range(3)),
+    )
+    assert history.paces()[-1] == {"workers": 2, "batches_per_s": 6.0, "over_s": 1.0}
+
+
+def test_busy_workers_are_those_of_the_last_seconds():
+    busy = [Counts(fill_s=2.0 * n) for n in range(30)]
+    idle = [Counts(fill_s=58.0)] * 8
+    history = observed(*busy, *idle, every_s=1.0)
+    assert history.recent()["fill_s"] == 58.0
+    assert history.recent()["busy_workers"] == 0.0
+
+
+def test_times_of_a_kind_are_those_of_the_last_minute():
+    history = observed(
+        *(Counts(collating_s=n, disk_s=2 * n, process_cpu_s=3 * n, is_starting=n < 2) for n in range(5)), every_s=1.0
+    )
+    recent = history.recent()
+    assert (recent["collating_s"], recent["disk_s"], recent["process_cpu_s"]) == (4, 8, 12)
+    assert recent["starting_s"] == 1.0

@@ -27,6 +27,7 @@ PACKAGES = (
     "prefetchd/wire",
     "prefetchd/plan",
     "prefetchd/ring",
+    "prefetchd/diagnosis",
     "prefetchd/progress",
     "prefetchd/processes",
     "prefetchd/workers",

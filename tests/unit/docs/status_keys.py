@@ -19,6 +19,7 @@ PREFIXES = {
     "One element of `streams`:": "streams[].",
     "`ring`:": "streams[].",
     "`recent`:": "streams[].",
+    "One element of `paces`:": "streams[].paces[].",
     "`verdict`:": "streams[].",
     "One element of `consumers`.": "streams[].consumers[].",
     "One element of a stream's `workers`:": "streams[].workers[].",

@@ -72,9 +72,7 @@ class WorkerResults:
         stream.counters.task_took(duration_us, samples)
         worker.fill_us += duration_us
         stream.host_deaths = 0
-        if stream.store_fault:
-            self._commands.append(Log.line("info", "batches can be stored again", stream=stream.name))
-            stream.store_fault = ""
+        stream.store_fault.stored()
         if stream.filling.filled(piece, payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
@@ -87,9 +85,8 @@ class WorkerResults:
     def _store_failed(self, worker: Worker, piece: Piece, reason: str) -> None:
         """Has the worker, which keeps the batch, try again; other tasks have their turn first."""
         stream = worker.stream
-        if stream.store_fault != reason:
+        if stream.store_fault.failed(reason):
             self._commands.append(Log.line("error", "batches cannot be stored", stream=stream.name, why=reason))
-        stream.store_fault = reason
         stream.filling.lost(piece)
         piece.keeper = worker.number
 

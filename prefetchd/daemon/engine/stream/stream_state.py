@@ -23,6 +23,7 @@ from prefetchd.daemon.engine.stream.program_requests import ProgramRequests
 from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
 from prefetchd.daemon.engine.stream.shard_starts import ShardStarts
 from prefetchd.daemon.engine.stream.stages import Planner, Stage, Stuck, WorkerStage
+from prefetchd.daemon.engine.stream.store_fault import StoreFault
 from prefetchd.daemon.engine.stream.supply import is_short
 from prefetchd.daemon.engine.stream.task_sizes import TaskSizes
 from prefetchd.daemon.engine.stream.window import Window
@@ -138,8 +139,7 @@ class StreamState:
         # one is told of progress (else the stream waits for trainers).
         self.keeper: int | None = None
         self.follows_progress = False
-        # Why the last batch could not be written where batches go; empty when it could.
-        self.store_fault = ""
+        self.store_fault = StoreFault()
         self.ring_id = 0
         self.former_grants: list[Grant] = []
         self.counters = Counters()

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from prefetchd.daemon.telemetry.cpu_times import cpu_times_s
+from prefetchd.daemon.telemetry.cpu_times import cpu_times
 from tests.scenario.watching import until
 
 LONG_ENOUGH_S = 0.3
 
-pytestmark = pytest.mark.skipif(cpu_times_s(os.getpid()) is None, reason="this kernel does not count it")
+pytestmark = pytest.mark.skipif(cpu_times(os.getpid()) is None, reason="this kernel does not count it")
 
 
 @pytest.fixture
@@ -39,16 +39,30 @@ def test_two_that_want_one_cpu_wait_for_each_other(bound):
     sleeping = bound("import time; time.sleep(600)")
 
     def times():
-        found = [cpu_times_s(child.pid) for child in spinning]
-        return found if all(ran_s > LONG_ENOUGH_S for ran_s, _ in found) else None
+        found = [cpu_times(child.pid) for child in spinning]
+        return found if all(each.ran_s > LONG_ENOUGH_S for each in found) else None
 
-    for ran_s, waited_s in until(times, "both have run"):
-        assert waited_s > ran_s / 3, "each gets half of it, or less where others are about"
-    ran_s, _ = cpu_times_s(sleeping.pid)
-    assert ran_s < LONG_ENOUGH_S
+    for each in until(times, "both have run"):
+        assert each.waited_s > each.ran_s / 3, "each gets half of it, or less where others are about"
+        assert each.process_s == pytest.approx(each.ran_s, abs=0.1), "it has one thread"
+    asleep = cpu_times(sleeping.pid)
+    assert asleep.ran_s < LONG_ENOUGH_S
+    assert asleep.state == "S"
+
+
+def test_all_threads_of_a_process_count_and_only_the_main_one_s_waits(bound):
+    child = bound(
+        "import threading\n"
+        "def spin():\n"
+        "    while True: pass\n"
+        "threading.Thread(target=spin).start()\n"
+        "threading.Event().wait()"
+    )
+    found = until(lambda: (each := cpu_times(child.pid)).process_s > LONG_ENOUGH_S and each, "its thread has run")
+    assert found.ran_s < found.process_s / 2
 
 
 def test_a_process_that_is_gone_has_none(bound):
     child = bound("")
     child.wait()
-    assert cpu_times_s(child.pid) is None
+    assert cpu_times(child.pid) is None

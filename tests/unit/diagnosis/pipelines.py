@@ -15,8 +15,8 @@ OBSERVE_EVERY_S = 0.05
 @dataclasses.dataclass
 class Pipeline:
     """`task_s(step)` is what making a batch takes a worker, `step_s(step)` what the trainer does with it; of a task's
-    time `cpu_wait` is spent in line for a CPU, and of the rest `computing` on one. After each a worker waits for
-    `handover_s` for another."""
+    time `cpu_wait` is spent in line for a CPU, and of the rest `computing` on one; of all of it `collating` in
+    collate_fn, and `on_disk` waiting for a disk. After each a worker waits for `handover_s` for another."""
 
     workers: int
     slots: int
@@ -24,7 +24,9 @@ class Pipeline:
     step_s: Callable[[int], float]
     cpus: int = 64
     cpu_wait: float = 0.0
-    computing: float = 0.2
+    computing: float = 0.8
+    collating: float = 0.0
+    on_disk: float = 0.0
     handover_s: float = 0.0
 
     def run(self, over_s: float = 60.0) -> dict[str, Any]:
@@ -57,8 +59,13 @@ class Pipeline:
                     fill_s=spent_s,
                     cpu_s=spent_s * (1 - self.cpu_wait) * self.computing,
                     cpu_wait_s=spent_s * self.cpu_wait,
+                    process_cpu_s=spent_s * (1 - self.cpu_wait) * self.computing,
+                    collating_s=spent_s * self.collating,
+                    disk_s=spent_s * self.on_disk,
                     ready_share=len(ready) / self.slots,
                     is_full=bool(ready) and used >= self.slots,
+                    workers=self.workers,
+                    busy=len(began),
                     consumers=((1, stalled_s + waiting_s),) if taken else (),
                     longest_task_s=longest_s,
                 )
@@ -96,5 +103,7 @@ class Pipeline:
             "fill_s": fill_s,
             "ring": {"slots": self.slots, "slots_a_batch": 1.0, "ready": 0, "filling": 1},
             "consumed_batches": 1,
+            "progress": {"file": ""},
+            "paces": history.paces(),
             "recent": history.recent(),
         }
