@@ -112,6 +112,8 @@ def _nothing_to_judge(stream: Mapping[str, Any]) -> str | None:
         return "it has failed"
     if stream["paused"]:
         return "paused: nothing is filled until `prefetchd resume`"
+    if stream["store_fault"]:
+        return "its batches cannot be stored"
     if not living and not followed:
         return "nobody consumes it"
     if not living and not stream["consumed_batches"]:

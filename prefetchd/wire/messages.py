@@ -849,10 +849,12 @@ class Digested(Message):
 @record
 class StoreFailed(Message):
     """Says that the batch is made and cannot be written where batches go; the worker keeps it. `reason` is for people:
-    full, read-only, gone. The task is to be given out again, and may come out well then."""
+    full, read-only, gone. The task is to be given out again, and may come out well then. `is_full`: there is no room,
+    so that another batch less would help."""
 
     task: int
     reason: str
+    is_full: bool = False
 
 
 @_numbered(75)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -30,12 +31,17 @@ WHOLE = "batch"
 _TORCH_CODES = {getattr(torch, name): code for name, code in CODES.items() if hasattr(torch, name)}
 _NUMPY_CODES = {np.dtype(name): code for name, code in CODES.items() if "float8" not in name and name != "bfloat16"}
 _WRITEV_BUFFERS = 512
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StoreError(PrefetchdError):
-    """The batch cannot be written where batches go: full, read-only, gone. It may be tried again."""
+    """The batch cannot be written where batches go: full (`is_full`), read-only, gone. It may be tried again."""
 
     code = "store"
+
+    def __init__(self, text: str, *, is_full: bool = False) -> None:
+        super().__init__(text)
+        self.is_full = is_full
 
 
 @dataclasses.dataclass
@@ -75,13 +81,14 @@ class EncodedFile:
                 os.unlink(place.path)
             fd = os.open(place.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise StoreError(f"{place.path}: {error.strerror}") from None
+            raise StoreError(f"{place.path}: {error.strerror}", is_full=error.errno in _NO_ROOM) from None
         try:
             self._write(fd)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(place.path)
-            raise StoreError(f"{place.path}, of {self.payload_bytes} bytes: {error.strerror}") from None
+            text = f"{place.path}, of {self.payload_bytes} bytes: {error.strerror}"
+            raise StoreError(text, is_full=error.errno in _NO_ROOM) from None
         finally:
             os.close(fd)
         kill_point("worker.file.written")

@@ -134,7 +134,7 @@ class TaskRunner:
         except StoreError as error:
             # Or the same task would go to and fro as fast as it can.
             time.sleep(STORE_AGAIN_S)
-            return StoreFailed(number, str(error)[:500])
+            return StoreFailed(number, str(error)[:500], error.is_full)
         except ProgramSpentError:
             return Spent(number)
         except NoSuchBatch as none:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from tests.scenario.datasets import Numbers, equal
 from tests.scenario.declared_datasets import shares
 from tests.scenario.lookback_trainer import Told
 from tests.scenario.raw_peer import Peer, attach_hello
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.watching import is_gone, report_when, stream_when, until
 
 NUMBERS = 'dataset = "tests.scenario.declared_datasets:numbers"\n'
 SHARES = 'dataset = "tests.scenario.declared_datasets:shares"\n'
@@ -252,6 +253,13 @@ def test_a_dataset_that_cannot_be_made_is_told_to_who_attaches(daemon, declare, 
     declare(f'[streams.train]\ndataset = "{name}"\n')
     with pytest.raises(DaemonRefusedError, match=why):
         PrefetchLoader.attach("train")
+    # The snapshot that tells of it is written a moment later.
+    report_when(daemon, lambda report: report.snapshot["declared"][0]["failure"], "it has failed")
+    done = daemon.command("status", "--json", check=False)
+    assert done.returncode == 3
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem.startswith("declared stream train has failed: ")
+    assert re.search(why, problem)
 
 
 DYING = """[streams.train]

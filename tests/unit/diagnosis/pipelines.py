@@ -96,6 +96,7 @@ class Pipeline:
         return {
             "failure": None,
             "paused": False,
+            "store_fault": "",
             "consumers": [{"pid": 1, "departed": False, "waiting_s": 0.0}],
             "workers_asked": 0,
             "workers_limit": self.workers,

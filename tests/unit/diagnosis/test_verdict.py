@@ -258,6 +258,7 @@ def test_workers_that_are_busy_with_other_streams_are_named():
             {"recent": None, "consumed_batches": 0, "ring": {"ready": 8, "filling": 0}},
             "its ring is full, and nobody has taken a batch yet",
         ),
+        ({"store_fault": "/mnt/ram: No space left on device"}, "its batches cannot be stored"),
         ({"paused": True}, "paused: nothing is filled until `prefetchd resume`"),
     ],
 )

@@ -60,7 +60,7 @@ class WorkerResults:
             worker.stream.filling.check_shard_end(worker.tasks[message.task], message.batches)
             worker.stream.filling.shard_ended(self._take(worker, message.task), message.batches)
         elif isinstance(message, StoreFailed):
-            self._store_failed(worker, self._take(worker, message.task), message.reason)
+            self._store_failed(worker, self._take(worker, message.task), message)
         elif isinstance(message, BadSamples):
             self._bad_samples.told(worker, worker.tasks[message.task], message)
         else:
@@ -82,13 +82,16 @@ class WorkerResults:
         if stream.filling.digested(piece, message.digest):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
-    def _store_failed(self, worker: Worker, piece: Piece, reason: str) -> None:
-        """Has the worker, which keeps the batch, try again; other tasks have their turn first."""
+    def _store_failed(self, worker: Worker, piece: Piece, message: StoreFailed) -> None:
+        """Has the worker, which keeps the batch, try again; other tasks have their turn first. Where there is no room,
+        a batch that comes later gives way."""
         stream = worker.stream
-        if stream.store_fault.failed(reason):
-            self._commands.append(Log.line("error", "batches cannot be stored", stream=stream.name, why=reason))
+        if stream.store_fault.failed(message.reason):
+            self._commands.append(Log.line("error", "batches cannot be stored", stream=stream.name, why=message.reason))
         stream.filling.lost(piece)
         piece.keeper = worker.number
+        if message.is_full:
+            stream.claims.finds_no_room(piece.batch)
 
     def _measured(self, worker: Worker, piece: Piece, message: Measured) -> None:
         stream = worker.stream

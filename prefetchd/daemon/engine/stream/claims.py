@@ -24,6 +24,8 @@ Pure. The rules, whose reasons are in decisions 0009 (measuring), 0010 (gaps), 0
    not about to grow for it. When there is no room for one that a living cursor awaits, offers are to be recalled
    (`needs_recall`), urgently when a blocked one awaits it.
 8. While the stream `rests` no batch is claimed; those that are claimed are made.
+9. Files may find no room on their disk though the ring has slots. Then another batch gives way as for a slot (rule 3 of
+   Window), and as long as one finds no room none is claimed that comes later: it would take the place that was made.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Claims:
         self.needs_recall = False
         self.urgent = False
         self.rests = False
+        self._unstored: list[Batch] = []
         self._contents_at = contents_at
         self._awaits_plan = False
         self._measuring: Batch | None = None
@@ -93,7 +96,8 @@ class Claims:
         """True when there is a batch to claim, or will be once its plan is known; whether or not the stream rests."""
         if self._measuring is not None or not self.window.may_fill():
             return False
-        return self.neediest() is not None or self._awaits_plan
+        neediest = self.neediest()
+        return self._awaits_plan if neediest is None else not self._comes_after_the_unstored(neediest.fill)
 
     def next_piece(self, worker: int, pieces: int) -> Piece | None:
         """Returns the next piece for `worker` (rule 3); a batch that is claimed for it is cut into `pieces`. None when
@@ -131,7 +135,22 @@ class Claims:
         if self.rests or self._measuring is not None or not window.may_fill():
             return False
         neediest = self.neediest()
-        return neediest is not None and self._claim(neediest.fill, pieces)
+        if neediest is None or self._comes_after_the_unstored(neediest.fill):
+            return False
+        return self._claim(neediest.fill, pieces)
+
+    def finds_no_room(self, batch: Batch) -> None:
+        """Makes room for a batch that is made, and for whose file there is none on the disk (rule 9)."""
+        if batch.cancelled or batch.error is not None:
+            return
+        if batch not in self._unstored:
+            self._unstored.append(batch)
+        self.window.make_room(batch)
+
+    def _comes_after_the_unstored(self, position: Position) -> bool:
+        if self._unstored:
+            self._unstored = [each for each in self._unstored if each.pending or each.under_way]
+        return any(self.window.turn(each.position) < self.window.turn(position) for each in self._unstored)
 
     def _starving(self) -> Cursor | None:
         """Returns the starving cursor (rule 4), if there is one."""

@@ -121,7 +121,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.FillFailed(task=2, error=b"\x95"),
     m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
     m.Digested(task=9, digest=0xFEDCBA9876543210, duration_us=20_000),
-    m.StoreFailed(task=9, reason="/mnt/ram: No space left on device"),
+    m.StoreFailed(task=9, reason="/mnt/ram: No space left on device", is_full=True),
     m.ShardEnded(task=9, batches=17),
     m.ShardCame(epoch=2, shard=1, following=301, state=b"\x80\x05"),
     m.TrainerEnvironment(environment=b"\x95"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefetchd.daemon.engine.stream.batches import Contents
+from prefetchd.daemon.engine.stream.batches import Batch, Contents
 from prefetchd.daemon.engine.stream.blame import Blame
 from prefetchd.daemon.engine.stream.claims import Claims
 from prefetchd.daemon.engine.stream.piece_queue import PieceQueue
@@ -145,3 +145,55 @@ def test_rule_8_a_stream_that_rests_claims_nothing_and_makes_what_is_claimed():
     claims.rests = True
     assert claims.next_piece(WORKER, 2).first == 2
     assert claims.next_piece(WORKER, 2) is None
+
+
+def unstored(claims: Claims) -> Batch:
+    """A batch that is made, and goes to a worker again as its file found no room."""
+    piece = claims.next_piece(WORKER, 1)
+    assert piece is not None
+    batch = piece.batch
+    batch.under_way -= 1
+    batch.pending.append(piece)
+    claims.queue.add([piece], first=True)
+    claims.finds_no_room(batch)
+    return batch
+
+
+def test_rule_9_what_comes_later_gives_way_to_a_batch_that_finds_no_room_and_is_not_claimed_meanwhile():
+    """Found as a trainer that waited for ever for a batch, beside a disk full of those after it."""
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window, waiting=True)
+    for step in (1, 2, 3):
+        ready(window, step)
+    batch = unstored(claims)
+    assert batch.position == (0, 0)
+    assert sorted(window.batches) == [(0, 0), (0, 1), (0, 2)]
+    assert claimed(claims) == (0, 0), "it is tried again"
+    assert claimed(claims) is None, "3 would take its place"
+    assert not claims.has_more()
+    batch.under_way -= 1
+    batch.filled = True
+    assert claimed(claims) == (0, 3)
+
+
+def test_rule_9_a_batch_that_comes_sooner_is_claimed_all_the_same():
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window, 5, waiting=True)
+    later = unstored(claims)
+    assert later.position == (0, 5)
+    walks(window, 1, ("another", 2), waiting=True)
+    later.pending.clear()
+    later.under_way = 1
+    assert claimed(claims) == (0, 1)
+
+
+def test_rule_9_who_is_dropped_holds_nobody_up():
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window, waiting=True)
+    window.drop(unstored(claims))
+    claims.finds_no_room(Batch((0, 4), ROWS, cancelled=True))
+    assert claimed(claims) == (0, 0)
+    assert claimed(claims) == (0, 1)
