@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from prefetchd import __version__
+from prefetchd.daemon.closing import Closing
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
 from prefetchd.daemon.declared.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
-from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.trainers import Identity
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.recovery import empty_programs, reclaim_programs
@@ -91,8 +91,6 @@ class Service:
         self._idle_since_s = time.monotonic()
         self._finishes = False
         self._keeps = False
-        self.has_left_rings = False
-        """Whether close() has left rings for the next daemon."""
         self._reclaim_at_s = 0.0
         self._empty_programs: frozenset[str] = frozenset()
         self._birth = Birth()
@@ -140,6 +138,9 @@ class Service:
         self._cpus = usable_cpus()
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
+        self._closing = Closing(
+            paths, self.status, self._rings, self._leavers, backend, self.declared, self._publishing
+        )
         loop.after_each(self._executor.run_commands)
         self._rings.adopt(config.ram_disks)
         self._tick()
@@ -162,6 +163,11 @@ class Service:
         pool, streams = self.engine.pool, len(self.engine.streams)
         busy, of = sum(each.busy for each in pool.workers.values()), pool.limit or len(pool.workers)
         return f"{streams} {'stream' if streams == 1 else 'streams'}, {busy} of {of} workers busy"
+
+    @property
+    def has_left_rings(self) -> bool:
+        """Whether close() has left rings for the next daemon."""
+        return self._closing.has_left_rings
 
     @property
     def child_pids(self) -> set[int]:
@@ -220,41 +226,9 @@ class Service:
         """Closes everything; nothing is left behind, but what is kept for the next daemon. After the loop has ended."""
         kill_point("daemon.close.begun")
         if self._keeps:
-            self._close_keeping()
-            return
-        with contextlib.ExitStack() as ending:
-            # Called in reverse order; each one happens whatever becomes of those before it.
-            ending.callback(self.status.close)
-            ending.callback(reclaim_programs, self._paths)
-            for resources in self._rings.resources.values():
-                ending.callback(resources.close)
-            ending.callback(self._leavers.close)
-            ending.callback(self._backend.close)
-            ending.callback(self.declared.close)
-            self._close_connections_with(ending)
-
-    def _close_keeping(self) -> None:
-        """Closes everything, and leaves rings, their programs and trainers' forks as a kill would. Connections end
-        last: a trainer that sees their end finds rings that can be adopted. What nobody would adopt is dropped."""
-        with contextlib.ExitStack() as ending:
-            self._close_connections_with(ending)
-            ending.callback(self.status.close)
-            ending.callback(kill_point, "daemon.keep.released")
-            for resources in self._rings.resources.values():
-                is_adopted = resources.ring is not None and resources.spec.store != FILES
-                self.has_left_rings = self.has_left_rings or is_adopted
-                ending.callback(resources.leave if is_adopted else resources.close)
-            ending.callback(kill_point, "daemon.keep.childless")
-            ending.callback(self._leavers.close)
-            ending.callback(self._backend.close, leave_forks=True)
-            ending.callback(self.declared.close)
-
-    def _close_connections_with(self, ending: contextlib.ExitStack) -> None:
-        listener = self._publishing.listener
-        if listener is not None:
-            for session in list(listener.sessions.values()):
-                ending.callback(session.close)
-            ending.callback(listener.close)
+            self._closing.keep()
+        else:
+            self._closing.drop()
 
     def _linger_bytes(self) -> int | None:
         """Returns how many bytes rings without a consumer may take: by default a quarter of what there would be without
