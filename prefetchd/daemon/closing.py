@@ -1,4 +1,4 @@
-"""Closes what a daemon has in the one order in which nothing is lost: all of it, or all but what the next one adopts."""
+"""Closes what a daemon has, in the one order in which nothing is lost: all, or all but what the next one adopts."""
 
 from __future__ import annotations
 
