@@ -14,7 +14,7 @@ from rich.console import Console
 from prefetchd.wire.errors import PrefetchdError, RemoteError
 from prefetchd_demo.bar_report import STYLES, bar_groups, notes
 from prefetchd_demo.bars import bar_chart
-from prefetchd_demo.comparison import Measured, measure
+from prefetchd_demo.comparison import Measured, measure, start_once
 from prefetchd_demo.conditions import Conditions
 from prefetchd_demo.interruption import Interrupted, raise_interrupts
 from prefetchd_demo.live import Live
@@ -79,6 +79,7 @@ def _demo(options: argparse.Namespace, console: Console) -> None:
                 cache=str(directory / "cache"),
             )
             loaders = [PREFETCHD, DATALOADER] if step == ON_CPU else [PREFETCHD, DATALOADER, CACHED]
+            _start_each_once(plan, directory, live)
             measured = {
                 loader: _measure(dataclasses.replace(plan, loader=loader), directory, live) for loader in loaders
             }
@@ -116,6 +117,14 @@ def _pictures(options: argparse.Namespace, live: Live) -> Path:
         live.show("writing pictures", so_far, options.images, f"{so_far:,} of {options.images:,} in {directory.parent}")
 
     return cached_pictures(options.images, options.workers, written)
+
+
+def _start_each_once(plan: Plan, directory: Path, live: Live) -> None:
+    environment = own_environment(directory)
+    plan = dataclasses.replace(plan, checkpoint=str(directory / "once.pt"))
+    start_once(dataclasses.replace(plan, loader=DATALOADER), environment, live)
+    with own_daemon(environment, plan.workers):
+        start_once(plan, environment, live)
 
 
 def _measure(plan: Plan, directory: Path, live: Live) -> Measured:

@@ -54,6 +54,17 @@ def measure(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, l
     return Measured(first, _train(again, environment, daemon, live))
 
 
+def start_once(plan: Plan, environment: dict[str, str], live: Live) -> None:
+    """Runs a trainer up to its first batch. Before anything is measured: what Python compiles and the disk reads when
+    something is started for the first time on a machine is not to be the first loader's alone. Raises
+    PrefetchdError."""
+    live.show("preparing", 0, 0, f"{plan.loader} is started once: Python compiles what it imports")
+    with TrainerProcess(plan, environment) as trainer:
+        for message in trainer.messages():
+            if isinstance(message, Progress):
+                return
+
+
 def _train(plan: Plan, environment: dict[str, str], daemon: OwnDaemon | None, live: Live) -> Life:
     """Runs one trainer until it is where the plan has it stop, and kills it."""
     opened, ring, last, validated = None, None, None, None
