@@ -7,8 +7,11 @@ from tests.documents.pages import Block
 GPU = "it takes a GPU: it is run where there is one"
 INDEX = "it installs from a package index"
 MINUTES = "it takes minutes, and a package index"
-ROOT = "it takes root, and changes the machine"
-SYSTEMD = "it takes a service manager: tests/scenario/test_under_systemd.py runs one, with the same units"
+MEMORY = "it takes 40 GB of shared memory, and a RAM disk"
+OWN_PATH = "the path in it is the reader's own"
+RIGHTS = "it takes rights: test_pages_of_root.py runs it where they are given"
+ROOT = "it writes below /etc, and makes a user's unit"
+ENDLESS = "it follows a log without end, on a machine with a journal"
 TRAINERS = "it is run by tests/trainers/test_docs.py, where the trainers' packages are imported once"
 FORMULA = "it is a formula"
 
@@ -17,11 +20,12 @@ NOT_RUN = {
     ("README.md", "pip install ."): INDEX,
     ("CONTRIBUTING.md", "make check"): MINUTES,
     ("CONTRIBUTING.md", ".venv/bin/python -m pip install 'coverage>=7.10'"): INDEX,
-    ("systemd/README.md", "prefetchd systemd install"): SYSTEMD,
-    ("systemd/README.md", "[Service]"): SYSTEMD,
+    ("systemd/README.md", "prefetchd systemd install"): RIGHTS,
+    ("systemd/README.md", "[Service]"): OWN_PATH,
     ("systemd/README.md", "sudo prefetchd systemd install --system ada"): ROOT,
-    ("systemd/README.md", "systemctl --user status prefetchd"): SYSTEMD,
-    ("docs/batch-files.md", "sudo mount -t tmpfs -o size=31G,mode=0700,uid=$(id -u) tmpfs ram"): ROOT,
+    ("systemd/README.md", "systemctl --user status prefetchd"): ENDLESS,
+    ("docs/batch-files.md", "sudo mount -t tmpfs -o size=31G,mode=0700,uid=$(id -u) tmpfs ram"): RIGHTS,
+    ("docs/configuration.md", "[streams.validation]"): MEMORY,
     ("docs/compatibility.md", "pip install expecttest"): INDEX,
     ("docs/device.md", 'loader = PrefetchLoader(dataset, batch_size=256, shuffle=True, device="cuda")'): GPU,
     ("docs/device.md", "graph = torch.cuda.CUDAGraph()"): GPU,

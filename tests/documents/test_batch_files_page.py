@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.documents.conftest import run_program, run_shell
-from tests.documents.not_run import ROOT, reason_for
+from tests.documents.not_run import RIGHTS, reason_for
 from tests.documents.pages import blocks
 
 PAGE = "docs/batch-files.md"
@@ -19,7 +19,7 @@ def test_it_is_followed(daemon, fresh):
     for block in BLOCKS:
         if block.language == "toml":
             (directory / "streams.toml").write_text(block.text)
-        elif reason_for(block) == ROOT:
+        elif reason_for(block) == RIGHTS:
             # "a directory of your own will do"
             (directory / "ram").mkdir(mode=0o700)
         elif block.language == "sh":

@@ -8,19 +8,35 @@ import re
 import subprocess
 import sys
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 import pytest
+from click.testing import CliRunner
 
-from prefetchd.daemon.config.daemon_config import parse_config
+from prefetchd.cli.main import cli
 from tests.documents.commands import commands_of_ours, shell_commands, unit_exists, units_of, what_is_wrong
-from tests.documents.not_run import GPU, NOT_RUN, TRAINERS, reason_for
+from tests.documents.not_run import GPU, NOT_RUN, RIGHTS, TRAINERS, reason_for
 from tests.documents.pages import GIVEN, PAGES, ROOT, Block, blocks, blocks_in, blocks_of, given_directory, text_of
+from tests.documents.test_batch_files_page import BLOCKS as FOLLOWED
+from tests.documents.test_python_blocks import PROGRAMS
+from tests.documents.test_readme import CAPTURED
+from tests.documents.test_shell_blocks import CONSOLES, SHELLS
 
-RUN = {"python", "sh", "console", "toml"}
-"""Their files: test_python_blocks.py, test_shell_blocks.py and test_batch_files_page.py, which has a toml block too."""
+RUN = {*PROGRAMS, *SHELLS, *CONSOLES, *FOLLOWED, CAPTURED}
+"""What the other files here run."""
 DRAWN = {"text", "mermaid"}
 """Pictures, formulas and tables, which nobody types."""
 TYPED = re.compile(r"^(\$ |>>> |import |from \w+ import |pip |prefetchd \w+)", re.M)
 MAKE_TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+
+
+def extras() -> dict[str, set[str]]:
+    """The packages of each extra, as pyproject.toml has them."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    return {extra: {re.split(r"[^\w-]", each)[0] for each in packages} for extra, packages in found.items()}
 
 
 def ids(block: Block) -> str:
@@ -31,8 +47,14 @@ def ids(block: Block) -> str:
 def test_it_is_run_or_drawn_or_listed(block):
     if block.language in DRAWN:
         assert not TYPED.search(block.text), "this is typed: say in which language"
-    elif block.language not in RUN:
+    elif block not in RUN:
         assert reason_for(block), f"{block.language or 'no language'}: nothing runs it, and not_run.py does not say why"
+
+
+def test_what_is_listed_is_not_run_here_all_the_same():
+    assert {block for block in RUN if reason_for(block)} == {
+        block for block in blocks() if reason_for(block) in (GPU, RIGHTS) and block.page != "systemd/README.md"
+    }
 
 
 def test_a_block_that_is_neither_run_nor_listed_is_found():
@@ -74,9 +96,13 @@ def test_a_shell_reads_it(block):
             assert set(words[1:]) <= MAKE_TARGETS
 
 
-@pytest.mark.parametrize("block", blocks_in("toml"), ids=ids)
-def test_the_configuration_is_one(block):
-    assert parse_config(block.text, block.page, "/srv").streams
+@pytest.mark.parametrize("block", [each for each in blocks_in("toml") if reason_for(each)], ids=ids)
+def test_the_command_finds_nothing_wrong_with_a_configuration(block, tmp_path):
+    file = tmp_path / "streams.toml"
+    file.write_text(block.text)
+    done = CliRunner().invoke(cli, ["config", "check", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "good; it declares 2 streams" in done.output
 
 
 @pytest.mark.parametrize("block", blocks_in("ini"), ids=ids)
@@ -127,3 +153,32 @@ def test_a_page_says_what_its_reader_is_to_have(page):
 
 def test_what_is_given_is_given_to_a_page():
     assert {path.name for path in GIVEN.iterdir()} <= {given_directory(page).name for page in PAGES}
+
+
+# --- what is to be installed ---
+
+OF_PREFETCHD = {"prefetchd", "prefetchd_client", "torch", "numpy", "my_project"}
+"""What is there once prefetchd is, and what is the reader's own."""
+
+
+@pytest.mark.parametrize("block", blocks_in("python"), ids=ids)
+def test_a_page_says_how_to_get_what_its_program_imports(block):
+    nodes = [node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    page = text_of(block.page)
+    said = set(re.findall(r"[\w-]+", " ".join(re.findall(r"pip install ([^`]*)`", page))))
+    said |= {package for extra, packages in extras().items() if extra in said for package in packages}
+    for name in {name.partition(".")[0] for name in names} - OF_PREFETCHD - set(sys.stdlib_module_names):
+        # Whoever reads how to go on in a library has that library.
+        assert name in said or f"\n## {name}\n" in page, f"{name}: the page does not say where it comes from"
+
+
+def test_nothing_is_installed_from_an_index_that_does_not_have_it():
+    """prefetchd is on none: it is installed from a clone, with extras that there are."""
+    code = [path for top in ("prefetchd", "client") for path in (ROOT / top).rglob("*.py")]
+    for path in [*code, *(ROOT / page for page in PAGES), ROOT / "CHANGELOG.md"]:
+        for what in re.findall(r"pip install ((?:-\S+ )*[^\s`]+)", path.read_text("utf-8")):
+            assert not re.match(r"['\"]?prefetchd\b", what), path
+            for extra in re.findall(r"\.\[([\w,]+)\]", what):
+                assert set(extra.split(",")) <= extras().keys(), path

@@ -9,9 +9,13 @@ import prefetchd_client.errors
 
 from prefetchd.wire.errors import ERRORS_BY_CODE
 from tests.unit.docs.draw import DOCS, ROOT
+from tests.unit.docs.variables_read import text_of
 
 TEXT = (DOCS / "troubleshooting.md").read_text("utf-8")
-LEVELS = {"warning", "error", "exception", "critical"}
+QUIET = {"info", "debug"}
+WARNS = {f"log.{level}" for level in ("warning", "error", "exception", "critical")}
+AT_A_LEVEL = {"Log.line", "self._log"}
+"""Called with a level and an event."""
 
 
 def section(heading: str) -> str:
@@ -24,9 +28,11 @@ def warned_events() -> set[str]:
     for path in (ROOT / "prefetchd").rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
         for call in calls:
-            if ast.unparse(call.func) in {f"log.{level}" for level in LEVELS}:
-                assert isinstance(call.args[0], ast.Constant), f"{path}: an event is a name"
-                found.add(call.args[0].value)
+            function = ast.unparse(call.func)
+            if function in WARNS or (function in AT_A_LEVEL and text_of(call.args[0]) not in QUIET):
+                event = text_of(call.args[function in AT_A_LEVEL])
+                assert event, f"{path}:{call.lineno}: an event is a name"
+                found.add(event)
     return found
 
 
