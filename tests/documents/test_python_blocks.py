@@ -13,6 +13,9 @@ STORIES = {"docs/batch-files.md"}
 """Pages whose blocks need what those before them have made; each has a file of tests."""
 PROGRAMS = [block for block in blocks_in("python") if block.page not in STORIES and reason_for(block) in (None, GPU)]
 
+ELSEWHERE = [block for block in PROGRAMS if 'device="cuda"' in block.text and ".cuda" not in block.text]
+"""Those that run on any device: all but the one of CUDA's graphs."""
+
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_it_runs(shared_daemon, fresh, block: Block):
@@ -24,3 +27,8 @@ def test_it_runs(shared_daemon, fresh, block: Block):
         pytest.importorskip("tensordict")
     done = run_program(block.text, fresh(block.page), shared_daemon)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("block", ELSEWHERE, ids=str)
+def test_with_another_device_it_runs_without_a_gpu(shared_daemon, fresh, block: Block):
+    run_program(block.text.replace('device="cuda"', 'device="cpu"'), fresh(block.page), shared_daemon)
