@@ -1,4 +1,4 @@
-"""The pages that users follow, and every block of code in them, as CommonMark has it."""
+"""The pages that users follow, and every block of code in them, as CommonMark has it: markdown-it comes with rich."""
 
 from __future__ import annotations
 
