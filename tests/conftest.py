@@ -40,6 +40,7 @@ LONGEST_FIRST = (
     "compatibility",
     "strangers",
     "sample_cache",
+    "documents",
     "scenario",
     "attacks",
     "contract",

@@ -98,6 +98,12 @@ def _cold(paths: RuntimePaths, declared: Config) -> Filling | None:
         failure = known[stream.name]["failure"] or (found or {}).get("failure")
         if failure:
             raise click.ClickException(f"stream {stream.name!r} has failed: {failure}")
+        if found is not None and found["ring"] is None and found["failed_batches"]:
+            # Nothing more is made before a trainer has taken the error: it would be waited for for ever.
+            raise click.ClickException(
+                f"stream {stream.name!r}: its first batch has failed. A trainer is told why: "
+                f"PrefetchLoader.attach({stream.name!r}) and one next()"
+            )
         if found is None or not found["warm"]:
             ready, wanted = (found["batches_ready"], found.get("batches_wanted", 0)) if found is not None else (0, 0)
             return Filling(stream.name, ready, wanted, _doing(known[stream.name], found), place, len(declared.streams))

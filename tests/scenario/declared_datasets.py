@@ -97,6 +97,16 @@ def bad_at_nine(length=24):
     return BadAtNine(length)
 
 
+class BadFromTheBeginning:
+    """No sample of it can be made."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        raise ValueError(f"there is no sample {index}")
+
+
 def growing(length=24):
     """Samples that become longer: the last batches of 4 have several MiB, the first ones less than one."""
     return [torch.full((10_000 * (1 + index),), float(index)) for index in range(length)]

@@ -253,8 +253,8 @@ def test_the_trainers_of_the_docs_run_without_our_client(declared, tmp_path, kin
     script = tmp_path / "trainer.py"
     script.write_text(
         found.group(1)
-        .replace("/mnt/ram", str(declared.ram_disk))
-        .replace("/home/me/progress.txt", str(declared.progress))
+        .replace('"ram"', repr(str(declared.ram_disk)))
+        .replace('"progress.txt"', repr(str(declared.progress)))
     )
     code = (
         "import sys; sys.modules['prefetchd'] = sys.modules['prefetchd_client'] = None; exec(open(sys.argv[1]).read())"

@@ -366,6 +366,17 @@ def test_warm_returns_when_the_low_watermark_is_reached(daemon, tmp_path):
     assert found["ends"]["batches_ready"] == 6, "two epochs of three"
 
 
+def test_warm_does_not_wait_for_a_first_batch_that_has_failed(daemon, tmp_path):
+    file = tmp_path / "streams.toml"
+    daemon.environment["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    file.write_text('[streams.train]\ndataset = "tests.scenario.declared_datasets:BadFromTheBeginning"\n')
+    done = daemon.command("warm", "--config", str(file), check=False, timeout=100)
+    assert done.returncode == 1
+    assert "stream 'train': its first batch has failed" in done.stderr
+    with PrefetchLoader.attach("train") as loader, pytest.raises(ValueError, match="there is no sample 0"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_warm_waits_for_a_daemon_that_runs_already(daemon, declare, disk, store):
     stored = "" if store == "shm" else f'store = {{{store} = "{disk}"}}\n'

@@ -20,7 +20,7 @@ import pytest
 SYSTEMD = next((path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd") if Path(path).exists()), None)
 NAMESPACES = ["--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--mount-proc", "--kill-child"]
 
-SCRIPT = f"""
+BEGIN = f"""
 checkout=$PWD
 mount -t tmpfs -o mode=1777 tmpfs /run
 # These may lie in a temporary directory themselves.
@@ -50,7 +50,10 @@ restarted() {{ active service active && [ $(systemctl --user show -p NRestarts -
 {SYSTEMD} --user > systemd.log 2>&1 &
 for _ in $(seq 50); do answers && break; sleep 0.1; done
 answers || {{ echo "no: $(tail -1 systemd.log)"; exit 0; }}
+"""
+"""A user's systemd that answers, in a home of its own; or "no:", and why it does not."""
 
+SCRIPT = f"""{BEGIN}
 cat > train.py <<'END'
 import sys
 from prefetchd_client import PrefetchLoader
@@ -115,15 +118,16 @@ def own_groups() -> Iterator[list[Path]]:
                     os.rmdir(directory)
 
 
-def test_the_user_units(own_groups):
+def run_in_namespaces(script: str, groups: list[Path]) -> subprocess.CompletedProcess[str]:
+    """Runs a script that begins with BEGIN. Skips the test where that cannot be."""
     if SYSTEMD is None or shutil.which("unshare") is None:
         pytest.skip("no systemd here")
-    join = " && ".join(f"echo $$ > {group}/cgroup.procs" for group in own_groups) or "true"
+    join = " && ".join(f"echo $$ > {group}/cgroup.procs" for group in groups) or "true"
     command = ["unshare", *NAMESPACES, "--propagation", "private"]
     if subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/run"], capture_output=True, check=False).returncode:
         pytest.skip("no right to make namespaces")
     done = subprocess.run(
-        ["sh", "-c", f'{join} && exec "$@"', "sh", *command, "bash", "-c", SCRIPT],
+        ["sh", "-c", f'{join} && exec "$@"', "sh", *command, "bash", "-c", script],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
@@ -132,6 +136,11 @@ def test_the_user_units(own_groups):
     )
     if done.stdout.startswith("no:"):
         pytest.skip(f"systemd does not run in namespaces here: {done.stdout}")
+    return done
+
+
+def test_the_user_units(own_groups):
+    done = run_in_namespaces(SCRIPT, own_groups)
     assert done.returncode == 0, done.stdout + done.stderr
     said = dict(line.split(": ", 1) for line in done.stdout.replace(": \n", ":  \n").splitlines())
     assert {key: value.strip() for key, value in said.items()} == {

@@ -9,7 +9,6 @@ import pytest
 from tests.strangers.both_ways import FOR_SKORCH, run_both_ways
 
 PAGE_S_LINES = f"""
-module = Net
 {FOR_SKORCH}
 found = [type(net.get_iterator(net.get_dataset(X))).__name__]
 found += losses(net.set_params(max_epochs=2, verbose=0).fit(X, Y))
