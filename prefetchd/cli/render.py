@@ -94,7 +94,8 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
         failed = _flow(f"failed: {stream['failure']}".split(" "), width, gap=" ")
         return [*sections, (ESSENTIAL, failed)]
     if stream["ring"] is None:
-        return [*sections, (ESSENTIAL, [f"  {stream['stage']}"])]
+        doing = "its first batch cannot be made" if stream["failed_batches"] else stream["stage"]
+        return [*sections, (ESSENTIAL, [f"  {doing}"])]
     sections.append((RING, _ring(stream["ring"], width)))
     if history and stream["ready_percents"]:
         drawn = "  " + _sparkline(stream["ready_percents"], min(60, width - 18)) + " ready, 1 s each"

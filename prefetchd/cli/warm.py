@@ -101,8 +101,8 @@ def _cold(paths: RuntimePaths, declared: Config) -> Filling | None:
         if found is not None and found["ring"] is None and found["failed_batches"]:
             # Nothing more is made before a trainer has taken the error: it would be waited for for ever.
             raise click.ClickException(
-                f"stream {stream.name!r}: its first batch has failed. A trainer is told why: "
-                f"PrefetchLoader.attach({stream.name!r}) and one next()"
+                f"stream {stream.name!r}: its first batch has failed. The daemon's log says why, and a trainer is "
+                f"told: PrefetchLoader.attach({stream.name!r}) and one next()"
             )
         if found is None or not found["warm"]:
             ready, wanted = (found["batches_ready"], found.get("batches_wanted", 0)) if found is not None else (0, 0)

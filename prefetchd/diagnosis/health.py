@@ -43,6 +43,8 @@ def _of_stream(stream: Mapping[str, Any]) -> list[str]:
     found = []
     if stream["failure"] is not None:
         found.append(f"stream {stream['name']} has failed")
+    if stream["ring"] is None and stream["failed_batches"]:
+        found.append(f"the first batch of {stream['name']} cannot be made: a trainer is told why, or the log")
     if stream.get("store_fault"):
         found.append(f"batches of {stream['name']} cannot be stored: {stream['store_fault']}")
     ring = stream["ring"]

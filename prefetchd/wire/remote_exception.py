@@ -54,6 +54,15 @@ def decode_exception(data: bytes) -> RemoteException:
         raise ProtocolError(f"a worker's exception is damaged: {error}") from None
 
 
+def summarize_exception(data: bytes) -> str:
+    """Returns what encode_exception() has made in one line, for files and logs: where, the type, and the message."""
+    try:
+        remote = decode_exception(data)
+    except ProtocolError as damaged:
+        return str(damaged)
+    return f"{remote.place}: {remote.type_name}: {remote.message}"
+
+
 def _shortened(text: str) -> str:
     # At most TEXT_LIMIT // 2 bytes: four such texts and the pickle stay within one packet.
     if len(text.encode("utf-8", "replace")) <= TEXT_LIMIT // 2:

@@ -78,23 +78,29 @@ def labelled(length=24, width=6):
     ]
 
 
-class BadAtNine:
+class Bad:
     """Samples as labelled() has them, but for one."""
 
-    def __init__(self, length):
+    def __init__(self, index, text, length):
+        self.index = index
+        self.text = text
         self.samples = labelled(length)
 
     def __len__(self):
         return len(self.samples)
 
     def __getitem__(self, index):
-        if index == 9:
-            raise ValueError("nine is bad")
+        if index == self.index:
+            raise ValueError(self.text)
         return self.samples[index]
 
 
 def bad_at_nine(length=24):
-    return BadAtNine(length)
+    return Bad(9, "nine is bad", length)
+
+
+def bad_at_zero(length=24):
+    return Bad(0, "zero is bad", length)
 
 
 class BadFromTheBeginning:

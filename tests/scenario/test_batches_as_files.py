@@ -280,6 +280,25 @@ def test_a_batch_that_cannot_be_made_has_its_error_in_its_place(declared):
     until(lambda: not list(declared.ram_disk.glob("*.error")), "what was passed is gone")
 
 
+def test_a_first_batch_that_cannot_be_made_has_its_error_too_and_is_told(daemon, declared):
+    """Found as a reader that waited for ever beside a daemon that called itself healthy: there was no file, no line in
+    the log and nothing on the screen."""
+    declared.declare(LINES.replace(":labelled", ":bad_at_zero"))
+    declared.start()
+    iterator = iter(declared.directory())
+    with pytest.raises(RemoteError, match=r"epoch 0, batch 0 cannot be made: .*ValueError: zero is bad"):
+        next(iterator)
+    done = daemon.command("status", check=False)
+    assert done.returncode == 3
+    assert "the first batch of train cannot be made" in " ".join(done.stdout.split())
+    assert "its first batch cannot be made" in done.stdout
+    log = daemon.paths.log.read_text()
+    assert log.count("batch cannot be made") == 1
+    assert "ValueError: zero is bad" in log
+    assert next(iterator)["label"].tolist() == [4, 5, 6, 7]
+    until(lambda: daemon.command("status", check=False).returncode == 0, "it goes on")
+
+
 def test_files_that_somebody_removes_are_made_again(declared):
     declared.start()
     files_become(declared, run(0, 0, 10))

@@ -28,6 +28,7 @@ from prefetchd.progress.source import Source
 from prefetchd.ring.segment import unlink
 from prefetchd.wire.errors import CallerError, PrefetchdError
 from prefetchd.wire.messages import PROTOCOL_VERSION, Declared, Hello, Program
+from prefetchd.wire.remote_exception import summarize_exception
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, Position, StreamSpec, decode_spec, encode_spec
 
@@ -68,6 +69,8 @@ class DeclaredStream:
         self._process: DatasetProbe | None = None
         self._deaths = 0
         self._log_room = LogRoom()
+        self._failure_room = LogRoom()
+        self._failures_told: set[Position] = set()
         self._has_left_out = False
         self._directory = directory
         self._prepare = prepare
@@ -100,6 +103,19 @@ class DeclaredStream:
             "unreadable": source.unreadable if source is not None else 0,
             "complaint": source.complaint if source is not None else "",
         }
+
+    def tell_failures(self) -> None:
+        """Logs each batch that cannot be made, once: there may be no trainer that is told. To be called several times a
+        second."""
+        stream = self.stream
+        batches = stream.window.batches.values() if stream is not None else ()
+        failed = {each.position: each.error for each in batches if each.error}
+        new = sorted(failed.keys() - self._failures_told)
+        texts = [summarize_exception(failed[position] or b"") for position in new]
+        for (epoch, step), why in list(zip(new, texts))[: self._failure_room.admit(texts)]:
+            fields = {"stream": self.config.name, "epoch": epoch, "step": step, "why": why}
+            log.error("batch cannot be made", extra={"fields": fields})
+        self._failures_told = set(failed)
 
     def close(self, why: str = "") -> None:
         """Ends the stream; its trainers are told `why`. Idempotent."""

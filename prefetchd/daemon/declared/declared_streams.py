@@ -169,6 +169,8 @@ class DeclaredStreams:
 
     def tell(self, found: dict[str, Any]) -> None:
         """Adds to the snapshot `found` what is declared."""
+        for each in self._streams.values():
+            each.tell_failures()
         for stream in found["streams"]:
             declared = self._streams.get(stream["name"])
             state = declared.stream if declared is not None else None

@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.adoption import FoundRing
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.file_ring import FileRing
-from prefetchd.wire.errors import PrefetchdError, ProtocolError
+from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.os_errors import why
-from prefetchd.wire.remote_exception import decode_exception
+from prefetchd.wire.remote_exception import summarize_exception
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position, StreamSpec
 
@@ -118,6 +119,11 @@ class FileStreams:
             self.faults[directory] = fault
             if not fault:
                 files.mend()
+        for stream in self._engine.streams.values():
+            # Before its first batch is made there is no ring, and yet somebody may wait for what cannot be made.
+            waits = self._rings.files.get(stream.spec.directory) if stream.window.ring is None else None
+            if waits is not None and stream.spec.store == FILES and not self.faults.get(stream.spec.directory):
+                waits.tell_errors(_errors(stream))
         for number, resources in self._rings.resources.items():
             ring, directory = resources.ring, resources.spec.directory
             if isinstance(ring, FileRing) and not self.faults.get(directory):
@@ -136,8 +142,7 @@ class FileStreams:
     def _tell_errors(self, number: int, ring: FileRing) -> None:
         stream = self._engine.streams.get(number)
         if stream is not None:
-            failed = [(batch.position, batch.error) for batch in stream.window.batches.values() if batch.error]
-            ring.files.tell_errors({position: _told(error) for position, error in failed})
+            ring.files.tell_errors(_errors(stream))
 
     def fault_of(self, spec: StreamSpec) -> str:
         return self.faults.get(spec.directory, "") if spec.store == FILES else ""
@@ -155,12 +160,10 @@ def _in_the_way(files: BatchFiles) -> str:
         return f"{files.directory}: {why(error)}"
 
 
-def _told(error: bytes) -> str:
-    try:
-        remote = decode_exception(error)
-    except ProtocolError as damaged:
-        return f"{damaged}\n"
-    return f"{remote.place}: {remote.type_name}: {remote.message}\n"
+def _errors(stream: StreamState) -> dict[Position, str]:
+    """Returns why batches cannot be made, by their positions."""
+    failed = [each for each in stream.window.batches.values() if each.error]
+    return {each.position: f"{summarize_exception(each.error or b'')}\n" for each in failed}
 
 
 def _fill_records(ring: FileRing, kept: dict[Position, int]) -> set[Position]:
