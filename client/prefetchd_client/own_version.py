@@ -18,7 +18,7 @@ OTHER_DAEMON = (
     "version does it. `prefetchd restart` starts a daemon of the version that is installed"
 )
 
-_met = {VERSION}
+_met = {VERSION, ""}
 
 
 def check_imported() -> None:
@@ -43,7 +43,10 @@ def meet_daemon(software: str, *, is_first: bool) -> None:
     if software in _met:
         return
     _met.add(software)
-    text = OTHER_DAEMON.format(software, VERSION)
+    # Imported here: check_imported() comes first.
+    from prefetchd.wire.printable import one_line
+
+    text = OTHER_DAEMON.format(one_line(software), VERSION)
     if is_first:
         warn_caller(text)
     else:
