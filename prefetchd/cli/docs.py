@@ -11,7 +11,7 @@ import click
 
 from prefetchd.wire.printable import one_line
 
-PAGES_BESIDE = ("systemd",)
+PAGES_BESIDE = ("docker", "systemd")
 """Directories of the repository whose README.md is a page."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections.abc import Iterator
 
@@ -35,7 +36,7 @@ from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.os_errors import why
-from prefetchd.wire.own_segments import give_name, random_token
+from prefetchd.wire.own_segments import give_name, name_copy, random_token
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -65,7 +66,8 @@ class StreamResources:
                 raise ProtocolError(f"the program segment {name!r} belongs to uid {found.st_uid}")
             if not found.st_nlink:
                 # The writer's lock is on it until `fd` is closed: nobody takes it for a leftover meanwhile.
-                give_name(fd, name)
+                fd = _named(fd, name)
+                found = os.fstat(fd)
             named = os.lstat(SHARED_MEMORY + name)
             if (found.st_dev, found.st_ino) != (named.st_dev, named.st_ino):
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
@@ -269,6 +271,21 @@ def _epoch_steps(spec: StreamSpec) -> int | None:
     if spec.is_arithmetic:
         return schedule_of(spec).steps
     return spec.epoch_steps or None
+
+
+def _named(fd: int, name: str) -> int:
+    """Gives the file its name. Returns its descriptor, or that of a copy in its place where it cannot have one, as it
+    comes from another container (decision 0109). Raises OSError."""
+    try:
+        give_name(fd, name)
+    except OSError as error:
+        is_another_mount = error.errno == errno.EXDEV and os.fstat(fd).st_dev == os.stat(SHARED_MEMORY).st_dev
+        if not is_another_mount:
+            raise
+        copy = name_copy(fd, name)
+        os.close(fd)
+        return copy
+    return fd
 
 
 def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
