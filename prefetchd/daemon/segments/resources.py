@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
@@ -189,20 +190,14 @@ class StreamResources:
         """Makes the ring; its batches are `files` if those are given. All rings may take `memory_bytes`, of which
         `budget_bytes` are left. Raises BufferTooSmallError or NoSpaceError."""
         directory = self.spec.directory or SHARED_MEMORY
-        spec, slot_bytes = self.spec, self._aligned(slot_bytes)
         try:
             free = free_bytes(directory)
             if files is not None:
                 free += file_bytes(directory)
-                spec = _with_files(spec, slot_bytes)
         except OSError as error:
             raise NoSpaceError(f"{directory}: {why(error)}. Is the RAM disk mounted?") from None
         room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
-        steps = _epoch_steps(spec)
-        slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
-        if not spec.buffer_bytes and files is None:
-            slot_bytes = self._aligned(roomy_slot_bytes(slot_bytes, slots))
-            slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+        spec, slots, slot_bytes = planned_ring(self.spec, batch_bytes, slot_bytes, room)
         encoded = encode_spec(self.spec)
         bounds = self.bounds = bounds_for(spec, slots, slot_bytes, room, self._whole_room(memory_bytes))
         header = new_header(bounds.most, slot_bytes, spec.fingerprint, generation, encoded, layout, self.program_name)
@@ -215,18 +210,9 @@ class StreamResources:
             self.ring = ring
             bound_bytes = self.spec.buffer_bytes or bounds.usual * slot_bytes + RESERVE_BYTES
             with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told
-                files.describe(describe_stream(spec, steps, bound_bytes, slot_bytes))
+                files.describe(describe_stream(spec, _epoch_steps(spec), bound_bytes, slot_bytes))
         kill_point("daemon.ring.created")
         return self.ring
-
-    def _aligned(self, slot_bytes: int) -> int:
-        """Returns the size rounded up to whole pages, also where these are large."""
-        slot_bytes = aligned_slot_bytes(slot_bytes)
-        if self.spec.store == "ram_disk":
-            with contextlib.suppress(OSError):
-                page_bytes = os.statvfs(self.spec.directory).f_bsize
-                slot_bytes = -(-slot_bytes // page_bytes) * page_bytes
-        return slot_bytes
 
     def grow_ring(self, slots: int, budget_bytes: int | None) -> None:
         """Lets the ring's reserve_step() go on up to `slots`. Raises NoSpaceError."""
@@ -265,6 +251,30 @@ class StreamResources:
             os.close(self.program_fd)
             os.close(self._program_lock)
             self.program_fd = -1
+
+
+def planned_ring(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -> tuple[StreamSpec, int, int]:
+    """Computes the ring of a stream whose first batch takes `batch_bytes`: its slots and their bytes, at least
+    `slot_bytes`. Returns the spec with it whose buffer they are. Raises BufferTooSmallError or NoSpaceError."""
+    slot_bytes = _aligned(spec, slot_bytes)
+    if spec.store == FILES:
+        spec = _with_files(spec, slot_bytes)
+    steps = _epoch_steps(spec)
+    slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+    if not spec.buffer_bytes and spec.store != FILES:
+        slot_bytes = _aligned(spec, roomy_slot_bytes(slot_bytes, slots))
+        slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+    return spec, slots, slot_bytes
+
+
+def _aligned(spec: StreamSpec, slot_bytes: int) -> int:
+    """Returns the size rounded up to whole pages, also where these are large."""
+    slot_bytes = aligned_slot_bytes(slot_bytes)
+    if spec.store == "ram_disk":
+        with contextlib.suppress(OSError):
+            page_bytes = os.statvfs(spec.directory).f_bsize
+            slot_bytes = -(-slot_bytes // page_bytes) * page_bytes
+    return slot_bytes
 
 
 def _epoch_steps(spec: StreamSpec) -> int | None:
