@@ -194,7 +194,7 @@ class _Rooms:
         found = self.room(stream)
         lefts = [(found.store_bytes, f"{found.store} has")]
         lefts += [(size, "the memory cgroup has") for size in (found.memory_bytes,) if size is not None]
-        lefts += [(size, "[daemon] memory leaves") for size in (found.budget_bytes,) if size is not None]
+        lefts += [(size, "[daemon] memory has") for size in (found.budget_bytes,) if size is not None]
         left, whose = min(lefts)
         beside = f" beside {', '.join(map(repr, self._taken))}" if self._taken else ""
         return f"allowed: up to {format_bytes(left)}, which {whose} left{beside}"

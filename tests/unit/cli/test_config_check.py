@@ -56,6 +56,21 @@ def broken():
 
 def number():
     return 7
+
+class Flow(torch.utils.data.IterableDataset):
+    def __init__(self, length):
+        self.length = length
+    def __iter__(self):
+        return iter([torch.zeros(1000)] * self.length)
+
+def flow(length=100):
+    return Flow(length)
+
+def doubled(samples):
+    return torch.stack(samples * 2)
+
+def note_place(place):
+    open("init", "w").write(str(place))
 """
 
 
@@ -248,6 +263,49 @@ def test_all_problems_of_all_streams_are_told(place):
     assert "FILE:3: streams.first.dataset: " in errors
     assert "FILE:6: streams.second.dataset: " in errors
     assert errors.endswith("Error: FILE: 3 problems; it declares 2 streams\n")
+
+
+def test_an_iterable_dataset_is_looked_at_as_well(place):
+    text = '[streams.train]\nbatch_size = 8\nbuffer = 8\ndataset = "my_data:flow"\n'
+    code, output, errors = check(place, text)
+    assert code == 0, errors
+    assert "; room for 8 batches of 31." in output
+    code, _, errors = check(place, text + "dataset_args = {length = 0}\n")
+    assert code == 1
+    assert "FILE:4: streams.train.dataset: its epochs have no batch" in errors
+    code, _, errors = check(place, text + "shuffle = true\n")
+    assert code == 1
+    assert "allowed for an IterableDataset: false" in errors
+
+
+def test_its_functions_are_called_as_workers_call_them(place):
+    text = (
+        '[streams.train]\ndataset = "my_data:rows"\nbatch_size = 8\nbuffer = 8\n'
+        'collate_fn = "my_data:doubled"\nworker_init_fn = "my_data:note_place"\n'
+    )
+    code, output, errors = check(place, text)
+    assert code == 0, errors
+    assert "; room for 8 batches of 62." in output, "the batch that collate_fn makes"
+    assert (place / "init").read_text() == "0"
+
+
+def test_the_daemon_s_memory_is_shared_by_its_streams(place):
+    text = """
+        [daemon]
+        memory = "100MB"
+        [streams.first]
+        dataset = "no.such:module"
+        buffer = "80MB"
+        [streams.second]
+        dataset = "no.such:module"
+        buffer = "30MB"
+        """
+    code, _, errors = check(place, textwrap.dedent(text), "--no-import")
+    assert code == 1
+    assert errors.splitlines()[0] == (
+        "FILE:9: streams.second.buffer: 28.6 MiB; allowed: up to 19.1 MiB, which [daemon] memory has left "
+        "beside 'first'"
+    )
 
 
 def test_a_dataset_that_takes_too_long_is_ended_and_what_is_waited_for_is_told(place):
