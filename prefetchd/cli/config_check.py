@@ -4,7 +4,8 @@ and the line it stands on.
 The checks, in the order in which they are made for each stream:
 
 1. Interpreter and directory are there (`python`, `cwd`).
-2. The store's directory is there, ours and writable; one that is not in memory is worth a note.
+2. The store's directory is there, ours and writable; one that is not in memory is worth a note, and so is a progress
+   file's that is not there.
 3. A buffer that is given in bytes fits what the store has left, beside the streams before it.
 4. The dataset can be made and gives a batch, in a process as the daemon's (dataset_look.py). Left out on demand.
 5. A ring of such batches fits, as the daemon would reckon it; and the watermarks lie within it.
@@ -76,7 +77,7 @@ class ConfigCheck:
         """Yields what is to be said of the stream, as it is found."""
         self.ring = None
         wrong: set[str] = set()
-        for remark in [*self._interpreter(stream), *self._store(stream)]:
+        for remark in [*self._interpreter(stream), *self._store(stream), *self._progress(stream)]:
             wrong |= {remark.key} if remark.kind == PROBLEM else set()
             yield remark
         if self._look is None or wrong & {"python", "cwd"}:
@@ -103,6 +104,12 @@ class ConfigCheck:
             yield self._remark(PROBLEM, stream, "python", f"{stream.python} is no program that can be run")
         if stream.cwd and not os.path.isdir(stream.cwd):
             yield self._remark(PROBLEM, stream, "cwd", f"{stream.cwd} is no directory")
+
+    def _progress(self, stream: StreamConfig) -> Iterator[Remark]:
+        directory = os.path.dirname(stream.progress_file)
+        if stream.progress_file and not os.path.isdir(directory):
+            text = f"{directory} is not there: until it is, nobody can say in {stream.progress_file} where it stands"
+            yield self._remark(NOTE, stream, "progress", text)
 
     def _store(self, stream: StreamConfig) -> Iterator[Remark]:
         directory = stream.directory or SHARED_MEMORY

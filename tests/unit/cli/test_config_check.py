@@ -159,6 +159,15 @@ def test_a_store_that_cannot_be_used_is_a_problem(place, store, told):
     assert errors.endswith("Error: FILE: 1 problem; it declares 1 stream\n")
 
 
+def test_a_progress_file_s_directory_may_come_later_and_is_noted(place):
+    text = '[streams.train]\ndataset = "my_data:rows"\nprogress = {file = "run/progress.txt"}\n'
+    code, _, errors = check(place, text, "--no-import")
+    assert code == 0
+    assert errors.startswith(f"note: FILE:3: streams.train.progress: {place / 'run'} is not there: until it is, ")
+    (place / "run").mkdir()
+    assert check(place, text, "--no-import")[2] == ""
+
+
 @pytest.mark.parametrize("key", ["python", "cwd"])
 def test_an_interpreter_or_directory_that_is_not_there_is_a_problem(place, key):
     code, _, errors = check(place, f'[streams.train]\ndataset = "my_data:rows"\n{key} = "/no/such/place"\n')
