@@ -48,10 +48,10 @@ def give_name(fd: int, name: str) -> None:
         os.close(directory)
 
 
-def name_copy(fd: int, name: str) -> int:
-    """Makes a copy of the file behind `fd` under that name in shared memory, for a file that was made in another mount
-    of it, as containers have: give_name() raises EXDEV then. Returns the copy's descriptor. Blocks while it copies.
-    Raises OSError, also when there is no room."""
+def copy_unnamed(fd: int) -> int:
+    """Returns a descriptor of a copy of the file behind `fd`, as open_unnamed() makes files. For one that was made in
+    another mount of shared memory, as containers have: give_name() raises EXDEV then. Blocks while it copies. Raises
+    OSError, also when there is no room."""
     copy = open_unnamed()
     try:
         left = os.fstat(fd).st_size
@@ -62,7 +62,6 @@ def name_copy(fd: int, name: str) -> int:
             place, left = place + sent, left - sent
         if left:
             raise OSError(errno.EIO, f"the file is {left} bytes shorter than it was")
-        give_name(copy, name)
     except BaseException:
         os.close(copy)
         raise

@@ -37,7 +37,7 @@ from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.os_errors import why
-from prefetchd.wire.own_segments import give_name, name_copy, random_token
+from prefetchd.wire.own_segments import copy_unnamed, give_name, random_token
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -292,7 +292,14 @@ def _named(fd: int, name: str) -> int:
         is_another_mount = error.errno == errno.EXDEV and os.fstat(fd).st_dev == os.stat(SHARED_MEMORY).st_dev
         if not is_another_mount:
             raise
-        copy = name_copy(fd, name)
+        copy = copy_unnamed(fd)
+        try:
+            # As its writer has locked the other: nobody takes it for a leftover meanwhile.
+            try_lock(copy, DAEMON_LOCK_OFFSET, shared=True)
+            give_name(copy, name)
+        except BaseException:
+            os.close(copy)
+            raise
         os.close(fd)
         return copy
     return fd
