@@ -62,12 +62,14 @@ class BatchDirectory:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The daemon's description of the stream, as docs/batch-files.md defines it. Waits until it is there."""
+        """The daemon's description of the stream, as docs/batch-files.md defines it. Waits until it is there: until a
+        first batch is made. Raises RemoteError when the one that comes first cannot be made."""
         wait = self._wait()
         while self._described is None:
             with contextlib.suppress(FileNotFoundError):
                 self._described = self._reader.description()
                 break
+            self._raise_error_of(self._position)
             self._pause(wait, STREAM_FILE)
         return self._described
 
@@ -112,17 +114,22 @@ class BatchDirectory:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return self._reader.batch(position)
-            with contextlib.suppress(FileNotFoundError):
-                why = self._reader.error(position)
-                # The next iterator goes on after it.
-                self._position = (position[0], position[1] + 1)
-                raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
+            self._raise_error_of(position)
             try:
                 # Checked also when the pause has raised: another stream's directory explains the wait better than a
                 # timeout does.
                 self._pause(wait, file_name(position))
             finally:
                 self._check()
+
+    def _raise_error_of(self, position: Position) -> None:
+        """Raises RemoteError when the batch at `position` cannot be made."""
+        with contextlib.suppress(FileNotFoundError):
+            why = self._reader.error(position)
+            # The next iterator goes on after it, and before the first batch nothing is made until somebody does.
+            self._position = (position[0], position[1] + 1)
+            self._tell()
+            raise RemoteError(f"epoch {position[0]}, batch {position[1]} cannot be made: {why.strip()}")
 
     def _wait(self) -> LongWait:
         self._check_fork()

@@ -56,9 +56,9 @@ def named(entry_point: str) -> Any:
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-def request_for(declared: dict[str, Any]) -> StreamRequest:
-    """Returns the request, with the spec and the program's parts, for a declared stream. Raises CallerError and
-    whatever the user's code raises."""
+def request_for(declared: dict[str, Any]) -> tuple[StreamRequest, Any]:
+    """Returns the request, with the spec and the program's parts, for a declared stream; and its dataset, which the
+    program makes anew. Raises CallerError and whatever the user's code raises."""
     dataset = make(declared["dataset"], json.dumps(declared["dataset_args"]))
     order = _order_of(dataset, declared)
     # Who counts epochs is to find each of them.
@@ -84,7 +84,7 @@ def request_for(declared: dict[str, Any]) -> StreamRequest:
         fingerprint_extra=declared["fingerprint_extra"] or None,
     ).identified()
     request.parts["dataset"] = Made(declared["dataset"], declared["dataset_args"])
-    return request
+    return request, dataset
 
 
 def _order_of(dataset: Any, declared: dict[str, Any]) -> str:
@@ -113,15 +113,13 @@ def _order_of(dataset: Any, declared: dict[str, Any]) -> str:
 
 def main(parent: str, socket_fd: str, daemon_socket: str) -> None:
     """Sends the daemon the description, or the error, through the inherited socket."""
-    # The parent may have died before this call: then the signal never comes, and the parent's pid tells.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):
+    if not die_with(int(parent)):
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = socket.socket(fileno=int(socket_fd))
     sock.set_inheritable(False)
     try:
-        request = request_for(json.load(sys.stdin))
+        request, _ = request_for(json.load(sys.stdin))
         pickled, buffers = pickle_program(request.parts, request.spec.batch_size)
         name, fd, program_bytes = write_program(runtime_paths(daemon_socket), current_environment(), pickled, buffers)
         send(sock, Declared(encode_spec(request.spec), name, program_bytes), [fd])
@@ -129,6 +127,13 @@ def main(parent: str, socket_fd: str, daemon_socket: str) -> None:
         raise
     except BaseException as error:  # importing the user's modules may even exit
         send(sock, _failed(error))
+
+
+def die_with(parent: int) -> bool:
+    """Has the kernel end this process with its parent. Returns False when that is dead already."""
+    # It may have died before this call: then the signal never comes, and the parent's pid tells.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
 
 
 def _failed(error: BaseException) -> LoadFailed:

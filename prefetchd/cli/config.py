@@ -1,11 +1,15 @@
-"""Implements `prefetchd config`: says what a configuration file declares, before a daemon has to read it."""
+"""Implements `prefetchd config`: says what a configuration file declares, and whether it can be served here, before a
+daemon has to read it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
 
+from prefetchd.cli.config_check import NOTE, PROBLEM, UNKNOWN, ConfigCheck, Ring
+from prefetchd.cli.dataset_look import look_at
 from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import StreamConfig
 from prefetchd.wire.byte_sizes import format_bytes
@@ -19,18 +23,50 @@ def command() -> None:
 
 @command.command("check")
 @click.argument("file")
-def check(file: str) -> None:
+@click.option("--no-import", is_flag=True, help="Run none of your code: leave out what only a dataset can tell.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=120,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each dataset and its first batch may take.",
+)
+@click.pass_context
+def check(ctx: click.Context, file: str, no_import: bool, timeout: float) -> None:
     """Say what is wrong with FILE, line by line, or what it declares.
 
-    Nothing is started or imported: that a dataset can be made, `prefetchd warm` tells.
+    First what is written there; then whether it can be served on this machine: interpreters, store directories and
+    their room. Then each dataset is made, with its first batch, in a process of its own as the daemon starts it, and
+    buffer and watermarks are held against the size of that batch. No daemon is started or asked.
 
-    Exit code: 0 FILE is good, 1 it is not.
+    Run it where the daemon will run: as that user, in that container, with its variables.
+
+    Exit code: 0 FILE is good, 1 it is not, 3 a dataset was not made within --timeout, and nothing else is wrong.
     """
     config = read_config(Path(file))
+    checking = ConfigCheck(Path(file), config, timeout, None if no_import else look_at)
+    seen: Counter[str] = Counter()
     for stream in config.streams:
-        click.echo(one_line(f"{stream.name}: {_told(stream)}"))
+        for remark in checking.remarks(stream):
+            seen[remark.kind] += 1
+            click.echo(one_line(f"note: {remark.text}" if remark.kind == NOTE else remark.text), err=True)
+            for line in remark.details:
+                click.echo(one_line(f"    {line}"), err=True)
+        click.echo(one_line(f"{stream.name}: {_told(stream)}{_ring_told(checking.ring)}"))
     counted = f"{len(config.streams)} stream{'s' * (len(config.streams) != 1)}"
-    click.echo(one_line(f"{file}: good; it declares {counted}"))
+    if seen[PROBLEM]:
+        problems = f"{seen[PROBLEM]} problem{'s' * (seen[PROBLEM] != 1)}"
+        raise click.ClickException(f"{file}: {problems}; it declares {counted}")
+    if seen[UNKNOWN]:
+        click.echo(one_line(f"{file}: {seen[UNKNOWN]} of {counted} not known in time"), err=True)
+        ctx.exit(3)
+    unlooked = "; datasets were not looked at" * bool(no_import and config.streams)
+    click.echo(one_line(f"{file}: good; it declares {counted}{unlooked}"))
+
+
+def _ring_told(ring: Ring | None) -> str:
+    return f"; room for {ring.slots} batches of {format_bytes(ring.batch_bytes)}" if ring is not None else ""
 
 
 def _told(stream: StreamConfig) -> str:

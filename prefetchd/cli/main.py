@@ -31,6 +31,7 @@ VERBS = {
     "doctor": "Check this machine, and what was left behind.",
     "systemd": "Run the daemon under systemd.",
     "logs": "Show the daemon's log.",
+    "docs": "Print a page of the documentation.",
     "completion": "Print what makes a shell complete all this.",
     "demo": "Train a small network through the daemon and through DataLoader, side by side.",
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 HEALTHY, DEGRADED, ABSENT = "healthy", "degraded", "absent"
 SHARED_MEMORY = "/dev/shm"
+_NOT_WELL = {"hanging": "the daemon hangs", "dead": "the daemon is dead"}
 EXIT_CODES = {HEALTHY: 0, DEGRADED: 3, ABSENT: 4}
 
 
@@ -16,9 +17,8 @@ def health(state: str, heartbeat_age_s: float | None, snapshot: Mapping[str, Any
     if snapshot is None:
         return ABSENT, []
     found = problems(snapshot)
-    if state in ("hanging", "dead"):
-        is_so = "hangs" if state == "hanging" else "is dead"
-        found.insert(0, f"the daemon {is_so}: its last sign of life is {duration(heartbeat_age_s or 0.0)} old")
+    if state in _NOT_WELL:
+        found.insert(0, f"{_NOT_WELL[state]}: its last sign of life is {duration(heartbeat_age_s or 0.0)} old")
     return (DEGRADED if found else HEALTHY), found
 
 

@@ -55,17 +55,28 @@ class BatchFiles:
     def open(self) -> None:
         """Takes the directory. Raises CallerError when there is none, it cannot be written to, another daemon has it,
         or others may write to it."""
+        self.check()
         try:
-            check_directory(self.directory, self._knob)
             found = os.stat(self.directory)
             if not self._lock.acquire():
                 raise CallerError(f"{self.directory} is another daemon's: choose another one, or stop that daemon")
         except OSError as error:
-            raise CallerError(
-                f"{self.directory} cannot hold batches: {error.strerror}. Make it, mount the RAM disk, or choose "
-                "another directory"
-            ) from None
+            raise self._useless(error) from None
         self._device = found.st_dev
+
+    def check(self) -> None:
+        """Looks at the directory, and takes nothing. Raises CallerError when there is none, or others may write to
+        it."""
+        try:
+            check_directory(self.directory, self._knob)
+        except OSError as error:
+            raise self._useless(error) from None
+
+    def _useless(self, error: OSError) -> CallerError:
+        return CallerError(
+            f"{self.directory} cannot hold batches: {error.strerror}. Make it, mount the RAM disk, or choose another "
+            "directory"
+        )
 
     def fault(self) -> str:
         """Says what is wrong with the directory now, for people; empty when nothing is."""

@@ -4,6 +4,7 @@ there; nobody can make a name that is to be ours beforehand, for it is not known
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -45,6 +46,26 @@ def give_name(fd: int, name: str) -> None:
         os.link(str(fd), SHARED_MEMORY + name, src_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(directory)
+
+
+def copy_unnamed(fd: int) -> int:
+    """Returns a descriptor of a copy of the file behind `fd`, as open_unnamed() makes files. For one that was made in
+    another mount of shared memory, as containers have: give_name() raises EXDEV then. Blocks while it copies. Raises
+    OSError, also when there is no room."""
+    copy = open_unnamed()
+    try:
+        left = os.fstat(fd).st_size
+        if left:
+            os.posix_fallocate(copy, 0, left)
+        place = 0
+        while left and (sent := os.sendfile(copy, fd, place, left)):
+            place, left = place + sent, left - sent
+        if left:
+            raise OSError(errno.EIO, f"the file is {left} bytes shorter than it was")
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
 
 
 def status_names(paths: RuntimePaths) -> Iterator[str]:

@@ -16,7 +16,7 @@ from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.ring.shard_lengths import ShardLengths
 from prefetchd.wire.shard_states import ShardState, pack
 from prefetchd.wire.stream_spec import Position, StreamSpec
-from prefetchd.workers.fill import Filler
+from prefetchd.workers.fill import Filler, Measure
 from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import Sampling
 from prefetchd.workers.shards import NoSuchBatch as NoSuchBatch
@@ -60,6 +60,13 @@ class InlineBatches:
                 print(f"prefetchd: {bad.text}", file=sys.stderr)
                 told = {"epoch": position[0], "step": position[1], "row": bad.row, "text": bad.text}
                 self.bad_samples = [*self.bad_samples, told][:MOST_BAD]
+
+    def measure(self, position: Position) -> Measure:
+        """Measures the batch at `position` as the worker does that comes first. Raises EpochEnds, NoSuchBatch and the
+        user's own exceptions."""
+        self._plan(position)
+        with self._in_worker():
+            return self._filler.measure(position, self._filler.plan.row_count(*position))
 
     @contextlib.contextmanager
     def _in_worker(self) -> Iterator[None]:

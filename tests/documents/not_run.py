@@ -13,7 +13,6 @@ RIGHTS = "it takes rights: test_pages_of_root.py runs it where they are given"
 ROOT = "it writes below /etc, and makes a user's unit"
 ENDLESS = "it follows a log without end, on a machine with a journal"
 TRAINERS = "it is run by tests/trainers/test_docs.py, where the trainers' packages are imported once"
-FORMULA = "it is a formula"
 
 NOT_RUN = {
     ("README.md", "make demo"): MINUTES,
@@ -30,7 +29,6 @@ NOT_RUN = {
     ("docs/device.md", 'loader = PrefetchLoader(dataset, batch_size=256, shuffle=True, device="cuda")'): GPU,
     ("docs/device.md", "graph = torch.cuda.CUDAGraph()"): GPU,
     ("docs/device.md", "from prefetchd_client.device.images import CropFlipNormalize"): GPU,
-    ("docs/status.md", "stalled   stalled_s / consumer_s"): FORMULA,
     ("docs/trainers.md", "import lightning"): TRAINERS,
     ("docs/trainers.md", "from accelerate import Accelerator"): TRAINERS,
     ("docs/trainers.md", "from transformers import Trainer, TrainingArguments"): TRAINERS,

@@ -285,9 +285,9 @@ def test_a_first_batch_that_cannot_be_made_has_its_error_too_and_is_told(daemon,
     the log and nothing on the screen."""
     declared.declare(LINES.replace(":labelled", ":bad_at_zero"))
     declared.start()
-    iterator = iter(declared.directory())
+    batches = declared.directory()
     with pytest.raises(RemoteError, match=r"epoch 0, batch 0 cannot be made: .*ValueError: zero is bad"):
-        next(iterator)
+        next(iter(batches))
     done = daemon.command("status", check=False)
     assert done.returncode == 3
     assert "the first batch of train cannot be made" in " ".join(done.stdout.split())
@@ -295,7 +295,7 @@ def test_a_first_batch_that_cannot_be_made_has_its_error_too_and_is_told(daemon,
     log = daemon.paths.log.read_text()
     assert log.count("batch cannot be made") == 1
     assert "ValueError: zero is bad" in log
-    assert next(iterator)["label"].tolist() == [4, 5, 6, 7]
+    assert next(iter(batches))["label"].tolist() == [4, 5, 6, 7]
     until(lambda: daemon.command("status", check=False).returncode == 0, "it goes on")
 
 

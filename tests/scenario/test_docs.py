@@ -142,6 +142,8 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("logs") == 1
     assert code("pause") == code("resume") == code("drain") == code("evict", "x") == code("log-level", "info") == 1
     assert code("trace") == 1
+    assert code("docs") == code("docs", "status") == 0
+    assert code("docs", "no-such-page") == 1
     assert code("run", "--workers", "0") == 2
     assert code("config", "check", "/dev/null") == 0
     assert code("config", "check", "/no/such/file") == 1

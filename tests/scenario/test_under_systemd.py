@@ -1,4 +1,4 @@
-"""The user units under a running systemd: started, killed, hung, activated by their socket, and stopped.
+"""The user units under a running systemd: started, killed, hung, activated by their socket, stopped, and removed.
 
 A user's systemd in namespaces of its own: it and all that it starts end with the test, and of the file system it sees
 all but its own temporary directories read-only.
@@ -89,6 +89,11 @@ systemctl --user start prefetchd.socket
 echo "waits: $(systemctl --user is-active prefetchd.service)"
 train "activated:"
 echo "serves: $(systemctl --user is-active prefetchd.service)"
+prefetchd systemd uninstall > said || cat said
+until_ active service inactive
+echo "uninstalled: $(systemctl --user list-unit-files --no-legend 'prefetchd*') $(ls $XDG_CONFIG_HOME/systemd/user)"
+grep -q "^left .*/sooner.conf" said && echo "drop-in: named"
+prefetchd systemd uninstall | head -1 | grep -q "^no unit of prefetchd is installed" && echo "again: nothing"
 """
 
 
@@ -157,4 +162,7 @@ def test_the_user_units(own_groups):
         "waits": "inactive",
         "activated": "True",
         "serves": "active",
+        "uninstalled": "prefetchd.service.d",
+        "drop-in": "named",
+        "again": "nothing",
     }

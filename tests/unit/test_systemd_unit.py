@@ -173,7 +173,10 @@ def systemctl(tmp_path, monkeypatch):
     called = tmp_path / "called"
     script = tmp_path / "bin" / "systemctl"
     script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\necho "$@" >> {called}\n[ ! -e {tmp_path}/fails ] || {{ echo no >&2; exit 1; }}\n')
+    script.write_text(
+        f'#!/bin/sh\necho "$@" >> {called}\n[ ! -e {tmp_path}/fails ] || {{ echo no >&2; exit 1; }}\n'
+        f'case "$*" in list-units*) cat {tmp_path}/running 2> /dev/null || true;; esac\n'
+    )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -227,3 +230,108 @@ def test_what_systemctl_says_is_told(tmp_path, systemctl):
     code, said = install()
     assert code == 1
     assert "`systemctl --user daemon-reload` fails: no" in said
+
+
+# --- prefetchd systemd uninstall ---
+
+
+def uninstall(*arguments):
+    done = CliRunner().invoke(cli, ["systemd", "uninstall", *arguments])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def places(tmp_path, systemctl, monkeypatch):
+    """Where units are written: (the user's, the system's)."""
+    monkeypatch.setattr(systemd, "SYSTEM_DIRECTORY", tmp_path / "system")
+    return tmp_path / "config/systemd/user", tmp_path / "system"
+
+
+def test_what_was_installed_is_stopped_and_removed_and_a_second_time_nothing_is(places, systemctl):
+    own, _ = places
+    install()
+    asked = len(systemctl())
+    code, said = uninstall()
+    assert (code, list(own.iterdir())) == (0, [])
+    assert systemctl()[asked:] == [
+        "--user disable --now prefetchd.socket prefetchd.service",
+        "--user daemon-reload",
+    ]
+    assert f"removed {own / 'prefetchd.service'}" in said.splitlines()
+    assert f"removed {own / 'prefetchd.socket'}" in said.splitlines()
+    asked = len(systemctl())
+    assert uninstall() == (0, f"no unit of prefetchd is installed in {own}\n")
+    assert len(systemctl()) == asked, "systemctl is not asked about what is not there"
+
+
+def test_a_unit_that_somebody_has_changed_is_left_and_the_other_goes(places, systemctl):
+    own, _ = places
+    install()
+    unit = own / "prefetchd.service"
+    unit.write_text(unit.read_text().replace("WatchdogSec=30", "WatchdogSec=60"))
+    code, said = uninstall()
+    assert code == 1
+    assert [path.name for path in own.iterdir()] == ["prefetchd.service"]
+    assert "--user disable --now prefetchd.socket" in systemctl()
+    assert f"left as they are: {unit}" in said
+    assert f"systemctl --user disable --now prefetchd.service; rm {unit}" in said
+
+
+def test_units_that_were_written_before_there_was_a_mark_are_known(places):
+    own, _ = places
+    own.mkdir(parents=True)
+    for name in systemd.USER_UNITS:
+        (own / name).write_text(systemd.unit_text(name, "/elsewhere/bin/python -m prefetchd"))
+    assert uninstall()[0] == 0
+    assert list(own.iterdir()) == []
+
+
+def test_drop_ins_are_left_and_named(places):
+    own, _ = places
+    install()
+    drop_in = own / "prefetchd.service.d" / "memory.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Service]\nMemoryMax=64G\n")
+    for _ in range(2):
+        code, said = uninstall()
+        assert code == 0
+        assert f"left {drop_in}: drop-ins are yours" in said
+    assert drop_in.exists()
+
+
+def test_a_system_unit_goes_with_its_last_user(tmp_path, places, systemctl):
+    _, system = places
+    install("--system", "ada")
+    wants = system / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / "prefetchd@bob.service").symlink_to(system / systemd.SYSTEM_UNIT)
+    (wants / "prefetchd@ada.service").symlink_to(system / systemd.SYSTEM_UNIT)
+    (tmp_path / "running").write_text("prefetchd@eve.service loaded active running prefetchd, a daemon\n")
+    code, said = uninstall("--system", "ada")
+    assert code == 0
+    assert "disable --now prefetchd@ada.service" in systemctl()
+    assert f"left {system / systemd.SYSTEM_UNIT}: it is also the unit of bob, eve" in said
+    (wants / "prefetchd@bob.service").unlink()
+    (tmp_path / "running").write_text("")
+    assert uninstall("--system", "ada")[0] == 0
+    assert not (system / systemd.SYSTEM_UNIT).exists()
+    assert uninstall("--system", "ada") == (0, f"no unit of prefetchd is installed in {system}\n")
+
+
+def test_where_systemctl_fails_nothing_is_removed(tmp_path, places):
+    own, _ = places
+    install()
+    (tmp_path / "fails").touch()
+    code, said = uninstall()
+    assert code == 1
+    assert "nothing is removed, but `systemctl --user disable --now prefetchd.socket prefetchd.service` fails" in said
+    assert len(list(own.iterdir())) == 2
+
+
+def test_where_there_is_no_systemctl_the_files_are_removed(places, monkeypatch):
+    own, _ = places
+    install("--no-start")
+    monkeypatch.setattr(systemd.shutil, "which", lambda name: None)
+    code, said = uninstall()
+    assert (code, list(own.iterdir())) == (0, [])
+    assert "nothing is disabled or stopped" in said

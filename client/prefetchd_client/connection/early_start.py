@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 
-from prefetchd import __version__
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.framing import receive, send
 from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, TrainerEnvironment
@@ -18,6 +17,7 @@ from prefetchd.wire.process_environment import current_environment
 from prefetchd.wire.program_layout import encode_environment
 from prefetchd.wire.runtime_paths import make_private, runtime_paths
 from prefetchd_client.connection.autostart import Launch, connect
+from prefetchd_client.own_version import VERSION
 from prefetchd_client.start_method import EXEC, START_VARIABLE, is_inline
 
 ANSWER_WITHIN_S = 0.5
@@ -39,6 +39,6 @@ def begin_early() -> None:
             return
         with sock:
             sock.settimeout(ANSWER_WITHIN_S)
-            send(sock, Hello(PROTOCOL_VERSION, "control", __version__, os.getpid()))
+            send(sock, Hello(PROTOCOL_VERSION, "control", VERSION, os.getpid()))
             receive(sock)
             send(sock, TrainerEnvironment(environment))

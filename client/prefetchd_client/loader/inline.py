@@ -15,6 +15,16 @@ from prefetchd.workers.inline_batches import EpochEnds, InlineBatches, NoSuchBat
 from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
 
 
+def measure_first(spec: StreamSpec, parts: dict[str, Any]) -> tuple[int, bool]:
+    """Makes what a worker makes to measure the first batch. Returns the batch's bytes, and whether it is filled row by
+    row. Raises EndOfEpoch when there is none, and the user's own exceptions."""
+    try:
+        found = InlineBatches(spec, parts).measure((0, 0))
+    except (EpochEnds, NoSuchBatch):
+        raise EndOfEpoch from None
+    return found.payload_bytes, bool(found.layout)
+
+
 class InlineStream:
     """Stands for a StreamClient without a daemon: it has the same batches, made when they are asked for."""
 

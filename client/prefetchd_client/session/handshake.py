@@ -8,7 +8,6 @@ import socket
 import sys
 from typing import Any
 
-from prefetchd import __version__
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import StreamFailedError
 from prefetchd.wire.framing import close_all
@@ -22,6 +21,7 @@ from prefetchd_client.connection.autostart import connect, connect_or_start, rea
 from prefetchd_client.connection.connection import Connection
 from prefetchd_client.connection.reconnection import Reconnection
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork, reap
+from prefetchd_client.own_version import VERSION
 from prefetchd_client.program.program_pickle import pickle_program, write_program
 from prefetchd_client.session.cursors import Cursors
 
@@ -105,7 +105,7 @@ class Introduction:
         return Hello(
             PROTOCOL_VERSION,
             "trainer",
-            __version__,
+            VERSION,
             os.getpid(),
             stream,
             self._spec.fingerprint if not self.forks else self._fork.fingerprint if self._fork is not None else "",

@@ -24,6 +24,7 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd_client.connection.autostart import what_it_says
 from prefetchd_client.connection.connection import Connection, unexpected
 from prefetchd_client.connection.reconnection import Reconnection
+from prefetchd_client.own_version import meet_daemon
 from prefetchd_client.session.handshake import Introduction
 from prefetchd_client.session.remote_errors import refusal
 
@@ -87,6 +88,7 @@ class Link:
             raise refusal(message)
         if not isinstance(message, Welcome):
             raise unexpected(message)
+        meet_daemon(message.software, is_first=True)
         self._welcomed(message)
         return message
 
@@ -137,6 +139,7 @@ class Link:
                 # Not when it is reached: one that is dying may still take a connection.
                 self.returns += self._is_new
                 self._is_new = False
+                meet_daemon(message.software, is_first=False)
                 self._welcomed(message)
             elif isinstance(message, ForkWanted):
                 self._introduction.hand_over_fork(self._connection)

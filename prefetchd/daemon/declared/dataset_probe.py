@@ -73,7 +73,7 @@ class DatasetProbe:
             theirs_alone.callback(os.close, into)
             request = os.memfd_create("declared")
             theirs_alone.callback(os.close, request)
-            os.write(request, json.dumps(_told(stream)).encode())
+            os.write(request, json.dumps(declaration(stream)).encode())
             os.lseek(request, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
                 [stream.python or sys.executable, "-c", BOOTSTRAP]
@@ -83,7 +83,7 @@ class DatasetProbe:
                 stderr=into,
                 pass_fds=[theirs.fileno()],
                 cwd=stream.cwd or directory or "/",
-                env=_variables(stream),
+                env=variables(stream),
                 # What the user's code sends to its process group does not reach us.
                 start_new_session=True,
             )
@@ -133,10 +133,12 @@ class DatasetProbe:
         self._events.died(ProcessExit.from_returncode(self._process.returncode or 0))
 
 
-def _told(stream: StreamConfig) -> dict[str, object]:
+def declaration(stream: StreamConfig) -> dict[str, object]:
+    """Returns what the process is told of the stream, for JSON. The variables are its own by then."""
     return {field.name: getattr(stream, field.name) for field in dataclasses.fields(stream) if field.name != "env"}
 
 
-def _variables(stream: StreamConfig) -> dict[str, str]:
+def variables(stream: StreamConfig) -> dict[str, str]:
+    """Returns the environment in which the stream's processes run."""
     denied = {name.decode() for name in DENIED}
     return {name: value for name, value in os.environ.items() if name not in denied} | dict(stream.env)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections.abc import Iterator
 
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
@@ -35,7 +37,7 @@ from prefetchd.wire.batch_file import describe_stream
 from prefetchd.wire.errors import NoSpaceError, ProtocolError
 from prefetchd.wire.file_locks import reopen, try_lock
 from prefetchd.wire.os_errors import why
-from prefetchd.wire.own_segments import give_name, random_token
+from prefetchd.wire.own_segments import copy_unnamed, give_name, random_token
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, RuntimePaths
 from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET, DEPARTED
 from prefetchd.wire.stream_spec import UNIDENTIFIED, StreamSpec, decode_spec, encode_spec
@@ -65,7 +67,8 @@ class StreamResources:
                 raise ProtocolError(f"the program segment {name!r} belongs to uid {found.st_uid}")
             if not found.st_nlink:
                 # The writer's lock is on it until `fd` is closed: nobody takes it for a leftover meanwhile.
-                give_name(fd, name)
+                fd = _named(fd, name)
+                found = os.fstat(fd)
             named = os.lstat(SHARED_MEMORY + name)
             if (found.st_dev, found.st_ino) != (named.st_dev, named.st_ino):
                 raise ProtocolError(f"the descriptor sent is not the program segment {name!r}")
@@ -187,20 +190,14 @@ class StreamResources:
         """Makes the ring; its batches are `files` if those are given. All rings may take `memory_bytes`, of which
         `budget_bytes` are left. Raises BufferTooSmallError or NoSpaceError."""
         directory = self.spec.directory or SHARED_MEMORY
-        spec, slot_bytes = self.spec, self._aligned(slot_bytes)
         try:
             free = free_bytes(directory)
             if files is not None:
                 free += file_bytes(directory)
-                spec = _with_files(spec, slot_bytes)
         except OSError as error:
             raise NoSpaceError(f"{directory}: {why(error)}. Is the RAM disk mounted?") from None
         room = Room(free, directory, cgroup_headroom_bytes(), budget_bytes)
-        steps = _epoch_steps(spec)
-        slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
-        if not spec.buffer_bytes and files is None:
-            slot_bytes = self._aligned(roomy_slot_bytes(slot_bytes, slots))
-            slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+        spec, slots, slot_bytes = planned_ring(self.spec, batch_bytes, slot_bytes, room)
         encoded = encode_spec(self.spec)
         bounds = self.bounds = bounds_for(spec, slots, slot_bytes, room, self._whole_room(memory_bytes))
         header = new_header(bounds.most, slot_bytes, spec.fingerprint, generation, encoded, layout, self.program_name)
@@ -213,18 +210,9 @@ class StreamResources:
             self.ring = ring
             bound_bytes = self.spec.buffer_bytes or bounds.usual * slot_bytes + RESERVE_BYTES
             with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told
-                files.describe(describe_stream(spec, steps, bound_bytes, slot_bytes))
+                files.describe(describe_stream(spec, _epoch_steps(spec), bound_bytes, slot_bytes))
         kill_point("daemon.ring.created")
         return self.ring
-
-    def _aligned(self, slot_bytes: int) -> int:
-        """Returns the size rounded up to whole pages, also where these are large."""
-        slot_bytes = aligned_slot_bytes(slot_bytes)
-        if self.spec.store == "ram_disk":
-            with contextlib.suppress(OSError):
-                page_bytes = os.statvfs(self.spec.directory).f_bsize
-                slot_bytes = -(-slot_bytes // page_bytes) * page_bytes
-        return slot_bytes
 
     def grow_ring(self, slots: int, budget_bytes: int | None) -> None:
         """Lets the ring's reserve_step() go on up to `slots`. Raises NoSpaceError."""
@@ -265,10 +253,56 @@ class StreamResources:
             self.program_fd = -1
 
 
+def planned_ring(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -> tuple[StreamSpec, int, int]:
+    """Computes the ring of a stream whose first batch takes `batch_bytes`: its slots and their bytes, at least
+    `slot_bytes`. Returns the spec with it whose buffer they are. Raises BufferTooSmallError or NoSpaceError."""
+    slot_bytes = _aligned(spec, slot_bytes)
+    if spec.store == FILES:
+        spec = _with_files(spec, slot_bytes)
+    steps = _epoch_steps(spec)
+    slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+    if not spec.buffer_bytes and spec.store != FILES:
+        slot_bytes = _aligned(spec, roomy_slot_bytes(slot_bytes, slots))
+        slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
+    return spec, slots, slot_bytes
+
+
+def _aligned(spec: StreamSpec, slot_bytes: int) -> int:
+    """Returns the size rounded up to whole pages, also where these are large."""
+    slot_bytes = aligned_slot_bytes(slot_bytes)
+    if spec.store == "ram_disk":
+        with contextlib.suppress(OSError):
+            page_bytes = os.statvfs(spec.directory).f_bsize
+            slot_bytes = -(-slot_bytes // page_bytes) * page_bytes
+    return slot_bytes
+
+
 def _epoch_steps(spec: StreamSpec) -> int | None:
     if spec.is_arithmetic:
         return schedule_of(spec).steps
     return spec.epoch_steps or None
+
+
+def _named(fd: int, name: str) -> int:
+    """Gives the file its name. Returns its descriptor, or that of a copy in its place where it cannot have one, as it
+    comes from another container (decision 0109). Raises OSError."""
+    try:
+        give_name(fd, name)
+    except OSError as error:
+        is_another_mount = error.errno == errno.EXDEV and os.fstat(fd).st_dev == os.stat(SHARED_MEMORY).st_dev
+        if not is_another_mount:
+            raise
+        copy = copy_unnamed(fd)
+        try:
+            # As its writer has locked the other: nobody takes it for a leftover meanwhile.
+            try_lock(copy, DAEMON_LOCK_OFFSET, shared=True)
+            give_name(copy, name)
+        except BaseException:
+            os.close(copy)
+            raise
+        os.close(fd)
+        return copy
+    return fd
 
 
 def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:

@@ -20,7 +20,7 @@ from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.supervisor.backend import Backend
-from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
     CloseCursor,
@@ -35,6 +35,12 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 LOOK_AGAIN_S = 0.02
+
+OTHER_NAMESPACE = (
+    "this process is in another PID namespace than the daemon, which therefore cannot look after what is forked from "
+    "it. Share the namespace (docker: --pid=container:NAME, compose: `pid: service:NAME`, Kubernetes: "
+    "`shareProcessNamespace: true`), or set PREFETCHD_START=exec here: then workers are started where the daemon is"
+)
 
 log = logging.getLogger("prefetchd")
 
@@ -74,6 +80,8 @@ class TrainerEvents:
                 f"this daemon (prefetchd {__version__}) speaks protocol {PROTOCOL_VERSION}, the client "
                 f"{hello.protocol}: stop it with `prefetchd stop` and let the client start its own"
             )
+        if hello.forks and session.peer_pid != hello.pid:
+            raise CallerError(OTHER_NAMESPACE)
         kill_point("daemon.hello.heard")
         # A trainer that is started again at once must not meet its own dead predecessor.
         if self._publishing.listener is not None:

@@ -17,6 +17,7 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.wire.errors import InvariantError, PrefetchdError, ProtocolError
 from prefetchd.wire.framing import close_all, encode, receive_with_fds
 from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused, Welcome
+from prefetchd.wire.peer_credentials import peer_credentials
 
 MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
@@ -84,6 +85,11 @@ class Session:
     def pidfd(self) -> int:
         """A pidfd of the peer's process, until session_ended() has returned; -1 when the kernel cannot tell."""
         return self._pidfd
+
+    @property
+    def peer_pid(self) -> int:
+        """The peer's process as this one numbers it: 0 for one of a PID namespace that is not seen from here."""
+        return peer_credentials(self._sock).pid
 
     @property
     def is_open(self) -> bool:

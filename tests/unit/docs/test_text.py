@@ -10,10 +10,11 @@ import pytest
 
 from tests.unit.docs.draw import DOCS, ROOT
 
-FILES = [*sorted(DOCS.rglob("*.md")), ROOT / "systemd" / "README.md", ROOT / "CONTRIBUTING.md"]
+BESIDE = ("CONTRIBUTING.md", "docker/README.md", "systemd/README.md")
+FILES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in BESIDE)]
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
-NAMING = [path for path in FILES if path.name != "performance.md" and path.parent.name != "systemd"]
+NAMING = [path for path in FILES if path.name != "performance.md" and path.parent.name not in ("docker", "systemd")]
 
 # Names of others than ours: of Python, Linux and systemd; and of fields that only the tables of formats.md name.
 FOREIGN = {"PR_SET_PDEATHSIG", "RANK", "getattr", "globals", "importlib.import_module", "pipx", "su", "sudo"}
@@ -54,7 +55,7 @@ def test_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", FILES, ids=ids)
 def test_files_and_directories_that_are_named_are_there(path):
-    for name in re.findall(r"`((?:prefetchd|client|tests|docs|benchmarks|systemd)/[\w./-]*)`", prose(path)):
+    for name in re.findall(r"`((?:prefetchd|client|tests|docs|benchmarks|docker|systemd)/[\w./-]*)`", prose(path)):
         assert (ROOT / name).exists(), name
 
 

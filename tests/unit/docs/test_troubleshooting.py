@@ -53,7 +53,7 @@ def test_every_event_that_the_daemon_warns_of_is_there_and_no_other():
 
 
 def test_what_the_status_says_is_said_by_the_code():
-    code = "".join(path.read_text("utf-8") for path in (ROOT / "prefetchd" / "cli").glob("*.py"))
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "prefetchd" / "diagnosis").glob("*.py"))
     for said in re.findall(r"^\| ([a-z.].*?) \|", section("What the status says under `!`"), re.M):
         if said != "it says":
             assert all(part.strip() in code.replace("{directory}", "/dev/shm") for part in said.split("...")), said
