@@ -20,6 +20,7 @@ NOT_RUN = {
     ("CONTRIBUTING.md", "make check"): MINUTES,
     ("CONTRIBUTING.md", ".venv/bin/python -m pip install 'coverage>=7.10'"): INDEX,
     ("systemd/README.md", "prefetchd systemd install"): RIGHTS,
+    ("systemd/README.md", "prefetchd systemd uninstall"): RIGHTS,
     ("systemd/README.md", "[Service]"): OWN_PATH,
     ("systemd/README.md", "sudo prefetchd systemd install --system ada"): ROOT,
     ("systemd/README.md", "systemctl --user status prefetchd"): ENDLESS,

