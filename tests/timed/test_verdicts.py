@@ -108,8 +108,8 @@ def as_said(stream: dict[str, Any]) -> Any:
 
 SLEEPING = {
     "trainer": (run(Samples(0.001), evenly(0.1)), "trainer"),
-    # 0.16 s of sleep a batch in each of two workers, and 12 batches/s are wanted.
-    "waiting": (run(Samples(0.04), evenly(0.08)), "waiting"),
+    # 0.32 s of sleep a batch: two workers make 6 batches/s, and 12 are wanted.
+    "waiting": (run(Samples(0.08), evenly(0.08)), "waiting"),
     "waiting, always": (run(Samples(0.04), evenly(0.0)), "waiting"),
     "collate": (run(Samples(), evenly(0.06), collate_fn=SlowCollate(0.2)), "collate"),
     "slow samples": (run(Samples(0.002, seldom_s=1.0, every=160), evenly(0.05), buffer=4), "slow samples"),
@@ -137,7 +137,8 @@ def test_streams_that_sleep(daemon):
     for name in ("waiting", "waiting, always", "collate", "slow samples"):
         assert rate_of(after[name]) == as_said(before[name]), (name, before[name]["verdict"], after[name]["verdict"])
     for name in ("waiting", "collate"):
-        assert after[name]["verdict"]["limit"] == "trainer", after[name]["verdict"]
+        # Of these few seconds the beginning, with an empty ring, is a part.
+        assert after[name]["verdict"]["stalled_share"] < 0.1, after[name]["verdict"]
     assert rate_of(after["buffer"]) > rate_of(before["buffer"]), "what it evens out is not foretold"
 
 
