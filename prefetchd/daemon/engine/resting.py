@@ -9,7 +9,8 @@ rules, whose reasons are in decisions 0094 (1), 0017 (2), 0106 (3) and 0107 (4):
    these is about to wait (supply.py) and its ring is not full, if somebody iterates over that one, or it was made
    before.
 4. A stream whose trainer has died rests for RETURNS_WITHIN_S, unless a trainer that goes on from there would have to
-   wait: that one may be importing what it needs just now.
+   wait: that one may be importing what it needs just now. So it does when that one has come, until it says where it
+   begins: what it needs first is not to stand in line behind what was guessed.
 5. Kept streams neither rest nor are given way to: they are filled whether or not anybody is there.
 """
 
@@ -39,19 +40,25 @@ def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
 
 def waits_for_time(streams: Collection[StreamState]) -> bool:
     """True while decide_who_rests() is to be called again, though nothing has happened (rule 4)."""
-    return any(stream.claims.rests and may_be_awaited(stream) for stream in streams)
+    return any(stream.claims.rests and _has_lost_its_trainer(stream) for stream in streams)
 
 
 def _is_ahead_of_its_trainer(stream: StreamState, now_s: float) -> bool:
-    if not may_be_awaited(stream) or now_s >= stream.left_s + RETURNS_WITHIN_S:
+    if not _has_lost_its_trainer(stream) or now_s >= stream.left_s + RETURNS_WITHIN_S:
         return False
+    # It goes when somebody places a cursor of his own.
     goes_on = stream.window.cursors.get(GOES_ON)
     return goes_on is not None and not is_about_to_wait(stream.window, [goes_on], 0.0)
 
 
 def may_be_awaited(stream: StreamState) -> bool:
-    """True when the last trainer of the stream has died."""
-    return stream.lingers and bool(stream.left_by) and not stream.left_cleanly and not stream.leaver_lives
+    """True when the last trainer of the stream has died, and no other one has come yet."""
+    return stream.lingers and _has_lost_its_trainer(stream)
+
+
+def _has_lost_its_trainer(stream: StreamState) -> bool:
+    is_kept = stream.keeper is not None
+    return bool(stream.left_by) and not stream.left_cleanly and not stream.leaver_lives and not is_kept
 
 
 def _awaited(streams: Collection[StreamState], now_s: float) -> dict[int, tuple[int, bool]]:

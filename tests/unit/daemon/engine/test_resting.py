@@ -166,6 +166,31 @@ def test_rule_4_who_comes_back_has_its_ring_filled(world):
     assert train.counters.batches >= SLOTS
 
 
+def test_rule_4_nothing_is_guessed_for_who_has_come_and_not_yet_said_where_it_begins(world):
+    """Found as a first batch that was ready, and came 180 ms late: what would verify it was in tasks for others."""
+    train = dead(world, FEW_AHEAD + 1)
+    world.settle(waits=False)
+    before = train.counters.batches
+    back = world.join(SPEC, "train", pid=ANOTHER_PROCESS)
+    assert world.engine.streams[back.stream] is train
+    assert not train.lingers
+    world.settle(waits=False)
+    assert train.counters.batches == before
+    back.place(1, 0, 2, True)
+    world.settle()
+    assert train.counters.batches >= SLOTS
+
+
+def test_rule_4_but_not_for_ever(world):
+    train = dead(world, FEW_AHEAD + 1)
+    world.settle(waits=False)
+    world.join(SPEC, "train", pid=ANOTHER_PROCESS)
+    world.now += RETURNS_WITHIN_S + 0.1
+    world.tick()
+    world.settle()
+    assert train.counters.batches >= SLOTS
+
+
 def test_rule_4_its_processes_are_kept_meanwhile(world):
     train = dead(world, FEW_AHEAD + 1)
     world.settle(waits=False)
