@@ -4,8 +4,10 @@ the arguments."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import io
+import shutil
 import sys
 from pathlib import Path
 
@@ -79,7 +81,8 @@ def _demo(options: argparse.Namespace, console: Console) -> None:
                 cache=str(directory / "cache"),
             )
             loaders = [PREFETCHD, DATALOADER] if step == ON_CPU else [PREFETCHD, DATALOADER, CACHED]
-            _start_each_once(plan, directory, live)
+            for loader in loaders:
+                _start_once(dataclasses.replace(plan, loader=loader), directory, live)
             measured = {
                 loader: _measure(dataclasses.replace(plan, loader=loader), directory, live) for loader in loaders
             }
@@ -119,12 +122,12 @@ def _pictures(options: argparse.Namespace, live: Live) -> Path:
     return cached_pictures(options.images, options.workers, written)
 
 
-def _start_each_once(plan: Plan, directory: Path, live: Live) -> None:
+def _start_once(plan: Plan, directory: Path, live: Live) -> None:
     environment = own_environment(directory)
-    plan = dataclasses.replace(plan, checkpoint=str(directory / "once.pt"))
-    start_once(dataclasses.replace(plan, loader=DATALOADER), environment, live)
-    with own_daemon(environment, plan.workers):
+    plan = dataclasses.replace(plan, checkpoint=str(directory / "once.pt"), cache=str(directory / "once"))
+    with own_daemon(environment, plan.workers) if plan.loader != DATALOADER else contextlib.nullcontext():
         start_once(plan, environment, live)
+    shutil.rmtree(plan.cache, ignore_errors=True)
 
 
 def _measure(plan: Plan, directory: Path, live: Live) -> Measured:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from prefetchd_demo import comparison
-from prefetchd_demo.comparison import measure
+from prefetchd_demo.comparison import measure, start_once
 from prefetchd_demo.live import Live
 from prefetchd_demo.trainer_messages import DATALOADER, ON_CPU, STAND_IN, Opened, Plan, Progress, Validated, encode_plan
 from rich.console import Console
@@ -69,6 +69,12 @@ def test_one_is_killed_midway_and_another_goes_on_with_the_rest(plans):
         "  killed at step 18 of 29 of epoch 3, and started again\n"
         "  epoch 3  loss 0.30  validation loss 0.40  accuracy 95 %  stalled 1.5 s so far\n"
     )
+
+
+def test_what_is_started_once_ends_with_its_first_progress(plans):
+    with Live(Console(file=io.StringIO(), width=100)) as live:
+        start_once(PLAN, {}, live)
+    assert plans == [PLAN]
 
 
 def test_on_the_cpu_the_other_trains_one_epoch_more(plans):
