@@ -1,8 +1,9 @@
-"""How long does a trainer stall whose daemon is killed, with batches left in the ring, and with none?
+"""How long does a trainer stall whose daemon is killed or restarted, with batches left in the ring, and with none?
 
     python -m benchmarks.daemon_kill [--rounds N]
 
-The daemon is killed (SIGKILL) in the middle of an epoch; the trainer starts it again by itself. "full": the ring is
+The daemon is killed (SIGKILL) in the middle of an epoch, and the trainer starts it again by itself; or `prefetchd
+restart` starts another in its place. "full": the ring is
 full and the trainer computes STEP_S a batch; its longest next() stands beside that of the same loop without a kill.
 "empty": the trainer takes what is there without a pause, from a ring of few slots; its longest next() stands beside
 what the same trainer's first batch takes where no daemon runs: daemon, zygote with its imports, one batch.
@@ -18,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,11 @@ def kill_daemon() -> None:
     os.kill(status()["daemon"]["pid"], signal.SIGKILL)
 
 
+def restart_daemon() -> None:
+    """Has another daemon started, and does not wait for it: the trainer goes on meanwhile."""
+    subprocess.Popen([sys.executable, "-m", "prefetchd", "restart"], stdout=subprocess.DEVNULL)
+
+
 def wait_for_full_ring() -> None:
     while (ring := status()["streams"][0]["ring"]) is None or ring["ready"] < FULL // 2 - 2 or ring["filling"]:
         time.sleep(0.2)
@@ -77,28 +83,30 @@ def longest(batches: Iterator[Any], count: int, step_s: float) -> float:
     return max(waits)
 
 
-def full() -> tuple[float, float]:
-    """Returns the longest next() over a full ring: (without a kill, with one)."""
+def full() -> tuple[float, float, float]:
+    """Returns the longest next() over a full ring: (nothing happens, the daemon is killed, it is restarted)."""
     with own_daemon(workers=2), loader(FULL) as found:
         batches = iter(found)
         next(batches)
         waits = []
-        for is_killed in (False, True):
+        for ends_daemon in (None, kill_daemon, restart_daemon):
             wait_for_full_ring()
-            if is_killed:
-                kill_daemon()
+            if ends_daemon is not None:
+                ends_daemon()
             waits.append(longest(batches, FULL // 2 - 2, STEP_S))
-        assert found.stats()["reconnections"] == 1, "the daemon did not come back in time: raise STEP_S"
-        return waits[0], waits[1]
+        assert found.stats()["reconnections"] == 2, "the daemon did not come back in time: raise STEP_S"
+        return waits[0], waits[1], waits[2]
 
 
-def empty() -> float:
-    """Returns the longest next() over an empty ring, with a kill."""
+def empty(end_daemon: Callable[[], None]) -> float:
+    """Returns the longest next() over an empty ring whose daemon ends."""
     with own_daemon(workers=2), loader(EMPTY) as found:
         batches = iter(found)
         longest(batches, 3 * EMPTY, 0.0)
-        kill_daemon()
+        end_daemon()
         waited_s = longest(batches, 3 * EMPTY, 0.0)
+        while not found.stats()["reconnections"]:
+            waited_s = max(waited_s, longest(batches, EMPTY, 0.0))
         assert found.stats()["reconnections"] == 1
         return waited_s
 
@@ -124,16 +132,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     print(describe_machine())
-    calm, killed, dry, anew = [], [], [], []
+    calm, killed, restarted, dry, dry_restarted, anew = [], [], [], [], [], []
     for _ in range(rounds):
-        for values, value in zip((calm, killed), full()):
+        for values, value in zip((calm, killed, restarted), full()):
             values.append(value)
-        dry.append(empty())
+        dry.append(empty(kill_daemon))
+        dry_restarted.append(empty(restart_daemon))
         anew.append(from_nothing())
     print("\nthe longest next()")
     show("full ring, nobody is killed", calm, 1000, "ms")
     show("full ring, the daemon is killed", killed, 1000, "ms")
+    show("full ring, the daemon is restarted", restarted, 1000, "ms")
     show("empty ring, the daemon is killed", dry, 1, "s")
+    show("empty ring, the daemon is restarted", dry_restarted, 1, "s")
     show("first batch where no daemon runs", anew, 1, "s")
     print(f"  killed / first batch: {statistics.median(a / b for a, b in zip(dry, anew)):.2f}")
 

@@ -121,6 +121,11 @@ def test_a_plan_that_ends_is_not_filled_beyond_its_end(declared):
     assert found["complaint"] == "it says epoch 2, batch 1; allowed: up to 2, 0, where the plan ends"
     declared.at(2, 0)
     files_become(declared, [], "all is consumed")
+    # Its consumer is not late where there is nothing more.
+    first = declared.when(lambda stream: stream["recent"])["recent"]
+    since_s = first["consumer_s"] + 1.5
+    later = declared.when(lambda stream: stream["recent"]["consumer_s"] > since_s, "it is at the end for a while")
+    assert later["recent"]["stalled_s"] < first["stalled_s"] + 0.5
 
 
 def test_filling_stops_at_the_high_watermark_and_resumes_below_the_low_one(declared):

@@ -217,8 +217,11 @@ def _is_late(stream: StreamState) -> bool:
     if not _is_followed(stream) or stream.paused:
         return False
     cursor = stream.window.cursors.get((stream.keeper, FOLLOWER))
-    batch = stream.window.batches.get(cursor.next) if cursor is not None else None
-    return batch is None or not batch.filled
+    if cursor is None or stream.window.lengths.steps(cursor.next[0]) == 0:
+        # The plan has ended: it waits for nothing.
+        return False
+    batch = stream.window.batches.get(cursor.next)
+    return batch is None or not batch.done
 
 
 def _is_full(stream: StreamState, ring: Ring) -> bool:
