@@ -28,7 +28,7 @@ from prefetchd.daemon.declared.declared_stream import spec_of
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.segments.resources import planned_ring
 from prefetchd.ring.batch_files import BatchFiles
-from prefetchd.ring.capacity import Room, ring_bytes
+from prefetchd.ring.capacity import Room, measured_slot_bytes, ring_bytes
 from prefetchd.ring.file_ring import file_bytes
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.wire.byte_sizes import format_bytes
@@ -145,11 +145,7 @@ class ConfigCheck:
         """Reckons the ring. A buffer that is known to be too large is not told again."""
         assert look.spec is not None
         spec = spec_of(stream, look.spec)
-        # The engine adds to what was measured in the same way (Rings.ask_for): what comes may be somewhat longer.
-        if stream.store == FILES:
-            slot_bytes = look.batch_bytes * 17 // 16
-        else:
-            slot_bytes = look.batch_bytes if look.by_rows else look.batch_bytes * 5 // 4
+        slot_bytes = measured_slot_bytes(look.batch_bytes, by_rows=look.by_rows, as_files=stream.store == FILES)
         # What was given in bytes has been taken by now.
         self._rooms.give_back(stream)
         room = self._rooms.room(stream)

@@ -66,6 +66,16 @@ class Room:
         return min(((limit, why) for limit, why in found if limit is not None), key=lambda each: each[0])
 
 
+def measured_slot_bytes(batch_bytes: int, *, by_rows: bool, as_files: bool) -> int:
+    """Returns the bytes of a slot for batches of which the first one takes `batch_bytes`; what comes may be somewhat
+    longer, unless all rows have one layout."""
+    if as_files:
+        # A file is only as large as its batch, but slots count by their size. Texts in a file may be somewhat longer in
+        # the next batch; larger batches take two slots.
+        return batch_bytes * 17 // 16
+    return batch_bytes if by_rows else batch_bytes * 5 // 4
+
+
 def default_buffer_bytes(room: Room) -> int:
     """Returns the least of 1 GiB, a quarter of the free store, a quarter of the cgroup's headroom, and what the
     daemon's memory setting leaves."""

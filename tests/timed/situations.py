@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
+import os
 import time
 from collections.abc import Callable
 
@@ -80,3 +82,25 @@ def evenly(step_s: float) -> Callable[[int], float]:
 
 def in_bursts(step_s: float, pause_s: float, every: int) -> Callable[[int], float]:
     return lambda step: pause_s if step % every == every - 1 else step_s
+
+
+class DirectReads(Dataset[torch.Tensor]):
+    """Each sample is so many bytes of a file, read from the disk each time: past the kernel's cache."""
+
+    def __init__(self, path: str, nbytes: int) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        self.places = os.path.getsize(path) // nbytes
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        # Such a read takes memory at a page's beginning.
+        room = mmap.mmap(-1, self.nbytes)
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            os.preadv(fd, [room], index % self.places * self.nbytes)
+        finally:
+            os.close(fd)
+        return torch.full((16,), room[0])

@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from prefetchd_client import PrefetchLoader
+from torch.utils.data import Dataset
 
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import read_report
 from tests.scenario.watching import DEADLINE_S, until
-from tests.timed.situations import Samples, SlowCollate, SlowStart, evenly, in_bursts
+from tests.timed.situations import DirectReads, Samples, SlowCollate, SlowStart, evenly, in_bursts
 
 MEASURED_S = 7.0
 """The time that a verdict is about; the first seconds of a stream are not."""
@@ -41,7 +43,7 @@ def streams(daemon) -> dict[str, dict[str, Any]]:
 class Run:
     """A stream and its trainer: what the loader is made with, and what the trainer sleeps after each step."""
 
-    dataset: Samples
+    dataset: Dataset[torch.Tensor]
     pause_s: Callable[[int], float]
     options: dict[str, Any]
 
@@ -153,6 +155,27 @@ def test_one_lock_for_all_samples_is_found_once_the_number_of_workers_has_change
     second = judged(daemon, {"one lock": more})["one lock"]
     assert second["verdict"]["limit"] == "does not scale", (second["verdict"], second["paces"])
     assert rate_of(second) == pytest.approx(rate_of(first), rel=TOLERANCE)
+
+
+FILE_BYTES, READ_BYTES = 256 << 20, 32 << 20
+
+
+def test_of_a_dataset_that_waits_for_the_disk_not_more_than_twice_as_many_workers_are_tried(daemon, tmp_path):
+    """Found as advice to have 24 workers on one disk."""
+    path = tmp_path / "data"
+    with open(path, "wb") as file:
+        for _ in range(FILE_BYTES >> 20):
+            file.write(os.urandom(1 << 20))
+        os.fsync(file.fileno())
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("this file system knows no reads past the cache")
+    one = Run(DirectReads(str(path), READ_BYTES), evenly(0.0), {"batch_size": 4, "buffer": 16, "num_workers": 2})
+    found = judged(daemon, {"disk": one})["disk"]
+    assert found["verdict"]["limit"] == "waiting", why(found)
+    assert "for the disk" in found["verdict"]["text"]
+    assert found["verdict"]["workers_wanted"] <= 4
 
 
 def test_other_streams_are_named_only_as_long_as_they_are_there(daemon):

@@ -10,7 +10,7 @@ from prefetchd.daemon.engine.stream.file_backed_ring import FILES, ring_of
 from prefetchd.daemon.engine.stream.growth import cannot_grow, grown
 from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import FailStream, StreamState
-from prefetchd.ring.capacity import Bounds
+from prefetchd.ring.capacity import Bounds, measured_slot_bytes
 
 
 class Rings:
@@ -30,12 +30,9 @@ class Rings:
 
     def ask_for(self, stream: StreamState) -> None:
         """Asks for a ring for a stream that has measured its first batch, and has none."""
-        if stream.spec.store == FILES:
-            # A file is only as large as its batch, but slots count by their size. Texts in a file may be somewhat
-            # longer in the next batch; larger batches take two slots.
-            stream.slot_bytes = stream.batch_bytes * 17 // 16
-        else:
-            stream.slot_bytes = stream.batch_bytes if stream.layout else stream.batch_bytes * 5 // 4
+        stream.slot_bytes = measured_slot_bytes(
+            stream.batch_bytes, by_rows=bool(stream.layout), as_files=stream.spec.store == FILES
+        )
         self._create(stream)
 
     def created(
