@@ -108,6 +108,28 @@ def as_said(stream: dict[str, Any]) -> Any:
     return pytest.approx(stream["verdict"]["expected_batches_per_s"], rel=TOLERANCE)
 
 
+ROUNDS = 3
+"""A machine that has other work lacks CPUs, and is told so: what holds in one round was not the verdict's fault in the
+others."""
+
+
+def in_one_round(test: Callable[..., None]) -> Callable[..., None]:
+    """Gives the test another try, with another daemon, where the machine had other work."""
+
+    @functools.wraps(test)
+    def tried(daemon: Any, **fixtures: Any) -> None:
+        for left in reversed(range(ROUNDS)):
+            try:
+                test(daemon=daemon, **fixtures)
+                return
+            except AssertionError:
+                if not left:
+                    raise
+                daemon.command("stop")
+
+    return tried
+
+
 SLEEPING = {
     "trainer": (run(Samples(0.001), evenly(0.1)), "trainer"),
     # 0.32 s of sleep a batch: two workers make 6 batches/s, and 12 are wanted.
@@ -119,6 +141,7 @@ SLEEPING = {
 }
 
 
+@in_one_round
 def test_streams_that_sleep(daemon):
     """Of six streams each has a limit of its own, and four remedies are taken."""
     runs = {name: each for name, (each, _) in SLEEPING.items()}
@@ -144,6 +167,7 @@ def test_streams_that_sleep(daemon):
     assert rate_of(after["buffer"]) > rate_of(before["buffer"]), "what it evens out is not foretold"
 
 
+@in_one_round
 def test_one_lock_for_all_samples_is_found_once_the_number_of_workers_has_changed(daemon, tmp_path):
     one = run(Samples(0.02, lock=str(tmp_path / "lock")), evenly(0.02), stream="one lock")
     one.options.pop("stream")
@@ -160,6 +184,7 @@ def test_one_lock_for_all_samples_is_found_once_the_number_of_workers_has_change
 FILE_BYTES, READ_BYTES = 256 << 20, 32 << 20
 
 
+@in_one_round
 def test_of_a_dataset_that_waits_for_the_disk_not_more_than_twice_as_many_workers_are_tried(daemon, tmp_path):
     """Found as advice to have 24 workers on one disk."""
     path = tmp_path / "data"
@@ -178,6 +203,7 @@ def test_of_a_dataset_that_waits_for_the_disk_not_more_than_twice_as_many_worker
     assert found["verdict"]["workers_wanted"] <= 4
 
 
+@in_one_round
 def test_other_streams_are_named_only_as_long_as_they_are_there(daemon):
     """Two workers for all. One stream keeps them busy, another one gets too little; when the first is gone that has its
     own limit."""
@@ -196,6 +222,7 @@ def test_other_streams_are_named_only_as_long_as_they_are_there(daemon):
     assert alone["verdict"]["limit"] in ("trainer", "waiting"), alone["verdict"]
 
 
+@in_one_round
 @pytest.mark.filterwarnings("ignore:num_workers=8, but the daemon allows 2")
 def test_whoever_bounds_the_workers_is_named(daemon):
     daemon.start("--workers", "2")
@@ -280,6 +307,7 @@ def test_streams_that_a_progress_file_follows(daemon, followed):
     assert found["idle"]["verdict"]["text"] == "its progress file has not told yet that anybody goes on"
 
 
+@in_one_round
 def test_workers_that_start_again_are_not_told_to_have_larger_batches(daemon):
     one = run(Samples(0.002), evenly(0.02), buffer=4, worker_init_fn=SlowStart(2.0))
 
@@ -299,28 +327,6 @@ def test_workers_that_start_again_are_not_told_to_have_larger_batches(daemon):
 
 
 # --- what computes: each alone ---
-
-
-ROUNDS = 3
-"""A machine that has other work lacks CPUs, and is told so: what holds in one round was not the verdict's fault in the
-others."""
-
-
-def in_one_round(test: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Gives the test another try, with a daemon of its own, where the machine had other work."""
-
-    @functools.wraps(test)
-    def tried(daemon: Any) -> None:
-        for left in reversed(range(ROUNDS)):
-            try:
-                test(daemon)
-                return
-            except AssertionError:
-                if not left:
-                    raise
-                daemon.command("stop")
-
-    return tried
 
 
 @in_one_round
