@@ -72,7 +72,8 @@ class WorkerResults:
         stream.counters.task_took(duration_us, samples)
         worker.fill_us += duration_us
         stream.host_deaths = 0
-        stream.store_fault.stored()
+        if stream.store_fault.reason:
+            stream.store_fault.stored()
         if stream.filling.filled(piece, payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
