@@ -19,10 +19,10 @@ class Rates:
     in tasks (`starved` in line for a CPU, `computing`, `collating`, `on_disk`) or of all time (`full`, `empty`).
 
     `demand` and `supply` are batches a second, `cost_s` is worker-seconds a batch; `others_busy` is workers that other
-    streams keep from this one; `bound` is the daemon's own bound of workers where that is in the way, else 0. `paces`
-    has what the workers that there are make and what another number of them made, each as (workers, batches a second);
-    None where that is not known. `load` is the snapshot's, None where nobody counts. `followed`: a progress file tells
-    where the trainer is.
+    streams keep from this one; `bound` is the daemon's own bound of workers where that is in the way, else 0. `bursts`
+    counts how often a full ring became empty. `paces` has what the workers that there are make and what another number
+    of them made, each as (workers, batches a second); None where that is not known. `load` is the snapshot's, None
+    where nobody counts. `followed`: a progress file tells where the trainer is.
     """
 
     over_s: float
@@ -40,6 +40,7 @@ class Rates:
     on_disk: float
     full: float
     empty: float
+    bursts: int
     longest_task_s: float
     ring_batches: float
     cpus: int
@@ -91,6 +92,7 @@ def rates_of(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy
         on_disk=_share(recent["disk_s"], fill_s),
         full=recent["full_share"],
         empty=recent["empty_share"],
+        bursts=recent["bursts"],
         longest_task_s=recent["longest_task_s"],
         ring_batches=ring["slots"] / max(1.0, ring["slots_a_batch"]) if ring else 0.0,
         cpus=workers["cpus"],

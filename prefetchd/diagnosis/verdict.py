@@ -52,6 +52,8 @@ MOST_OF_IT = 0.5
 """The share of their time from which on what workers do is what their tasks are about."""
 OTHERS_SHARE = 0.25
 """The share of all CPUs from which on foreign processes are a load."""
+BURST_RESERVE = 1.25
+"""How much more than what was missing in the mean burst a buffer should have: not all bursts are alike."""
 SCALING_STEP = 1.5
 """How many times as many workers there must have been for a comparison of what they make."""
 SCALING_SHARE = 0.2
@@ -171,13 +173,21 @@ def _find(rates: Rates) -> _Finding:
             f"buffer={2 * bridging} would bridge that"
         )
         return _Finding("slow samples", head + text, buffer=2 * bridging, expected=most)
-    wanted = max(2 * math.ceil(rates.ring_batches), 8)
-    text = (
+    return _in_bursts(rates, head, most)
+
+
+def _in_bursts(rates: Rates, head: str, most: float) -> _Finding:
+    """Advises on a trainer that takes batches in bursts: what workers make while it waits should have been there."""
+    head += (
         f"the workers could make {_rate(rates.supply)} batches/s and the trainer takes {_rate(rates.demand)}, but the "
         f"ring of {rates.ring_batches:.0f} batches is full {rates.full:.0%} and empty {rates.empty:.0%} of the time; "
-        f"a larger buffer= would even that out: {wanted} or more"
     )
-    return _Finding("buffer", head + text, buffer=wanted, expected=most)
+    if not rates.bursts:
+        wanted = max(2 * math.ceil(rates.ring_batches), 8)
+        return _Finding("buffer", f"{head}a larger buffer= would even that out: {wanted} or more", buffer=wanted)
+    missing = rates.stalled_s / rates.bursts * rates.supply
+    wanted = math.ceil(rates.ring_batches + BURST_RESERVE * missing) + 1
+    return _Finding("buffer", f"{head}buffer={wanted} would bridge its bursts", buffer=wanted, expected=most)
 
 
 def _no_worker_idle(rates: Rates, head: str) -> _Finding:

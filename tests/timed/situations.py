@@ -91,13 +91,14 @@ class DirectReads(Dataset[torch.Tensor]):
         self.path = path
         self.nbytes = nbytes
         self.places = os.path.getsize(path) // nbytes
+        self.room: mmap.mmap | None = None
 
     def __len__(self) -> int:
         return 1_000_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        # Such a read takes memory at a page's beginning.
-        room = mmap.mmap(-1, self.nbytes)
+        # Such a read takes memory at a page's beginning. Each worker makes its own, once.
+        room = self.room = self.room or mmap.mmap(-1, self.nbytes)
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
         try:
             os.preadv(fd, [room], index % self.places * self.nbytes)

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -143,7 +144,7 @@ SLEEPING = {
 
 @in_one_round
 def test_streams_that_sleep(daemon):
-    """Of six streams each has a limit of its own, and four remedies are taken."""
+    """Of six streams each has a limit of its own, and five remedies are taken."""
     runs = {name: each for name, (each, _) in SLEEPING.items()}
     before = judged(daemon, runs)
     assert {name: before[name]["verdict"]["limit"] for name in runs} == {
@@ -159,12 +160,11 @@ def test_streams_that_sleep(daemon):
     applied["buffer"] = runs["buffer"].with_options(buffer=wanted)
     daemon.command("stop")
     after = judged(daemon, applied)
-    for name in ("waiting", "waiting, always", "collate", "slow samples"):
+    for name in ("waiting", "waiting, always", "collate", "slow samples", "buffer"):
         assert rate_of(after[name]) == as_said(before[name]), (name, before[name]["verdict"], after[name]["verdict"])
     for name in ("waiting", "collate"):
         # Of these few seconds the beginning, with an empty ring, is a part.
         assert after[name]["verdict"]["stalled_share"] < 0.1, after[name]["verdict"]
-    assert rate_of(after["buffer"]) > rate_of(before["buffer"]), "what it evens out is not foretold"
 
 
 @in_one_round
@@ -196,7 +196,14 @@ def test_of_a_dataset_that_waits_for_the_disk_not_more_than_twice_as_many_worker
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
     except OSError:
         pytest.skip("this file system knows no reads past the cache")
-    one = Run(DirectReads(str(path), READ_BYTES), evenly(0.0), {"batch_size": 4, "buffer": 16, "num_workers": 2})
+    dataset = DirectReads(str(path), READ_BYTES)
+    began_s, ran_s = time.monotonic(), time.thread_time()
+    for index in range(16):
+        dataset[index]
+    if time.thread_time() - ran_s > 0.3 * (time.monotonic() - began_s):
+        pytest.skip("there is no disk that one waits for")
+    dataset.room = None
+    one = Run(dataset, evenly(0.0), {"batch_size": 4, "buffer": 16, "num_workers": 2})
     found = judged(daemon, {"disk": one})["disk"]
     assert found["verdict"]["limit"] == "waiting", why(found)
     assert "for the disk" in found["verdict"]["text"]

@@ -62,6 +62,7 @@ class _Sample:
     full_s: float
     empty_s: float
     starting_s: float
+    bursts: int
     longest_task_s: float
 
 
@@ -84,6 +85,7 @@ class History:
         self._consumer_s = self._stalled_s = self._full_s = self._empty_s = self._longest_task_s = 0.0
         self._cpu_s = self._cpu_wait_s = self._process_cpu_s = self._starting_s = 0.0
         self._paces: dict[int, _Pace] = {}
+        self._bursts, self._was_full = 0, False
         self._last = Counts()
 
     def observe(self, counts: Counts, now_s: float) -> None:
@@ -104,6 +106,8 @@ class History:
             self._full_s += since_s
         if not counts.ready_share:
             self._empty_s += since_s
+            self._bursts += self._was_full
+        self._was_full = counts.is_full or (self._was_full and counts.ready_share > 0)
         if counts.is_starting:
             self._starting_s += since_s
         # The sums fall when workers end: their times are gone from them.
@@ -141,6 +145,7 @@ class History:
             "full_share": (end.full_s - begin.full_s) / over_s,
             "empty_share": (end.empty_s - begin.empty_s) / over_s,
             "starting_s": end.starting_s - begin.starting_s,
+            "bursts": end.bursts - begin.bursts,
             "busy_workers": self._busy_workers(end),
             # Without the first sample: its longest task ended before the span began.
             "longest_task_s": max(each.longest_task_s for each in [*self._samples, end][1:]),
@@ -191,5 +196,6 @@ class History:
             self._full_s,
             self._empty_s,
             self._starting_s,
+            self._bursts,
             self._longest_task_s,
         )

@@ -44,6 +44,7 @@ def recent(**changes: Any) -> dict[str, Any]:
         "collating_s": 0.0,
         "disk_s": 0.0,
         "starting_s": 0.0,
+        "bursts": 0,
         "busy_workers": 1.9,
         "full_share": 0.0,
         "empty_share": 0.41,

@@ -123,3 +123,9 @@ def test_times_of_a_kind_are_those_of_the_last_minute():
     recent = history.recent()
     assert (recent["collating_s"], recent["disk_s"], recent["process_cpu_s"]) == (4, 8, 12)
     assert recent["starting_s"] == 1.0
+
+
+def test_a_burst_is_a_full_ring_that_becomes_empty():
+    full, some, empty = Counts(is_full=True, ready_share=1.0), Counts(ready_share=0.5), Counts()
+    history = observed(empty, full, some, empty, empty, some, empty, full, empty, some, full, some)
+    assert history.recent()["bursts"] == 2

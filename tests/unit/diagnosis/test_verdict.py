@@ -100,9 +100,17 @@ def test_a_larger_buffer_helps_a_trainer_that_takes_batches_in_bursts():
     before = verdict(SMALL_BUFFER)
     assert "full" in before.text
     assert "empty" in before.text
+    assert f"buffer={before.buffer_batches_wanted} would bridge its bursts" in before.text
     wider = verdict(dataclasses.replace(SMALL_BUFFER, slots=before.buffer_batches_wanted))
-    assert wider.stalled_share < before.stalled_share
-    assert verdict(dataclasses.replace(SMALL_BUFFER, slots=24)).stalled_share < STALLED_SHARE
+    assert wider.stalled_share < STALLED_SHARE
+    assert wider.demand_batches_per_s == pytest.approx(before.expected_batches_per_s, rel=0.1)
+    assert before.buffer_batches_wanted < 40, "twenty are taken at once"
+
+
+def test_a_ring_that_never_was_full_and_then_empty_may_be_larger():
+    recent = SMALL_BUFFER.run()["recent"] | {"bursts": 0}
+    found = verdict(SMALL_BUFFER, recent=recent)
+    assert (found.limit, found.buffer_batches_wanted, found.expected_batches_per_s) == ("buffer", 8, None)
 
 
 def test_more_workers_are_not_praised_where_there_are_no_cpus_for_them():
