@@ -68,8 +68,13 @@ def restart_daemon() -> None:
 
 
 def wait_for_full_ring() -> None:
-    while (ring := status()["streams"][0]["ring"]) is None or ring["ready"] < FULL // 2 - 2 or ring["filling"]:
+    while not _is_full(status()["streams"]):
         time.sleep(0.2)
+
+
+def _is_full(streams: list[dict[str, Any]]) -> bool:
+    ring = streams[0]["ring"] if streams else None
+    return ring is not None and ring["ready"] >= FULL // 2 - 2 and not ring["filling"]
 
 
 def longest(batches: Iterator[Any], count: int, step_s: float) -> float:
