@@ -13,9 +13,12 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prometheus_client.parser import text_string_to_metric_families
 
+from prefetchd.cli.report import told
+from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 from tests.scenario.datasets import Numbers
+from tests.scenario.declared_datasets import slow
 from tests.scenario.watching import stream_when, until
 
 
@@ -50,6 +53,11 @@ def value(families, family, sample, **labels):
         each.value for each in families[family].samples if each.name == sample and labels.items() <= each.labels.items()
     ]
     return found
+
+
+def streams_of(daemon):
+    """By name, what status says of each."""
+    return {each["name"]: each for each in told(read_report(daemon.paths)).get("streams", [])}
 
 
 @pytest.fixture
@@ -95,6 +103,48 @@ def test_counters_gauges_and_histograms_are_those_of_the_stream(daemon, address)
         assert 0.5 * took_s < waited_s <= took_s
     daemon.command("stop")
     assert not address.exists()
+
+
+def test_health_progress_and_the_verdict_are_those_of_the_status(daemon, address, tmp_path):
+    file = tmp_path / "streams.toml"
+    file.write_text('[streams.typo]\ndataset = "tests.scenario.declared_datasets:nothing"\n')
+    daemon.start("--config", str(file), "--metrics", f"unix:{address}")
+    labels = {"stream": "train"}
+
+    def scraped() -> dict:
+        families = scrape(address)
+        return {
+            name: [each.value for each in family.samples if labels.items() <= each.labels.items()]
+            for name, family in families.items()
+        } | {"problems": value(families, "prefetchd_problems", "prefetchd_problems")}
+
+    with PrefetchLoader(slow(400, sample_s=0.02), batch_size=4, num_workers=2, buffer=8, stream="train") as loader:
+        iterator = iter(loader)
+
+        step = 0
+
+        def is_judged() -> bool:
+            nonlocal step
+            next(iterator)
+            step += 1
+            return streams_of(daemon).get("train", {}).get("verdict", {}).get("limit") == "waiting"
+
+        until(is_judged, "its workers wait")
+        until(lambda: scraped()["problems"] == 1, "what is declared has failed")
+        families, shown = scrape(address), streams_of(daemon)["train"]
+        assert value(families, "prefetchd_healthy", "prefetchd_healthy") == 0
+        assert value(families, "prefetchd_verdict", "prefetchd_verdict", limit="waiting", **labels) == 1
+        assert sum(scraped()["prefetchd_verdict"]) == 1, "there is one verdict"
+        wanted = value(families, "prefetchd_workers_wanted", "prefetchd_workers_wanted", **labels)
+        assert wanted == shown["verdict"]["workers_wanted"]
+        stalled = value(families, "prefetchd_stalled_share", "prefetchd_stalled_share", **labels)
+        assert stalled == pytest.approx(shown["verdict"]["stalled_share"], abs=0.1)
+        assert value(families, "prefetchd_progress_step", "prefetchd_progress_step", **labels) == step
+        assert value(families, "prefetchd_progress_epoch", "prefetchd_progress_epoch", **labels) == 0
+        assert value(families, "prefetchd_runway_seconds", "prefetchd_runway_seconds", **labels) >= 0
+        for name in ("prefetchd_store_fault", "prefetchd_stream_failed"):
+            assert value(families, name, name, **labels) == 0
+        assert not scraped()["prefetchd_progress_unreadable"], "it has no progress file"
 
 
 class OneIsSlow:
