@@ -9,6 +9,7 @@ import pytest
 from prefetchd.cli.render import BAR_CELLS, bar, render
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import Report
+from prefetchd.wire.errors import ProtocolError
 from tests.unit.cli.examples import consumer, every_state, report, ring, stream, worker
 from tests.unit.cli.golden.regenerate import WIDTHS, path, screen
 
@@ -158,6 +159,18 @@ def test_a_daemon_whose_workers_were_killed_for_memory_is_degraded():
     found = report(stream())
     found.snapshot["workers"]["limit"] = 6
     assert told(found)["problems"] == ["workers were killed for memory: 6 of 8 may be busy at once since"]
+
+
+@pytest.mark.parametrize("place", ["recent", "snapshot"])
+def test_a_daemon_of_another_version_that_says_less_is_told_as_such(place):
+    """Found as a KeyError after an upgrade: the daemon that runs goes on with the old version."""
+    found = report(stream())
+    if place == "recent":
+        del found.snapshot["streams"][0]["recent"]["bursts"]
+    else:
+        del found.snapshot["load"]
+    with pytest.raises(ProtocolError, match="it is of another version than this command"):
+        told(found)
 
 
 def test_a_slow_trainer_is_no_illness():
