@@ -26,7 +26,7 @@ from prefetchd.daemon.config.daemon_config import Config, StreamConfig
 from prefetchd.daemon.config.toml_lines import line_numbers, line_of
 from prefetchd.daemon.declared.declared_stream import spec_of
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
-from prefetchd.daemon.segments.resources import planned_ring
+from prefetchd.daemon.segments.planned_ring import planned_ring
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.ring.capacity import Room, measured_slot_bytes, ring_bytes
 from prefetchd.ring.file_ring import file_bytes

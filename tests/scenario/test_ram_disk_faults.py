@@ -106,9 +106,11 @@ print("lines:", log.count("stored"))
 os.unlink(os.path.join(disk, "somebody-else"))
 until(lambda: fault() == "")
 until(lambda: prefetchd("status").returncode == 0)
+print("again:", open(json.loads(done.stdout)["daemon"]["log"]).read().count("batches can be stored again"))
 """
     )
     assert said["code:"] == "3"
+    assert said["again:"] == "1"
     assert said["problems:"].startswith("['batches of train cannot be stored: ")
     # The daemon's look at the directory may find it full, too.
     assert int(said["lines:"]) <= 2

@@ -9,20 +9,15 @@ import os
 from collections.abc import Iterator
 
 from prefetchd.daemon.engine.stream.adoption import FoundConsumer, FoundRing
-from prefetchd.daemon.engine.stream.file_backed_ring import FILES
+from prefetchd.daemon.segments.planned_ring import epoch_steps, planned_ring
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.plan.schedule import schedule_of
 from prefetchd.ring.batch_files import RESERVE_BYTES, BatchFiles
 from prefetchd.ring.capacity import (
     Bounds,
     Room,
-    aligned_slot_bytes,
     bounds_for,
     check_growth,
     check_step,
-    ring_bytes,
-    roomy_slot_bytes,
-    slots_for,
 )
 from prefetchd.ring.file_ring import FileRing, file_bytes
 from prefetchd.ring.memory_limits import (
@@ -210,7 +205,7 @@ class StreamResources:
             self.ring = ring
             bound_bytes = self.spec.buffer_bytes or bounds.usual * slot_bytes + RESERVE_BYTES
             with contextlib.suppress(OSError):  # then it cannot hold batches either, which is told
-                files.describe(describe_stream(spec, _epoch_steps(spec), bound_bytes, slot_bytes))
+                files.describe(describe_stream(spec, epoch_steps(spec), bound_bytes, slot_bytes))
         kill_point("daemon.ring.created")
         return self.ring
 
@@ -253,36 +248,6 @@ class StreamResources:
             self.program_fd = -1
 
 
-def planned_ring(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room) -> tuple[StreamSpec, int, int]:
-    """Computes the ring of a stream whose first batch takes `batch_bytes`: its slots and their bytes, at least
-    `slot_bytes`. Returns the spec with it whose buffer they are. Raises BufferTooSmallError or NoSpaceError."""
-    slot_bytes = _aligned(spec, slot_bytes)
-    if spec.store == FILES:
-        spec = _with_files(spec, slot_bytes)
-    steps = _epoch_steps(spec)
-    slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
-    if not spec.buffer_bytes and spec.store != FILES:
-        slot_bytes = _aligned(spec, roomy_slot_bytes(slot_bytes, slots))
-        slots = slots_for(spec, batch_bytes, slot_bytes, room, steps)
-    return spec, slots, slot_bytes
-
-
-def _aligned(spec: StreamSpec, slot_bytes: int) -> int:
-    """Returns the size rounded up to whole pages, also where these are large."""
-    slot_bytes = aligned_slot_bytes(slot_bytes)
-    if spec.store == "ram_disk":
-        with contextlib.suppress(OSError):
-            page_bytes = os.statvfs(spec.directory).f_bsize
-            slot_bytes = -(-slot_bytes // page_bytes) * page_bytes
-    return slot_bytes
-
-
-def _epoch_steps(spec: StreamSpec) -> int | None:
-    if spec.is_arithmetic:
-        return schedule_of(spec).steps
-    return spec.epoch_steps or None
-
-
 def _named(fd: int, name: str) -> int:
     """Gives the file its name. Returns its descriptor, or that of a copy in its place where it cannot have one, as it
     comes from another container (decision 0109). Raises OSError."""
@@ -303,15 +268,6 @@ def _named(fd: int, name: str) -> int:
         os.close(fd)
         return copy
     return fd
-
-
-def _with_files(spec: StreamSpec, slot_bytes: int) -> StreamSpec:
-    """Returns the spec whose buffer is a ring of as many slots as there may be files: the ring itself takes nothing of
-    what files may have."""
-    if not spec.buffer_bytes:
-        return spec
-    slots = max(0, spec.buffer_bytes - RESERVE_BYTES) // slot_bytes
-    return dataclasses.replace(spec, buffer_bytes=ring_bytes(slots, slot_bytes))
 
 
 class SegmentNames:
