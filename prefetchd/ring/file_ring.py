@@ -50,8 +50,9 @@ class FileRing(RingSegment):
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, self.reserved_slots)
         return self.reserved_slots
 
-    def prefault_step(self) -> bool:
-        return True
+    @property
+    def is_prefault_due(self) -> bool:
+        return False
 
     def write_slot(self, slot: int, record: SlotRecord) -> None:
         """Writes one slot's record. A batch that becomes READY appears in the directory first. If it cannot, missing()

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 RESERVE_STEP_BYTES = 8 << 20
 PREFAULT_STEP_BYTES = 4 << 20
+PREFAULT_AHEAD_BYTES = 64 << 20
+PREFAULT_AHEAD_SLOTS = 2
 _MADV_POPULATE_WRITE = 23
 
 
@@ -61,8 +63,8 @@ class RingSegment:
     """The segment of one stream's ring: made by create(), or taken over from a dead daemon by adopt(). A file `name` in
     `directory`, which is that of POSIX shared memory or a RAM disk: a tmpfs, or another whose pages are larger.
 
-    Then call reserve_step() until it is done: each makes more slots usable. Then prefault_step() until it is done; it
-    is only for speed. Both take a few milliseconds a call.
+    Then call reserve_step() until it is done: each makes more slots usable. Then prefault_step() while it is due, which
+    may be again after any write_slot(); it is only for speed. Both take a few milliseconds a call.
     """
 
     def __init__(self, name: str, fd: int, header: SegmentHeader, wanted_slots: int, directory: str) -> None:
@@ -74,6 +76,8 @@ class RingSegment:
         self._fd = fd
         self._reserved_bytes = header.payload_offset
         self._prefaulted_bytes = header.payload_offset
+        # The ring gives out its first slots first, so this is the most that was in use at a time.
+        self._used_slots = 0
         with contextlib.ExitStack() as undo:
             self.shared_fd = reopen(fd)
             undo.callback(os.close, self.shared_fd)
@@ -269,10 +273,23 @@ class RingSegment:
     def is_reserved(self) -> bool:
         return self._reserved_bytes >= self._wanted_end
 
+    @property
+    def is_prefault_due(self) -> bool:
+        """Whether prefault_step() has something to do: not before all wanted slots are reserved."""
+        return self.is_reserved and self._prefaulted_bytes < self._prefault_end
+
+    @property
+    def _prefault_end(self) -> int:
+        # A little beyond what was ever in use, and no further. A ring whose trainer waits never has many slots in use,
+        # and to clear the rest would take the CPUs from the batch that is waited for.
+        used_end = self.header.slot_payload_offset(self._used_slots)
+        ahead_bytes = max(PREFAULT_AHEAD_BYTES, PREFAULT_AHEAD_SLOTS * self.header.slot_bytes)
+        return min(used_end + ahead_bytes, self._reserved_bytes)
+
     def prefault_step(self) -> bool:
-        """Makes a few more MiB of the reserved memory resident, first slots first. Returns True when all is. Contents
-        stay as they are."""
-        end = min(self._prefaulted_bytes + PREFAULT_STEP_BYTES, self._reserved_bytes)
+        """Makes a few more MiB of the reserved memory resident, first slots first, and not far beyond those that were
+        ever in use. Returns True when it is no longer due. Contents stay as they are."""
+        end = min(self._prefaulted_bytes + PREFAULT_STEP_BYTES, self._prefault_end)
         length = end - self._prefaulted_bytes
         if length > 0:
             try:
@@ -281,14 +298,15 @@ class RingSegment:
                 # Linux before 5.14: a read makes the page of a shared file resident too.
                 for at in range(self._prefaulted_bytes, end, mmap.PAGESIZE):
                     self.memory.memory[at]
-        self._prefaulted_bytes = end
-        return end >= self._reserved_bytes
+            self._prefaulted_bytes = end
+        return not self.is_prefault_due
 
     def write_slot(self, slot: int, record: SlotRecord) -> None:
         """Writes one slot's record, state first and state last (see segment_layout). A slot that is not READY is
         offered to nobody."""
         if record.state != SLOT_READY:
             self.offers.claimed(slot)
+        self._used_slots = max(self._used_slots, slot + 1)
         offset = self.header.slot_record_offset(slot)
         data = encode_slot_record(record)
         memory = self.memory.memory

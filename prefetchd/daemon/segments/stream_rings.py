@@ -48,6 +48,7 @@ class StreamRings:
         self.resources: dict[int, StreamResources] = {}
         # The directories of batch files, by name; of FileStreams.
         self.files: dict[str, BatchFiles] = {}
+        self._prefaulting: set[int] = set()
         self._loop = loop
         self._engine = engine
         self._paths = paths
@@ -258,11 +259,12 @@ class StreamRings:
         self._loop.in_between(lambda: self._prepare(stream, resources, ring))
 
     def _prepare(self, stream: int, resources: StreamResources, ring: RingSegment) -> bool:
-        """Does one step of reserving, then of prefaulting; True when nothing is left to do."""
+        """Does one step of reserving; True when nothing is left to do. Then prefaulting begins."""
         if resources.ring is not ring or not ring.is_whole:
             return True
         if ring.is_reserved:
-            return ring.prefault_step()
+            self.prefault(stream, ring)
+            return True
         try:
             slots = resources.reserve_step()
         except NoSpaceError as error:
@@ -272,6 +274,18 @@ class StreamRings:
             return False
         self._engine.ring_reserved(stream, slots)
         return False
+
+    def prefault(self, stream: int, ring: RingSegment) -> None:
+        """Makes resident what the ring needs next, between events. To be called when that may have become more."""
+        if ring.is_prefault_due and stream not in self._prefaulting:
+            self._prefaulting.add(stream)
+            self._loop.in_between(lambda: self._prefault_step(stream, ring))
+
+    def _prefault_step(self, stream: int, ring: RingSegment) -> bool:
+        is_over = self.ring(stream) is not ring or ring.prefault_step()
+        if is_over:
+            self._prefaulting.discard(stream)
+        return is_over
 
     def _budget_bytes(self) -> int | None:
         if self._memory_bytes is None:

@@ -72,6 +72,7 @@ class CommandExecutor:
                     kill_point(BEFORE_RECORD[record.state])
                     ring.write_slot(slot, record)
                     kill_point(AFTER_RECORD[record.state])
+                    self._rings.prefault(stream, ring)
             case c.Wake(number):
                 session = self._publishing.sessions.get(number)
                 if session is not None:

@@ -7,6 +7,7 @@ import errno
 import os
 import uuid
 
+import psutil
 import pytest
 
 from prefetchd.ring import segment as segment_module
@@ -70,6 +71,23 @@ def told_slots(ring: RingSegment) -> int:
 def resident_bytes(name: str) -> int:
     """What the segment really takes of memory."""
     return os.stat("/dev/shm" + name).st_blocks * 512
+
+
+def resident_pages(ring: RingSegment) -> int:
+    """The pages of this process's mapping of the ring that it need not fault in any more."""
+    found = []
+    for mapping in psutil.Process().memory_maps(grouped=False):
+        if mapping.path == f"/dev/shm{ring.name}":
+            found.append(mapping.rss // PAGE_BYTES)
+    return sum(found)
+
+
+def prefaulted_pages(ring: RingSegment) -> int:
+    """Prefaults until it is no longer due; returns how many pages have become resident."""
+    before = resident_pages(ring)
+    while ring.is_prefault_due:
+        ring.prefault_step()
+    return resident_pages(ring) - before
 
 
 # --- made ---
@@ -295,20 +313,33 @@ def test_a_process_without_descriptors_left_is_told(make, name, monkeypatch):
 # --- prefaulted ---
 
 
-def test_prefaulting_makes_all_that_is_reserved_resident_and_changes_nothing(make, monkeypatch):
-    monkeypatch.setattr(segment_module, "PREFAULT_STEP_BYTES", 4 * PAGE_BYTES)
+def test_prefaulting_makes_resident_what_is_needed_next_and_changes_nothing(make, monkeypatch):
+    monkeypatch.setattr(segment_module, "PREFAULT_STEP_BYTES", PAGE_BYTES)
+    monkeypatch.setattr(segment_module, "PREFAULT_AHEAD_BYTES", 3 * PAGE_BYTES)
     ring = make(slots=20, wanted=10)
+    assert not ring.is_prefault_due, "nothing is reserved yet"
     reserve(ring)
     ring.memory.batch(7)[:5] = b"seven"
-    steps = 0
-    while not ring.prefault_step():
-        steps += 1
-    assert steps == 2
+    assert prefaulted_pages(ring) == 3, "what is ahead of the first slot"
+    ring.write_slot(0, SlotRecord(SLOT_FILLING, generation=1))
+    assert prefaulted_pages(ring) == 1
+    ring.write_slot(0, SlotRecord(SLOT_FILLING, generation=2))
+    assert prefaulted_pages(ring) == 0, "it is the same slot"
+    for slot in range(10):
+        ring.write_slot(slot, SlotRecord(SLOT_FILLING, generation=3 + slot))
+    assert prefaulted_pages(ring) == 5, "no further than is reserved; slot 7 was resident"
     assert bytes(ring.memory.batch(7)[:5]) == b"seven"
-    assert ring.prefault_step(), "done is done"
     ring.grow(20)
     reserve(ring)
-    assert not ring.prefault_step(), "what was added is to be made resident too"
+    assert prefaulted_pages(ring) == 3, "what was added is to be made resident too"
+
+
+def test_two_slots_are_made_resident_ahead_however_large_they_are(make, monkeypatch):
+    monkeypatch.setattr(segment_module, "PREFAULT_STEP_BYTES", PAGE_BYTES)
+    monkeypatch.setattr(segment_module, "PREFAULT_AHEAD_BYTES", PAGE_BYTES)
+    ring = make(slots=5, slot_bytes=4 * PAGE_BYTES)
+    reserve(ring)
+    assert prefaulted_pages(ring) == 8
 
 
 def test_prefaulting_on_a_kernel_that_cannot_populate(make, monkeypatch):
