@@ -10,6 +10,7 @@ BOUNDS_S = tuple(mantissa * 10.0**exponent for exponent in (-4, -3, -2, -1, 0, 1
 )
 """The histogram's upper bounds, included; what is longer than the last is counted after it."""
 _BOUNDS_US = tuple(round(bound * 1e6) for bound in BOUNDS_S)
+SHORT_US = _BOUNDS_US[0]
 
 
 class Durations:
@@ -26,6 +27,11 @@ class Durations:
         """Counts `times` durations of `duration_us` each."""
         self.counts[bisect_left(_BOUNDS_US, duration_us)] += times
         self.total_us += duration_us * times
+
+    def add_short(self, total_us: int, times: int) -> None:
+        """Counts `times` durations of at most SHORT_US each, which are `total_us` together."""
+        self.counts[0] += times
+        self.total_us += total_us
 
     def take(self) -> tuple[int, ...]:
         """Empties the histogram. Returns what was added since the last call, for include(): total_us, then (index into

@@ -16,7 +16,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import class_names, detaching
 from prefetchd.workers.process_setup import leave_signals_to_daemon, limit_threads, name_process
 from prefetchd.workers.program import Program
-from prefetchd.workers.seeding import StateReaders, hook_state_readers
+from prefetchd.workers.state_readers import StateReaders, hook_state_readers
 
 # What its own forked children do is not for others to call.
 _multiprocessing: Any = importlib.import_module("multiprocessing.util")

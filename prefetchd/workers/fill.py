@@ -44,7 +44,8 @@ from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.gathering import gather_of, rows_of, runs
 from prefetchd.workers.own_generators import OwnGenerators
 from prefetchd.workers.program import Program
-from prefetchd.workers.row_collate import Deviation, RowPlan, plan_rows
+from prefetchd.workers.row_collate import RowPlan, plan_rows
+from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import Shards
@@ -132,15 +133,14 @@ class Filler:
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Measures the batch at `position` by rule 2; what it makes is kept by rule 3. Raises UserCodeError."""
         if self._by_rows:
-            for row, sample in enumerate(self._by_key.rows(position, 0, rows, deadly)):
-                if type(sample) is LeftOut:
-                    continue
+            first = self._by_key.first(position, rows, deadly)
+            if first is not None:
+                row, sample = first
                 if row == 0:
                     self._kept_sample = (self._place(position), sample)
                 measured = self._measure_rows(sample)
                 if measured is not None:
                     return measured
-                break
         encoded = self._encode(position, rows, deadly)
         self._kept.keep(self._place(position), encoded)
         return Measure(encoded.payload_bytes, b"")
@@ -174,15 +174,13 @@ class Filler:
     def _write_rows(
         self, position: Position, first: int, end: int, layout: RowLayout, target: Any, deadly: Deadly
     ) -> None:
-        writers = None
-        for row, sample in zip(range(first, end), self._rows_of(position, first, end, deadly)):
+        write = None
+        for row, sample in self._rows_of(position, first, end, deadly):
             if type(sample) is LeftOut:
                 raise Deviation(f"{sample.error.place} is left out")
-            plan = self._row_plan(sample, layout)
-            if writers is None:
-                writers = plan.writers(layout, target)
-            for write, leaf in zip(writers, plan.take(sample)):
-                write(row, leaf)
+            if write is None:
+                write = self._row_plan(sample, layout).writer(layout, target)
+            write(row, sample)
             kill_point("worker.row.written")
 
     def _gathered(
@@ -265,10 +263,10 @@ class Filler:
             self._rows = plan
         return self._rows
 
-    def _rows_of(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[Any]:
+    def _rows_of(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[tuple[int, Any]]:
         kept, self._kept_sample = self._kept_sample, None
         if kept is not None and kept[0] == self._place(position) and first == 0:
-            return itertools.chain(kept[1:], self._by_key.rows(position, 1, end, deadly))
+            return itertools.chain([(0, kept[1])], self._by_key.rows(position, 1, end, deadly))
         return self._by_key.rows(position, first, end, deadly)
 
     def _load(self, position: Position, rows: int, deadly: Deadly) -> Any:

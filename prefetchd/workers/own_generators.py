@@ -14,16 +14,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from prefetchd.wire.seed_words import GAMMA, finalise
+from prefetchd.workers.generator_watches import TORCH_GENERATOR
 from prefetchd.workers.held_objects import held_objects
 
-_GLOBALS = (random._inst, np.random.mtrand._rand, torch.default_generator)
+_GLOBALS = (random._inst, np.random.mtrand._rand, TORCH_GENERATOR)
 
 
 class OwnGenerators:
@@ -32,30 +33,29 @@ class OwnGenerators:
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self._roots = roots
         self._found: dict[int, tuple[Any, int, Callable[[int], None]]] = {}
+        self.holds_torch_s = False
+        """Whether something holds torch's default generator."""
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def look(self) -> None:
-        """Searches for the generators that there are now. Takes a few microseconds an object."""
-        for way, generator, seed in _generators(self._roots):
-            if id(generator) not in self._found:
+        """Searches for the generators that there are now. Takes a few microseconds an object. Says in `holds_torch_s`
+        whether torch's default generator is among what is held."""
+        for way, found in held_objects(self._roots):
+            if found is TORCH_GENERATOR:
+                self.holds_torch_s = True
+            if id(found) in self._found or any(found is each for each in _GLOBALS):
+                continue
+            if (seed := _seeder(found)) is not None:
+                # The way that is met first is the shortest.
                 word = int.from_bytes(hashlib.blake2b(way.encode(), digest_size=8).digest(), "little")
-                self._found[id(generator)] = generator, word, seed
+                self._found[id(found)] = found, word, seed
 
     def seed(self, seed: int) -> None:
         """Sets each generator from `seed`."""
         for _, word, put in self._found.values():
             put(finalise((seed ^ word) + GAMMA))
-
-
-def _generators(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, Callable[[int], None]]]:
-    """Yields each generator with the shortest way to it, and what seeds it."""
-    for way, found in held_objects(roots):
-        if any(found is each for each in _GLOBALS):
-            continue
-        if (seed := _seeder(found)) is not None:
-            yield way, found, seed
 
 
 # --- how each kind is seeded ---

@@ -3,21 +3,26 @@
 `on_error` of the spec decides: "raise" gives the error to the trainer in the batch's place; "skip" leaves the sample
 out; "substitute" has another sample take its place (plan.seeds), seeded as the one whose place it takes. A sample that
 is known to end its worker counts as one that raises, and is not tried again.
+
+Where nothing is to be seeded (SampleSeeder.settled), whether samples have drawn is asked only every CHECK_EVERY_NS: it
+would take a fifth of what a tiny sample may cost. If one has, those since the last question are made again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import SUBSTITUTES
 from prefetchd.processes.worker_status_memory import WorkerStatusWriter
-from prefetchd.wire.durations import Durations
+from prefetchd.wire.durations import SHORT_US, Durations
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ALL_AT_ONCE, INDEX, LOADING, ROW, SINCE
@@ -27,6 +32,8 @@ from prefetchd.workers.user_code import UserCodeError, text_of
 TEXT_LIMIT_CHARACTERS = 300
 KEY_LIMIT_CHARACTERS = 80
 INDEX_LIMIT = 1 << 62
+CHECK_EVERY_NS = 100_000
+SHORT_NS = SHORT_US * 1000
 NO_INDEX = -1
 Deadly = frozenset[tuple[int, int]]
 """The (row, attempt) pairs of samples that end their workers."""
@@ -68,19 +75,27 @@ class Samples:
         self._on_error = spec.on_error
         self._plan = plan
         self._dataset = dataset
+        self._get = functools.partial(operator.getitem, dataset)
         self._seeder = seeder
         self._note = note
         self._times = times
         self._bad: list[BadSample] = []
 
-    def rows(self, position: Position, first: int, end: int, deadly: Deadly = NOT_DEADLY) -> Iterator[Any]:
-        """Yields the samples of rows [first, end), a LeftOut where one is left out. Raises UserCodeError."""
-        dataset = self._dataset
+    def first(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> tuple[int, Any] | None:
+        """Returns the first of the batch's `rows` that is not left out, and its sample; None when all are. Raises
+        UserCodeError."""
+        for each in self._seeded(position, 0, rows, self._get, deadly):
+            if type(each[1]) is not LeftOut:
+                return each
+        return None
 
-        def get(index: int) -> Any:
-            return dataset[index]
-
-        return self._load(position, first, end, get, deadly)
+    def rows(self, position: Position, first: int, end: int, deadly: Deadly = NOT_DEADLY) -> Iterator[tuple[int, Any]]:
+        """Yields rows [first, end) and their samples, a LeftOut where one is left out. An earlier row may come again,
+        with those after it: the sample that comes last is the row's. Raises UserCodeError."""
+        row = first
+        while row < end and self._seeder.settled and not deadly:
+            row = yield from self._unseeded(position, row, end)
+        yield from self._seeded(position, row, end, self._get, deadly)
 
     def gathered(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:
         """Returns all samples of the batch by one call of __getitems__. When that raises, "skip" and "substitute" ask
@@ -106,7 +121,7 @@ class Samples:
             (sample,) = gather([index])
             return sample
 
-        return without_left_out(self._load(position, 0, rows, get, deadly))
+        return without_left_out(self._seeded(position, 0, rows, get, deadly))
 
     def indices(self, position: Position, first: int, end: int) -> list[Any]:
         """Returns the keys of rows [first, end)."""
@@ -120,24 +135,73 @@ class Samples:
 
     # --- inside ---
 
-    def _load(
+    def _seeded(
         self, position: Position, first: int, end: int, get: Callable[[Any], Any], deadly: Deadly
-    ) -> Iterator[Any]:
-        planned = self._plan.rows(*position, first, end)
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields rows and their samples, each made with the generators seeded for it."""
+        keys, numbers, seeds = self._planned(position, first, end)
         run, words, now_ns, took = self._seeder.run, self._note.words, time.monotonic_ns, self._times.add
-        self._note.phase(LOADING)
-        for row, index, seed in zip(range(first, end), planned.indices.tolist(), planned.seeds.tolist()):
+        for row, key, number, seed in zip(range(first, end), keys, numbers, seeds):
             words[ROW] = row
-            words[INDEX] = index if type(index) is int and 0 <= index < INDEX_LIMIT else NO_INDEX
+            words[INDEX] = number
             words[SINCE] = since_ns = now_ns()
             try:
                 if deadly and (row, 0) in deadly:
-                    raise _deadly(index)
-                sample = run(seed, get, index)
+                    raise _deadly(key)
+                sample = run(seed, get, key)
             except Exception as error:
-                sample = self._instead(error, position, row, index, get, deadly)
+                sample = self._instead(error, position, row, key, get, deadly)
             took((now_ns() - since_ns) // 1000)
-            yield sample
+            yield row, sample
+
+    def _unseeded(self, position: Position, first: int, end: int) -> Generator[tuple[int, Any], None, int]:
+        """Yields rows and their samples, as rows() does, for as long as nothing draws. Returns the row to go on
+        with."""
+        keys, numbers, seeds = self._planned(position, first, end)
+        seeder, words, now_ns, get = self._seeder, self._note.words, time.monotonic_ns, self._get
+        unchecked, check_at_ns = first, now_ns() + CHECK_EVERY_NS
+        short, short_ns = 0, 0
+        try:
+            for row, key, number, seed in zip(range(first, end), keys, numbers, seeds):
+                words[ROW] = row
+                words[INDEX] = number
+                words[SINCE] = since_ns = now_ns()
+                seeder.unseeded = seed
+                try:
+                    sample = get(key)
+                except Exception as error:
+                    # It may come of numbers that were never seeded for it.
+                    if seeder.drew():
+                        return self._again_from(unchecked)
+                    sample = self._instead(error, position, row, key, get, NOT_DEADLY)
+                took_ns = now_ns() - since_ns
+                if took_ns < SHORT_NS:
+                    short += 1
+                    short_ns += took_ns
+                else:
+                    self._times.add(took_ns // 1000)
+                if since_ns > check_at_ns:
+                    if seeder.drew():
+                        return self._again_from(unchecked)
+                    unchecked, check_at_ns = row + 1, since_ns + CHECK_EVERY_NS
+                yield row, sample
+            return self._again_from(unchecked) if seeder.drew() else end
+        finally:
+            seeder.unseeded = None
+            self._times.add_short(short_ns // 1000, short)
+
+    def _again_from(self, row: int) -> int:
+        # Whatever was said of samples from there on is said again.
+        self._bad = [bad for bad in self._bad if bad.row < row]
+        return row
+
+    def _planned(self, position: Position, first: int, end: int) -> tuple[list[Any], list[int], list[int]]:
+        """Returns the rows' keys, the numbers that the status has for them, and their seeds."""
+        planned = self._plan.rows(*position, first, end)
+        keys: list[Any] = planned.indices.tolist()
+        numbers = keys if planned.indices.dtype != object else [numbered(key) for key in keys]
+        self._note.phase(LOADING)
+        return keys, numbers, planned.seeds.tolist()
 
     def _instead(
         self, error: Exception, position: Position, row: int, index: Any, get: Callable[[Any], Any], deadly: Deadly
@@ -182,9 +246,10 @@ class Samples:
         self._bad.append(BadSample(row, attempt, _known_again(index), " ".join(text.split())[:TEXT_LIMIT_CHARACTERS]))
 
 
-def without_left_out(samples: Iterable[Any]) -> list[Any]:
-    """Returns the samples that are not left out. Raises the first one's UserCodeError when all are."""
-    found = list(samples)
+def without_left_out(rows: Iterable[tuple[int, Any]]) -> list[Any]:
+    """Returns the samples that are not left out, in the order of their rows. Raises the first one's UserCodeError when
+    all are."""
+    found = list(dict(rows).values())
     left = [sample for sample in found if type(sample) is not LeftOut]
     if found and not left:
         raise found[0].error

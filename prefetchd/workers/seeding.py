@@ -4,31 +4,27 @@ What a sample sees is exactly
 
     torch.default_generator.manual_seed(seed); numpy.random.seed(seed >> 31); random.seed(seed)
 
-torch is seeded each time (1 us). In a worker, numpy and random (1.3 and 3.5 us) are seeded lazily once they have gone
-unused for TRIAL samples: their states then still are what the last seeding left, as two words of the state show. Should
-a sample draw from one after all, its result is thrown away, the generator is seeded properly, the sample is made again,
-and from then on that generator is seeded each time. Code that only reads a state (and perhaps draws, and puts it back:
-then nothing shows) is served by hook_state_readers(). Decision 0007 has the reasons.
+That takes 1, 1.3 and 3.5 us. In a worker a generator is seeded lazily once it has gone unused for TRIAL samples: its
+state then still is what the last seeding left, which its watch tells (generator_watches). Should a sample draw from it
+after all, its result is thrown away, the generator is seeded properly, the sample is made again, and from then on that
+generator is seeded each time. Code that only reads a state (and perhaps draws, and puts it back: then nothing shows) is
+served by the hooks of state_readers. Once nothing is to be seeded at all the seeder is `settled`: then several samples
+may be made before it is asked whether one of them has drawn, and all of them are made again if one has. Decision 0007
+has the reasons.
 """
 
 from __future__ import annotations
 
-import ctypes
-import random
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
-
+from prefetchd.workers.generator_watches import TORCH, watches
 from prefetchd.workers.own_generators import OwnGenerators
+from prefetchd.workers.state_readers import ask_before_reading
 
 TRIAL = 32
 
 _T = TypeVar("_T")
-
-_seed_torch = torch.default_generator.manual_seed
 
 
 class SampleSeeder:
@@ -37,18 +33,23 @@ class SampleSeeder:
     def __init__(self, *, lazy: bool = False) -> None:
         """Makes a seeder. With `lazy` there is at most one a process, which nobody else seeds or draws in, and which
         has called hook_state_readers()."""
-        self._watched: list[_NumpyWatch | _RandomWatch] = [_NumpyWatch(), _RandomWatch()]
+        self._watched = watches()
         self._lazy = [lazy and watch.trustworthy for watch in self._watched]
         self._samples = 0
-        self._seed: int | None = None
         self._own: OwnGenerators | None = None
         self._sought: OwnGenerators | None = None
+        self.settled = False
+        """Whether no generator is seeded before a sample."""
+        self.unseeded: int | None = None
+        """The seed of the sample that is being made without having been seeded. Where `settled` is true, whoever makes
+        samples without run() sets it before each, and asks drew() after the last."""
         if lazy:
-            _readers.seeder = self
+            ask_before_reading(self)
 
     def seek(self, own: OwnGenerators) -> None:
         """Seeds what `own` finds, too, from the first sample on."""
         self._sought = own
+        self._settle()
 
     def run(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         """Returns make(argument) with all generators seeded by `seed`. Raises what `make` raises."""
@@ -58,14 +59,13 @@ class SampleSeeder:
             self._own.seed(seed)
         trial = self._samples < TRIAL
         self._samples += trial
-        _seed_torch(seed)
         skipped = False
         for place, watch in enumerate(self._watched):
             if trial or not self._lazy[place]:
                 watch.seed(seed)
             else:
                 skipped = True
-        self._seed = seed if skipped else None
+        self.unseeded = seed if skipped else None
         try:
             result = make(argument)
         except Exception:
@@ -74,17 +74,23 @@ class SampleSeeder:
                 raise
             return self._again(seed, make, argument)
         finally:
-            self._seed = None
+            self.unseeded = None
         if trial:
             self._drew()
+            self._settle()
         elif skipped and self._drew():
             return self._again(seed, make, argument)
         return result
 
+    def drew(self) -> bool:
+        """Whether a sample may have drawn since the seeder was last found `settled`: then it no longer is, and all
+        samples since then are to be made again."""
+        self.unseeded = None
+        return self._drew() or not self.settled
+
     def seed(self, seed: int) -> None:
         """Seeds all generators now, for work on a batch as a whole."""
-        self._seed = None
-        _seed_torch(seed)
+        self.unseeded = None
         for watch in self._watched:
             watch.seed(seed)
         if self._own is not None:
@@ -92,19 +98,29 @@ class SampleSeeder:
 
     def before_reading(self, place: int) -> None:
         """Seeds generator `place` now if that was put off: the user's code is about to read its state. What was drawn
-        from it already, run() finds out."""
+        from it already, run() or drew() finds out."""
         watch = self._watched[place]
-        if self._seed is not None and self._lazy[place] and not watch.changed():
-            self._lazy[place] = False
-            watch.seed(self._seed)
+        if self.unseeded is not None and self._lazy[place] and not watch.changed():
+            self._lazy[place] = self.settled = False
+            watch.seed(self.unseeded)
+
+    def never_put_off(self, place: int) -> None:
+        """Seeds generator `place` before each sample from the next one on."""
+        # Else run() or drew() is about to find out that it was drawn from, and comes to the same.
+        if self.unseeded is None or not self._watched[place].changed():
+            self._lazy[place] = self.settled = False
 
     def _drew(self) -> bool:
         drew = False
         for place, watch in enumerate(self._watched):
             if self._lazy[place] and watch.changed():
-                self._lazy[place] = False
+                self._lazy[place] = self.settled = False
                 drew = True
         return drew
+
+    def _settle(self) -> None:
+        nothing_of_its_own = self._own is None and self._sought is None
+        self.settled = self._samples >= TRIAL and all(self._lazy) and nothing_of_its_own
 
     def _seeking(self, own: OwnGenerators, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         """Makes the first sample of all. Where the program has generators of its own it is made twice: what an object
@@ -114,139 +130,21 @@ class SampleSeeder:
         try:
             result = self.run(seed, make, argument)
         except Exception:
-            own.look()
+            self._look(own)
             if not own:
                 raise
         else:
-            own.look()
+            self._look(own)
             if not own:
                 return result
         self._own = own
         return self.run(seed, make, argument)
 
+    def _look(self, own: OwnGenerators) -> None:
+        own.look()
+        if own.holds_torch_s:
+            self.never_put_off(TORCH)
+
     def _again(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         self.seed(seed)
         return make(argument)
-
-
-NUMPY, RANDOM = 0, 1
-
-
-class _Readers:
-    """The functions that read a global generator's state, wrapped, and the seeder that they ask first."""
-
-    def __init__(self) -> None:
-        self.seeder: SampleSeeder | None = None
-        self.hooked = False
-
-    def before_reading(self, place: int) -> None:
-        if self.seeder is not None:
-            self.seeder.before_reading(place)
-
-
-_readers = _Readers()
-
-
-StateReaders: TypeAlias = Sequence[tuple[dict[str, Any], str]]
-"""The places, as (a module's names, the name), where modules keep the functions that read a global generator's
-state."""
-
-
-def kept_state_readers() -> StateReaders:
-    """Lists the state readers that modules keep under their own names by now. To be called before a fork: a look at all
-    modules copies the memory that they are in."""
-    readers = {"getstate": random.getstate, "get_state": np.random.get_state}
-    return [
-        (names, name)
-        for module in list(sys.modules.values())
-        for name, function in readers.items()
-        if type(names := getattr(module, "__dict__", None)) is dict and names.get(name) is function
-    ]
-
-
-def hook_state_readers(kept: StateReaders = ()) -> None:
-    """Makes random.getstate and numpy.random.get_state call a lazy seeder before they read, from now on. Idempotent.
-
-    Only for workers' processes, and before the user's modules are imported: they may keep these functions. Those that
-    are `kept` by then are replaced.
-    """
-    if _readers.hooked:
-        return
-    _readers.hooked = True
-    instance = random._inst
-    read_random = random.Random.getstate
-    read_numpy: Any = np.random.get_state
-
-    def getstate(self: random.Random) -> tuple[Any, ...]:
-        if self is instance:
-            _readers.before_reading(RANDOM)
-        return read_random(self)
-
-    def get_state(legacy: bool = True) -> Any:
-        _readers.before_reading(NUMPY)
-        return read_numpy(legacy)
-
-    random.Random.getstate = getstate  # type: ignore[method-assign]
-    random.getstate = instance.getstate
-    np.random.get_state = np.random.mtrand.get_state = get_state
-    hooked: dict[str, Any] = {"getstate": random.getstate, "get_state": get_state}
-    for names, name in kept:
-        names[name] = hooked[name]
-
-
-class _NumpyWatch:
-    """Watches numpy's legacy global generator: its MT19937 state through the documented BitGenerator.ctypes
-    interface."""
-
-    def __init__(self) -> None:
-        self._generator = np.random.mtrand._rand
-        # Kept: the addresses below are its own.
-        self._bits = self._generator._bit_generator
-        self.trustworthy = type(self._bits).__name__ == "MT19937"
-        address = self._bits.ctypes.state_address
-        # struct { uint32_t key[624]; int pos; }
-        self._words = (ctypes.c_uint64 * 2).from_address(address + 4)
-        self._position = ctypes.c_int.from_address(address + 624 * 4)
-        self._left = (0, 0, 0)
-
-    def seed(self, seed: int) -> None:
-        self._generator.seed(seed >> 31)
-        self._left = (self._words[0], self._words[1], self._position.value)
-
-    def changed(self) -> bool:
-        words = self._words
-        return (words[0], words[1], self._position.value) != self._left
-
-
-class _RandomWatch:
-    """Watches random's global generator. Its state lies behind the object's head; that is checked, not believed."""
-
-    def __init__(self) -> None:
-        self._generator: random.Random = random._inst
-        # struct { PyObject_HEAD; int index; uint32_t state[624]; }
-        address = id(self._generator) + object.__basicsize__
-        self._words = (ctypes.c_uint64 * 2).from_address(address)
-        self.trustworthy = self._layout_is_known()
-        self._left = (0, 0)
-
-    def seed(self, seed: int) -> None:
-        self._generator.seed(seed)
-        self._left = (self._words[0], self._words[1])
-
-    def changed(self) -> bool:
-        words = self._words
-        return (words[0], words[1]) != self._left
-
-    def _layout_is_known(self) -> bool:
-        before = self._generator.getstate()
-        try:
-            self._generator.seed(0)
-            for _ in range(3):
-                state = self._generator.getstate()[1]
-                told = self._words[0] | self._words[1] << 64
-                if told != state[624] | state[0] << 32 | state[1] << 64 | state[2] << 96:
-                    return False
-                self._generator.getrandbits(32)
-            return True
-        finally:
-            self._generator.setstate(before)

@@ -34,7 +34,7 @@ from prefetchd.wire.worker_status import DIGESTING, IDLE
 from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import ProgramSpentError
-from prefetchd.workers.row_collate import Deviation
+from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import NOT_DEADLY
 from prefetchd.workers.shards import NoSuchBatch
 from prefetchd.workers.user_code import UserCodeError, remote_exception

@@ -217,7 +217,7 @@ def _prepare_for_programs() -> None:
     """Imports torch, and hooks what must be hooked before the user's modules are imported."""
     with _kept_for_good():
         importlib.import_module("prefetchd.workers.worker")
-        importlib.import_module("prefetchd.workers.seeding").hook_state_readers()
+        importlib.import_module("prefetchd.workers.state_readers").hook_state_readers()
 
 
 def _preload(modules: tuple[str, ...]) -> None:

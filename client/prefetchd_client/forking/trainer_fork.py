@@ -72,7 +72,7 @@ class ForkRequest:
         from prefetchd.workers.birth import Birth
         from prefetchd.workers.forked_zygote import run_forked_zygote
         from prefetchd.workers.program import Program as WorkersProgram
-        from prefetchd.workers.seeding import kept_state_readers
+        from prefetchd.workers.state_readers import kept_state_readers
 
         program = WorkersProgram(**self.parts, once=self.spec.order == "iterable")
         environment, readers = current_environment(), kept_state_readers()

@@ -63,10 +63,9 @@ def by_rows(samples: list[Any], rows: int | None = None, first: Any = None) -> A
     plan, layout = plan_rows(samples[0] if first is None else first, rows or len(samples))
     layout = decode_row_layout(encode_row_layout(layout))
     payload = (ctypes.c_ubyte * layout.meta.payload_bytes)(*[0xA5] * layout.meta.payload_bytes)
-    writers = plan.writers(layout, payload)
+    write = plan.writer(layout, payload)
     for row, sample in enumerate(samples):
-        for write, leaf in zip(writers, plan.take(sample)):
-            write(row, leaf)
+        write(row, sample)
     text = encode_meta(layout.meta_for(len(samples)))
     payload[: len(text)] = text
     return BatchReader().read(payload)

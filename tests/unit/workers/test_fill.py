@@ -23,7 +23,7 @@ from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.fill import KEPT_FOR_TASKS, Filler
 from prefetchd.workers.program import Program
-from prefetchd.workers.row_collate import Deviation
+from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.user_code import UserCodeError, load_failed, remote_exception
 from tests.scenario.oracle import BATCH, GAMMA, SAMPLE, derive, finalise, seed_all
 from tests.unit.workers.comparing import differences

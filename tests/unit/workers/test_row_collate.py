@@ -16,7 +16,8 @@ from hypothesis import given
 from torch.utils.data import default_collate
 
 from prefetchd.wire.slot_layout import DTYPES
-from prefetchd.workers.row_collate import Deviation, plan_rows
+from prefetchd.workers.row_collate import plan_rows
+from prefetchd.workers.row_leaves import Deviation
 from tests.budgets import tries
 from tests.unit.workers.comparing import by_rows, differences
 
@@ -204,10 +205,9 @@ def test_every_row_lies_where_its_number_says():
     for worker in range(2):
         own, same = plan_rows(samples[worker + 2], 6)
         assert (own.signature, same) == (plan.signature, layout)
-        writers = own.writers(layout, payload)
+        write = own.writer(layout, payload)
         for row in (4, 0, 2) if worker else (5, 1, 3):
-            for write, leaf in zip(writers, own.take(samples[row])):
-                write(row, leaf)
+            write(row, samples[row])
     tensors, numbers = default_collate(samples)
     for entry, expected in zip(layout.meta.storages, (tensors, numbers)):
         found = bytes(payload[entry.offset : entry.offset + entry.storage_bytes])

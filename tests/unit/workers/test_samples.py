@@ -17,7 +17,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING, WorkerStatus
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
-from prefetchd.workers.row_collate import Deviation
+from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import ALL_AT_ONCE, TEXT_LIMIT_CHARACTERS
 from prefetchd.workers.user_code import UserCodeError
 from tests.scenario.oracle import SAMPLE, derive

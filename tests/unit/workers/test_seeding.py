@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
+import types
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,34 +14,22 @@ import pytest
 import torch
 from hypothesis import given
 
-from prefetchd.workers import seeding
-from prefetchd.workers.seeding import NUMPY, RANDOM, SampleSeeder, hook_state_readers
+from prefetchd.workers import state_readers
+from prefetchd.workers.generator_watches import NUMPY, RANDOM, TORCH
+from prefetchd.workers.own_generators import OwnGenerators
+from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.state_readers import hook_state_readers
 from tests.budgets import tries
+from tests.unit.workers.conftest import TRIAL
 
 SEEDS = st.integers(0, (1 << 63) - 1)
-TRIAL = 3
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_process():
-    """As in a worker: hooked readers, and generators that nobody else uses. Puts everything back."""
-    hooked = [(random.Random, "getstate"), (random, "getstate"), (np.random, "get_state")]
-    hooked += [(np.random.mtrand, "get_state"), (seeding, "TRIAL"), (seeding._readers, "hooked")]
-    before = [(owner, name, getattr(owner, name)) for owner, name in hooked]
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    hook_state_readers()
-    seeding.TRIAL = TRIAL
-    yield
-    for owner, name, value in before:
-        setattr(owner, name, value)
-    seeding._readers.seeder = None
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])
+pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 
 
 def seed_by_hand(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
+    torch.random.default_generator.manual_seed(seed)
     np.random.seed(seed >> 31)
     random.seed(seed)
 
@@ -75,6 +65,24 @@ def _numpy_elsewhere() -> float:
     return own.rand()
 
 
+def _torch_in_brackets() -> float:
+    state = torch.get_rng_state()
+    drawn = torch.rand(1).item()
+    torch.set_rng_state(state)
+    return drawn
+
+
+def _torch_forked() -> float:
+    with torch.random.fork_rng(devices=[]):
+        return torch.rand(1).item()
+
+
+def _torch_elsewhere() -> float:
+    own = torch.Generator()
+    own.set_state(torch.random.get_rng_state())
+    return torch.rand(1, generator=own).item()
+
+
 def _shuffled(shuffle: Any) -> list[int]:
     numbers = list(range(20))
     shuffle(numbers)
@@ -90,6 +98,15 @@ DEEDS = {
     "torch.bernoulli": lambda: torch.full((5,), 0.5).bernoulli().tolist(),
     "torch.multinomial": lambda: torch.ones(5).multinomial(2).tolist(),
     "torch's state": lambda: torch.get_rng_state().sum().item(),
+    "torch.initial_seed": lambda: torch.initial_seed(),
+    "torch in brackets": _torch_in_brackets,
+    "torch.random.fork_rng": _torch_forked,
+    "torch elsewhere": _torch_elsewhere,
+    "torch's generator": lambda: torch.rand(2, generator=torch.default_generator).tolist(),
+    "torch's generator's seed": lambda: torch.default_generator.initial_seed(),
+    "torch's generator's state": lambda: torch.default_generator.get_state().sum().item(),
+    "torch, one round": lambda: torch.empty(624, dtype=torch.int32).random_().tolist(),
+    "torch.manual_seed": lambda: (torch.manual_seed(5), torch.rand(1).item())[1],
     "np.random.rand": lambda: np.random.rand(),
     "np.random.randn": lambda: np.random.randn(),
     "np.random.randint": lambda: np.random.randint(0, 100, 3).tolist(),
@@ -223,39 +240,126 @@ class Count:
         self._seed(seed)
 
 
-def quiet_seeder(*, lazy: bool) -> tuple[SampleSeeder, Count, Count]:
+def quiet_seeder(*, lazy: bool) -> tuple[SampleSeeder, list[Count]]:
     seeder = SampleSeeder(lazy=lazy)
     for seed in range(TRIAL):
         seeder.run(seed, Sample([]), None)
-    return seeder, Count(seeder._watched[NUMPY]), Count(seeder._watched[RANDOM])
+    return seeder, [Count(watch) for watch in seeder._watched]
+
+
+def seeded(counts: list[Count]) -> list[int]:
+    return [count.seeded for count in counts]
 
 
 def test_generators_that_nobody_uses_are_not_seeded_any_more():
-    seeder, numpy, rand = quiet_seeder(lazy=True)
+    seeder, counts = quiet_seeder(lazy=True)
     for seed in range(10):
-        seeder.run(seed, Sample(["torch.rand"]), None)
-    assert (numpy.seeded, rand.seeded) == (0, 0)
+        seeder.run(seed, Sample([]), None)
+    assert seeded(counts) == [0, 0, 0]
 
 
-def test_one_that_is_used_is_seeded_from_then_on_and_the_other_is_not():
-    seeder, numpy, rand = quiet_seeder(lazy=True)
+@pytest.mark.parametrize(
+    ("deed", "place"), [("torch.rand", TORCH), ("np.random.rand", NUMPY), ("random.random", RANDOM)]
+)
+def test_one_that_is_used_is_seeded_from_then_on_and_the_others_are_not(deed, place):
+    seeder, counts = quiet_seeder(lazy=True)
     made = []
 
     def make(argument: Any) -> Any:
         made.append(argument)
-        return random.random()
+        return DEEDS[deed]()
 
     seeder.run(1, make, "first")
     assert made == ["first", "first"], "made again under the right seed"
-    rand.seeded = numpy.seeded = 0
+    for count in counts:
+        count.seeded = 0
     for seed in range(10):
         seeder.run(seed, make, seed)
     assert made[2:] == list(range(10)), "made but once"
-    assert (numpy.seeded, rand.seeded) == (0, 10)
+    assert seeded(counts) == [10 * (place == other) for other in range(3)]
+
+
+@pytest.mark.parametrize("how", ["torch's generator's seed", "torch's generator's state"])
+def test_whoever_takes_torch_s_generator_may_read_it_at_any_time(how):
+    taken = []
+
+    def make(argument: Any) -> int:
+        if not taken:
+            taken.append(torch.default_generator)
+        return taken[0].initial_seed()
+
+    seeder, counts = quiet_seeder(lazy=True)
+    DEEDS[how]()
+    assert [seeder.run(seed, make, None) for seed in range(3)] == [0, 1, 2]
+    assert seeded(counts) == [3, 0, 0]
+
+
+def test_a_generator_of_torch_s_that_a_module_or_the_dataset_has_is_always_seeded(monkeypatch):
+    kept = types.ModuleType("keeps")
+    kept.default_generator = torch.random.default_generator
+    monkeypatch.setitem(sys.modules, "keeps", kept)
+    readers = state_readers.kept_state_readers()
+    assert (kept.__dict__, "default_generator") in readers
+    assert [names["__name__"] for names, name in readers if name == "default_generator"] == ["keeps"]
+    monkeypatch.setattr(state_readers._hooks, "hooked", False)
+    hook_state_readers([(kept.__dict__, "default_generator")])
+    seeder, _ = quiet_seeder(lazy=True)
+    assert [seeder.run(seed, lambda _: kept.default_generator.initial_seed(), None) for seed in range(3)] == [0, 1, 2]
+    monkeypatch.setattr(state_readers._hooks, "is_generator_taken", False)
+    seeder = SampleSeeder(lazy=True)
+    held = [torch.random.default_generator]
+    seeder.seek(OwnGenerators({"dataset": held}))
+    for seed in range(TRIAL + 2):
+        assert seeder.run(seed, lambda _: held[0].initial_seed(), None) == seed
+    assert not seeder.settled
+
+
+# --- several samples before it is asked ---
+
+
+def make_all(seeder: SampleSeeder, samples: list[tuple[int, Sample, Any]], most: int) -> list[Any]:
+    """Makes the samples as whoever uses `settled` does, `most` before each question."""
+    made: list[Any] = []
+    while len(made) < len(samples):
+        if not seeder.settled:
+            own = samples[len(made)]
+            made.append(outcome(lambda own=own: seeder.run(*own)))
+            continue
+        found = []
+        for seed, sample, argument in samples[len(made) :][:most]:
+            seeder.unseeded = seed
+            found.append(outcome(lambda sample=sample, argument=argument: sample(argument)))
+        if not seeder.drew():
+            made += found
+    return made
+
+
+@given(st.lists(st.tuples(SEEDS, deeds, st.booleans()), min_size=1, max_size=8), st.integers(1, 4))
+@tries(150)
+def test_samples_that_are_made_before_it_is_asked(plan, most):
+    samples = [(seed, Sample(names, raises=raises), k) for k, (seed, names, raises) in enumerate(plan)]
+    wanted = [expected(*each) for each in samples]
+    state_readers._hooks.is_generator_taken = False
+    seeder = SampleSeeder(lazy=True)
+    for seed in range(TRIAL):
+        seeder.run(seed, Sample([]), None)
+    assert seeder.settled
+    assert make_all(seeder, samples, most) == wanted
+
+
+def test_it_is_settled_once_nothing_is_seeded_and_never_before():
+    seeder = SampleSeeder(lazy=True)
+    for seed in range(TRIAL):
+        assert not seeder.settled
+        seeder.run(seed, Sample([]), None)
+    assert seeder.settled
+    seeder.run(1, Sample(["random.random"]), None)
+    assert not seeder.settled
+    assert not SampleSeeder().settled
 
 
 def test_a_sample_that_draws_nothing_and_raises_is_not_made_again():
-    seeder, *_ = quiet_seeder(lazy=True)
+    seeder, _ = quiet_seeder(lazy=True)
     made = []
     with pytest.raises(ZeroDivisionError):
         seeder.run(1, lambda argument: made.append(argument) or 1 / 0, "x")
@@ -263,10 +367,10 @@ def test_a_sample_that_draws_nothing_and_raises_is_not_made_again():
 
 
 def test_without_laziness_all_are_seeded_each_time():
-    seeder, numpy, rand = quiet_seeder(lazy=False)
+    seeder, counts = quiet_seeder(lazy=False)
     for seed in range(10):
         seeder.run(seed, Sample([]), None)
-    assert (numpy.seeded, rand.seeded) == (10, 10)
+    assert seeded(counts) == [10, 10, 10]
 
 
 def test_a_seeder_that_is_made_changes_nothing():
@@ -279,7 +383,7 @@ def test_a_seeder_that_is_made_changes_nothing():
 
 def test_the_states_that_are_watched_are_where_they_are_believed_to_be():
     seeder = SampleSeeder(lazy=True)
-    assert seeder._lazy == [True, True], "else seeding costs what it need not"
+    assert seeder._lazy == [True, True, True], "else seeding costs what it need not"
 
 
 def test_generators_of_ones_own_can_still_be_read():
