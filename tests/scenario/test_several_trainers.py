@@ -29,6 +29,9 @@ TRAINER = """
         seen[key] = next(iterators[key])[1].tolist()
         return loaders[key].stats()["stream"]
 
+    def step(key):
+        seen[key] += next(iterators[key])[1].tolist()
+
     def finish(key):
         for batch, index in iterators.pop(key):
             seen[key] += index.tolist()
@@ -41,7 +44,7 @@ TRAINER = """
 
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
-        print(json.dumps({"begin": begin, "finish": finish}[verb](*arguments)), flush=True)
+        print(json.dumps({"begin": begin, "step": step, "finish": finish}[verb](*arguments)), flush=True)
 """
 
 
@@ -103,6 +106,8 @@ def test_processes_that_name_a_stream_share_it_and_neither_sees_what_the_other_w
     with pytest.raises(CallerError, match="in use") as caught:
         PrefetchLoader(Numbers(44), batch_size=4, buffer=8, stream="together")
     assert "stream=" in str(caught.value)
+    # Both are there: else the first may be done, and the second need no copies, before it has gone on.
+    assert both(trainers, "step", "ours") == [None] * 2
     assert both(trainers, "finish", "ours") == [[True, True]] * 2
 
 
@@ -138,4 +143,5 @@ def test_trainers_share_what_outlived_their_daemon_and_all_its_trainers(daemon, 
         daemon.start()
         living = start()
         assert both(living, "begin", "ours", "together") == ["together"] * 2
+        assert both(living, "step", "ours") == [None] * 2
         assert both(living, "finish", "ours") == [[True, True]] * 2
