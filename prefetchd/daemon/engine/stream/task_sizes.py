@@ -4,9 +4,9 @@ at once. Pure.
 1. A batch is cut into one piece a ready worker, but none shorter than SHORTEST_PIECE_S. While it is not known how long
    rows take, into one a worker.
 2. A batch whose worker is decided by its place is one piece.
-3. A worker has several short tasks at once: the next one waits in its socket, so that it never idles between two. A
-   long one keeps no other waiting, nor does one of which it is not known how long it takes: what comes first would wait
-   behind what comes later.
+3. A worker has two tasks at once, four where they are shorter than SHORT_PIECE_S: the next one waits in its socket, so
+   that it never idles between two. One longer than LONG_PIECE_S keeps no other waiting, nor does one of which it is not
+   known how long it takes: what comes first would wait behind what comes later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Protocol
 
 from prefetchd.daemon.engine.stream.stages import WorkerStage
 
-SHORTEST_PIECE_S = 0.001
+SHORTEST_PIECE_S = 0.004
+"""Each piece costs the daemon and its worker some 0.1 ms."""
+SHORT_PIECE_S = 0.0005
 LONG_PIECE_S = 0.05
 SMOOTHING = 0.1
 
@@ -58,4 +60,4 @@ class TaskSizes:
         if not self.row_s or piece_s > LONG_PIECE_S:
             self.tasks_a_worker = 1
         else:
-            self.tasks_a_worker = 2 if piece_s > SHORTEST_PIECE_S / 2 else 4
+            self.tasks_a_worker = 2 if piece_s > SHORT_PIECE_S else 4

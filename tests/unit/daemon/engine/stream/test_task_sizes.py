@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefetchd.daemon.engine.stream.stages import WorkerStage
-from prefetchd.daemon.engine.stream.task_sizes import LONG_PIECE_S, SHORTEST_PIECE_S, TaskSizes
+from prefetchd.daemon.engine.stream.task_sizes import LONG_PIECE_S, SHORT_PIECE_S, SHORTEST_PIECE_S, TaskSizes
 from tests.unit.daemon.engine.stream.rooms import stream_of, works
 
 ROWS = 10
@@ -60,7 +60,7 @@ def test_rule_2_a_batch_whose_worker_is_decided_is_one_piece():
 
 def test_rule_3_a_worker_has_the_more_tasks_the_shorter_they_are():
     by_duration = []
-    for piece_s in (2 * LONG_PIECE_S, LONG_PIECE_S / 2, SHORTEST_PIECE_S / 4):
+    for piece_s in (2 * LONG_PIECE_S, LONG_PIECE_S / 2, SHORT_PIECE_S / 2):
         sizes = sizes_of(1)
         sizes.timed(ROWS, piece_s)
         by_duration.append(sizes.tasks_a_worker)
