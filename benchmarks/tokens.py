@@ -1,5 +1,5 @@
 """How much is lost on rows of tokens? 100,000 rows of 128 tokens in a memory-mapped file, shuffled, batch 512, one
-__getitem__ each.
+__getitem__ each; then the same rows by __getitems__.
 
 python -m benchmarks.tokens [--rounds N]
 """
@@ -36,6 +36,14 @@ class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return row[:-1], row[1:]
 
 
+class RowsAtOnce(Rows):
+    """The same, made for a batch at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        rows = torch.from_numpy(self.tokens[indices].astype(np.int64))
+        return list(zip(rows[:, :-1], rows[:, 1:]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
     parser.add_argument("--rounds", type=int, default=5)
@@ -45,6 +53,7 @@ def main() -> None:
         np.random.default_rng(0).integers(0, 50_257, (ROWS, TOKENS + 1), dtype=np.uint16).tofile(path)
         to_reach: dict[str, float | None] = {"two bare loops": 0.95, "DataLoader": 1.2}
         compare("tokens", Rows(path), BATCH, BATCHES_A_ROUND, rounds, to_reach)
+        compare("with __getitems__", RowsAtOnce(path), BATCH, BATCHES_A_ROUND, rounds, {"DataLoader": None})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ class Rates:
     streams keep from this one; `bound` is the daemon's own bound of workers where that is in the way, else 0. `bursts`
     counts how often a full ring became empty. `paces` has what the workers that there are make and what another number
     of them made, each as (workers, batches a second); None where that is not known. `load` is the snapshot's, None
-    where nobody counts. `followed`: a progress file tells where the trainer is.
+    where nobody counts. `followed`: a progress file tells where the trainer is. `one_by_one`: the dataset is asked for
+    each sample by itself, which takes a worker `sample_s`; 0 where that is not known.
     """
 
     over_s: float
@@ -48,6 +49,8 @@ class Rates:
     paces: tuple[tuple[int, float], tuple[int, float]] | None
     load: Mapping[str, float] | None
     followed: bool
+    one_by_one: bool
+    sample_s: float
 
     @property
     def supply(self) -> float:
@@ -100,6 +103,8 @@ def rates_of(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy
         paces=_paces(stream["paces"], limit),
         load=snapshot["load"],
         followed=bool(stream["progress"]["file"]),
+        one_by_one=stream["one_by_one"],
+        sample_s=fill_s / max(1.0, recent["produced_samples_per_s"] * over_s),
     )
 
 

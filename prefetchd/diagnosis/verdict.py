@@ -54,6 +54,8 @@ OTHERS_SHARE = 0.25
 """The share of all CPUs from which on foreign processes are a load."""
 BURST_RESERVE = 1.25
 """How much more than what was missing in the mean burst a buffer should have: not all bursts are alike."""
+SHORT_SAMPLE_S = 50e-6
+"""The time of a sample below which most of it may be the calls that it takes."""
 SCALING_STEP = 1.5
 """How many times as many workers there must have been for a comparison of what they make."""
 SCALING_SHARE = 0.2
@@ -96,7 +98,7 @@ def judge(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy: f
     found = _find(rates)
     return Verdict(
         found.limit,
-        found.text,
+        found.text + _at_once(rates, found.limit),
         rates.stalled,
         rates.demand,
         rates.supply if math.isfinite(rates.supply) else None,
@@ -291,6 +293,17 @@ def _waiting(rates: Rates, head: str) -> _Finding:
         return _Finding("waiting", f"{head}; {_bound(wanted, rates)}", wanted, expected=rates.demand)
     text = f"; {wanted} workers would keep up, unless they wait for each other"
     return _Finding("waiting", head + text, wanted, expected=rates.demand)
+
+
+def _at_once(rates: Rates, limit: str) -> str:
+    """Names a way to cheaper samples, where they are so short that it may be worth more than workers are."""
+    is_short = 0 < rates.sample_s < SHORT_SAMPLE_S and rates.computing >= COMPUTING_SHARE
+    if limit not in ("dataset", "cpu") or not rates.one_by_one or not is_short:
+        return ""
+    return (
+        f". Its samples take {rates.sample_s * 1e6:.0f} us each, by a call of __getitem__ for each of them: "
+        "__getitems__, which makes those of a batch at once, may take a quarter of that"
+    )
 
 
 def _bound(wanted: int, rates: Rates) -> str:

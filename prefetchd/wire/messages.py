@@ -781,11 +781,13 @@ class Filled(Message):
 @record
 class Measured(Message):
     """Says that a measuring task is done: with a `layout` the stream's batches are filled by rows, each batch
-    `payload_bytes` long; without one, they are filled whole and this batch has `payload_bytes`."""
+    `payload_bytes` long; without one, they are filled whole and this batch has `payload_bytes`. With `one_by_one` the
+    dataset is asked for each sample by itself."""
 
     task: int
     payload_bytes: int
     layout: bytes = b""
+    one_by_one: bool = False
 
 
 @_numbered(62)

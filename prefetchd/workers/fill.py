@@ -94,12 +94,14 @@ class Filler:
         if self._gather is not None:
             self._gathers = False
         self._by_rows = self._by_rows and not self._gathers
+        self.one_by_one = not self._gathers and self._gather is None and spec.batch_size != 0
+        """Whether the dataset is asked for each of a batch's samples by itself."""
         self._seeder = seeder or SampleSeeder()
         self._samples: Samples | None = None
         self._shards: Shards | None = None
         if isinstance(self.plan, ShardPlan):
             self._shards = Shards(spec, program, self.plan, self._seeder, self.note, self.times)
-            self._by_rows = self._gathers = False
+            self._by_rows = self._gathers = self.one_by_one = False
         else:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
             self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))

@@ -114,7 +114,7 @@ class TaskRunner:
             if task.kind == MEASURE:
                 measure = self._filler.measure(position, task.end, deadly)
                 kill_point("worker.measured")
-                return Measured(number, measure.payload_bytes, measure.layout)
+                return Measured(number, measure.payload_bytes, measure.layout, self._filler.one_by_one)
             ring = self._ring
             assert ring is not None
             if task.kind == FILL_ROWS:

@@ -82,6 +82,7 @@ def _stream(
         "rank": spec.rank,
         "world_size": spec.world_size,
         "by_rows": bool(stream.layout),
+        "one_by_one": stream.one_by_one,
         "paused": stream.paused,
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),

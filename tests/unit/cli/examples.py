@@ -72,6 +72,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "rank": 0,
         "world_size": 1,
         "by_rows": True,
+        "one_by_one": True,
         "lingering": False,
         "paused": False,
         "ring": ring(),

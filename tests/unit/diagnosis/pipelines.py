@@ -95,6 +95,7 @@ class Pipeline:
                 claimed += 1
         return {
             "failure": None,
+            "one_by_one": True,
             "paused": False,
             "store_fault": "",
             "consumers": [{"pid": 1, "departed": False, "waiting_s": 0.0}],

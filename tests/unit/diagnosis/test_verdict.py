@@ -74,6 +74,23 @@ def test_so_many_workers_as_it_says_keep_up_and_fewer_do_not(task_s, workers, st
         assert verdict(dataclasses.replace(pipeline, workers=fewer)).limit == "dataset"
 
 
+SHORT_SAMPLES = Pipeline(2, 16, always(0.1), always(0.03), computing=1.0, cpus=2)
+
+
+def test_who_makes_short_samples_one_by_one_is_told_how_to_make_them_at_once():
+    def said(pipeline: Pipeline, samples_per_s: float = 1e6, **changes: object) -> str:
+        measured = pipeline.run()
+        measured["recent"]["produced_samples_per_s"] = samples_per_s
+        return judge(measured | changes, snapshot(pipeline.cpus), 0.0).text
+
+    assert "Its samples take 2 us each" in said(SHORT_SAMPLES)
+    assert "__getitems__" in said(SHORT_SAMPLES)
+    assert "__getitems__" not in said(SHORT_SAMPLES, samples_per_s=1000), "they are not short"
+    assert "__getitems__" not in said(SHORT_SAMPLES, one_by_one=False)
+    assert "__getitems__" not in said(dataclasses.replace(SHORT_SAMPLES, computing=0.2)), "they wait"
+    assert "__getitems__" not in said(SLOW_TRAINER)
+
+
 def test_rates_are_those_of_the_pipeline():
     found = verdict(SLOW_DATASET)
     assert found.supply_batches_per_s == pytest.approx(20, rel=0.02)

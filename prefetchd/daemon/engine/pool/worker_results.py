@@ -98,6 +98,7 @@ class WorkerResults:
         stream = worker.stream
         stream.batch_bytes = message.payload_bytes
         stream.layout = message.layout
+        stream.one_by_one = message.one_by_one
         stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.task_sizes.pieces)
 
     def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:

@@ -149,6 +149,7 @@ class StreamState:
         # The latest of these, with their texts: ((epoch, step, row, worker), text).
         self.bad_named: list[tuple[tuple[int, int, int, int], bytes]] = []
         self.layout = b""
+        self.one_by_one = False
         self.slot_bytes = 0
         self.batch_bytes = 0
         # When its first batch was measured, for which there is no ring yet; None before, or when another made it.

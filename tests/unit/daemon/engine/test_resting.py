@@ -26,7 +26,10 @@ def joined(world: World, name: str, *, pid: int = 1):
 
 @pytest.fixture
 def world() -> World:
-    return World(8, SLOTS)
+    world = World(8, SLOTS)
+    # Long enough for batches to be cut: of short ones all that the ring has room for is under way at once.
+    world.task_us = lambda stream: 20_000
+    return world
 
 
 TURNS = itertools.count()

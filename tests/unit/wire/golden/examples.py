@@ -116,7 +116,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.UseRing(layout=b"\x94"),
     m.Fill(tasks=((1, m.FILL_ROWS, 2, 300, 0, 128, 4), (2, m.FILL_WHOLE, 2, 301, 0, 256, 5)), keys=(b"", b"\x05")),
     m.Filled(tasks=((1, 65_536, 1500, 128),), sample_times=(1400, 0, 120, 3, 8)),
-    m.Measured(task=1, payload_bytes=65_536, layout=b"\x94\x01"),
+    m.Measured(task=1, payload_bytes=65_536, layout=b"\x94\x01", one_by_one=True),
     m.Unfit(task=2, payload_bytes=0, reason="row 3: dtype float64, not float32"),
     m.FillFailed(task=2, error=b"\x95"),
     m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
