@@ -64,7 +64,7 @@ class Marked:
     """v2.ToImage: the tensor is marked as a picture, for the steps that come."""
 
     def __call__(self, pixels: torch.Tensor) -> Any:
-        return tv_tensors.Image(pixels.contiguous())
+        return tv_tensors.Image(pixels)
 
 
 class AsPicture:
@@ -91,24 +91,27 @@ def on_tensor(steps: list[Any]) -> list[Step]:
     if first in TO_FLOATS:
         return [*found, Divide(), *_normalized(left[1:])]
     if first in TO_BYTES:
-        return [*found, Contiguous(), *left[1:]]
+        floats, left = _floats(left[1:])
+        return [*found, *(floats or [Contiguous()]), *left]
     if first is v2.ToImage:
-        return [*found, *_unmarked(left[1:])]
+        floats, left = _floats(left[1:])
+        found += floats or [Contiguous()]
+        return [*found, *left[1:]] if left and type(left[0]) is v2.ToPureTensor else [*found, Marked(), *left]
     return [*found, AsPicture(), *left]
 
 
-def _unmarked(left: list[Any]) -> list[Step]:
-    """Does on a plain tensor what may be, and marks it before what comes then."""
-    found: list[Step] = [Contiguous()]
-    if left and type(left[0]) is v2.ToDtype and left[0].scale and _is_float(left[0].dtype):
-        found = [Scale(left[0].dtype)]
-        normalized = _normalized(left[1:])
-        if normalized and type(normalized[0]) is NormalizeInPlace:
-            found.append(normalized.pop(0))
-        left = normalized
-    if left and type(left[0]) is v2.ToPureTensor:
-        return [*found, *left[1:]]
-    return [*found, Marked(), *left]
+def _floats(left: list[Any]) -> tuple[list[Step], list[Any]]:
+    """Splits off what makes floats of bytes, and normalises them: none, or what does so on a plain tensor."""
+    first: Any = left[0] if left else None
+    if type(first) is v2.ToDtype and first.scale and _is_float(first.dtype):
+        convert: Step = Scale(first.dtype)
+    elif type(first) is v1.ConvertImageDtype and _is_float(first.dtype):
+        convert = first
+    else:
+        return [], left
+    left = _normalized(left[1:])
+    normalizes = bool(left) and type(left[0]) is NormalizeInPlace
+    return [convert, *left[:normalizes]], left[normalizes:]
 
 
 def _normalized(left: list[Any]) -> list[Any]:

@@ -51,6 +51,8 @@ FLOATS = {
     "ToTensor, Normalize": [v1.ToTensor(), v1.Normalize(MEAN, STD)],
     "v2.ToTensor": [v1.ToTensor(), v2.Normalize(MEAN, STD)],
     "ConvertImageDtype": [v1.PILToTensor(), v1.ConvertImageDtype(torch.float), v1.Normalize(MEAN, STD)],
+    "ToDtype of bytes": [v1.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
+    "ToDtype without a scale": [v2.ToImage(), v2.ToDtype(torch.float32), v2.Normalize(MEAN, STD)],
     "ToDtype": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
     "ToDtype, unmarked": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()],
     "halves": [v2.ToImage(), v2.ToDtype(torch.float16, scale=True)],
