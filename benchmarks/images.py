@@ -5,7 +5,7 @@
 RandomResizedCrop(224), flip, ToTensor, Normalize of the demo's 2,000 pictures of 500x375, batches of 64, 2 workers:
 `prefetchd_client.images.Decode` in PrefetchLoader and in DataLoader, torchvision's own loader, which is Pillow's, in
 both, and DALI's fused pipeline for the CPU, if PYTHON is an interpreter that has it. --uint8 leaves the pixels as they
-are. --large takes pictures of 2000x1500, mosaics of sixteen. --validate has Resize(256) and CenterCrop(224) instead.
+are. --large takes pictures of 2000x1500, mosaics of sixteen, in batches of 16. --validate has Resize(256) and CenterCrop(224) instead.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ PICTURES = 2000
 LARGE_PICTURES = 320
 TILES = 4
 """A large picture is so many wide, and so many high."""
-BATCH = 64
+BATCH, LARGE_BATCH = 64, 16
 BATCHES_A_ROUND = 60
-LARGE_BATCHES_A_ROUND = 10
+"""Many more than are in hand, which at a round's beginning and its end may differ."""
 WORKERS = 2
 RING_BATCHES = 8
 OURS = "Decode in prefetchd"
@@ -85,21 +85,22 @@ def cpu_s() -> float:
     return total
 
 
-def a_cpu_second(loader: DataLoader[Any], batches: int) -> float:
+def a_cpu_second(loader: DataLoader[Any], batch_size: int) -> float:
     """Returns pictures a CPU-second. What was ready at the start does not count."""
     stream = endless(loader)
     for _ in itertools.islice(stream, RING_BATCHES + 1):
         pass
     before_s = cpu_s()
-    for batch in itertools.islice(stream, batches):
+    for batch in itertools.islice(stream, BATCHES_A_ROUND):
         del batch
-    return batches * BATCH / (cpu_s() - before_s)
+    return BATCHES_A_ROUND * batch_size / (cpu_s() - before_s)
 
 
-def dali_a_cpu_second(python: str, directory: Path, batches: int, uint8: bool) -> float:
+def dali_a_cpu_second(python: str, directory: Path, batch_size: int, uint8: bool) -> float:
     """Runs DALI's pipeline in an interpreter of its own. Returns pictures a CPU-second."""
     program = str(Path(__file__).with_name("dali_pipeline.py"))
-    command = [python, program, str(directory), str(BATCH), str(batches), str(WORKERS), "uint8" if uint8 else "float32"]
+    numbers = map(str, (batch_size, BATCHES_A_ROUND, WORKERS))
+    command = [python, program, str(directory), *numbers, "uint8" if uint8 else "float32"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout.splitlines()[-1])["pictures_a_cpu_second"])
 
@@ -113,8 +114,8 @@ def main() -> None:
     parser.add_argument("--dali", metavar="PYTHON", help="an interpreter that has nvidia-dali")
     arguments = parser.parse_args()
     transform = steps(arguments.uint8, arguments.validate)
-    batches = LARGE_BATCHES_A_ROUND if arguments.large else BATCHES_A_ROUND
-    common: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "num_workers": WORKERS}
+    batch_size = LARGE_BATCH if arguments.large else BATCH
+    common: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "drop_last": True, "num_workers": WORKERS}
     with directory_of(arguments.large) as directory, own_daemon(workers=WORKERS), contextlib.ExitStack() as stack:
         by_pillow = ImageFolder(str(directory), transform)
         by_crop = ImageFolder(str(directory), Decode(transform), loader=str)
@@ -124,10 +125,10 @@ def main() -> None:
             "Decode in DataLoader": DataLoader(by_crop, persistent_workers=True, **common),
             "Pillow in DataLoader": DataLoader(by_pillow, persistent_workers=True, **common),
         }
-        contestants = {name: lambda loader=loader: a_cpu_second(loader, batches) for name, loader in loaders.items()}
+        contestants = {name: lambda loader=loader: a_cpu_second(loader, batch_size) for name, loader in loaders.items()}
         to_reach: dict[str, float | None] = {"Pillow in DataLoader": 1.7, "Decode in DataLoader": None}
         if arguments.dali and not arguments.validate:
-            contestants["DALI"] = lambda: dali_a_cpu_second(arguments.dali, directory, batches, arguments.uint8)
+            contestants["DALI"] = lambda: dali_a_cpu_second(arguments.dali, directory, batch_size, arguments.uint8)
             to_reach["DALI"] = 1.15
         figures = interleave(arguments.rounds, contestants)
     kind = "uint8" if arguments.uint8 else "float32"

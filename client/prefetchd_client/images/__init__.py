@@ -5,5 +5,6 @@ dataset = ImageFolder(root, transform=Decode(transform), loader=str)
 """
 
 from prefetchd_client.images.decode import Decode
+from prefetchd_client.images.on_device import DecodeOnDevice, EncodedPictures, collate_encoded, encoded_picture
 
-__all__ = ["Decode"]
+__all__ = ["Decode", "DecodeOnDevice", "EncodedPictures", "collate_encoded", "encoded_picture"]

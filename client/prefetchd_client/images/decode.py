@@ -23,8 +23,8 @@ try:
     from torchvision.transforms import v2
 except ImportError as error:
     raise ImportError(
-        f"prefetchd_client.images works on torchvision's transforms, and {error}. Install both with: "
-        "pip install 'prefetchd[images]'"
+        f'prefetchd_client.images works on torchvision\'s transforms, and {error}. Its extra "images" has both: '
+        "pip install pillow torchvision"
     ) from error
 
 from prefetchd_client.images.encoded import read_encoded

@@ -1,7 +1,7 @@
 """This module plans which region of a picture a transform needs, and how that region is resized.
 
 Rectangles are torchvision's: its own function draws them, from torch's global generator. Resizing is torch's, with
-antialiasing, on bytes: at most one step of 255 from Pillow's, which torchvision uses for pictures.
+antialiasing, on bytes: a step of 255 here and there from Pillow's, which torchvision uses for pictures.
 """
 
 from __future__ import annotations
@@ -127,6 +127,9 @@ def resized(height: int, width: int, size: Sequence[int] | None, max_size: int |
 def resize(pixels: torch.Tensor, plan: Plan, interpolation: str) -> torch.Tensor:
     """Resizes and cuts height x width x 3 bytes as planned, to 3 x height x width."""
     planes = pixels.permute(2, 0, 1)[None]
+    if not pixels.is_cpu:
+        # Torch resizes bytes on the CPU alone.
+        planes = planes.float()
     if plan.scale is None:
         found = interpolate(planes, plan.size, mode=interpolation, antialias=True)[0]
     else:
@@ -134,7 +137,7 @@ def resize(pixels: torch.Tensor, plan: Plan, interpolation: str) -> torch.Tensor
         found = interpolate(planes, scale_factor=factors, mode=interpolation, antialias=True)[0]
     if (cut := plan.cut) is not None:
         found = found[:, cut.top : cut.top + cut.height, cut.left : cut.left + cut.width]
-    return found
+    return found if pixels.is_cpu else found.round().clamp(0, 255).byte()
 
 
 def interpolation_of(step: Any) -> str:

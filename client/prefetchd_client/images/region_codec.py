@@ -1,16 +1,17 @@
-"""This module decodes regions of JPEGs by nvImageCodec, on the CPU, in the calling thread.
+"""This module decodes regions of JPEGs by nvImageCodec, on the CPU, in the calling thread, or on a CUDA device.
 
-Its decoder reads a file as far as the region's last row, and makes pixels of the region alone: the same ones as
-Pillow's, for both are libjpeg-turbo. It takes no GPU, starts no threads, and survives a fork.
+The decoder for CPUs reads a file as far as the region's last row, and makes pixels of the region alone: the same ones
+as Pillow's, for both are libjpeg-turbo. It takes no GPU, starts no threads, and survives a fork.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
-import tempfile
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,17 +48,32 @@ class Jpeg:
 
     def pixels(self, region: Region) -> torch.Tensor | None:
         """Decodes a region to height x width x 3 bytes, in RGB. Returns None when it cannot be."""
-        codec = _codec()
-        end = (region.top + region.height, region.left + region.width)
-        view = self._stream.get_sub_code_stream(0, codec.library.Region((region.top, region.left), end))
-        image = codec.decoder.decode(view, params=codec.parameters)
+        codec = _codec(CPU)
+        image = codec.decoder.decode(self.view(region, codec.library), params=codec.parameters)
         return None if image is None else torch.from_numpy(np.asarray(image))
+
+    def view(self, region: Region, library: Any) -> Any:
+        """Returns the library's word for a region of this file."""
+        end = (region.top + region.height, region.left + region.width)
+        return self._stream.get_sub_code_stream(0, library.Region((region.top, region.left), end))
+
+
+def decode_regions(asked: Sequence[tuple[Jpeg, Region]], device: torch.device) -> list[torch.Tensor | None]:
+    """Decodes regions as Jpeg.pixels() does, on a CUDA device: on its current stream, by nvJPEG if that is installed.
+    A device of another kind is the CPU."""
+    if device.type != "cuda":
+        return [jpeg.pixels(region) for jpeg, region in asked]
+    codec = _codec(device)
+    views = [jpeg.view(region, codec.library) for jpeg, region in asked]
+    stream = torch.cuda.current_stream(device).cuda_stream
+    images = codec.decoder.decode(views, params=codec.parameters, cuda_stream=stream)
+    return [None if image is None else torch.as_tensor(image, device=device) for image in images]
 
 
 def open_jpeg(encoded: Encoded, most_pixels: float) -> Jpeg | None:
     """Returns the JPEG, or None for what is better left to Pillow: other formats, CMYK, other than 8 bits, files that
     were cut short, and more than `most_pixels`."""
-    codec = _codec()
+    codec = _codec(CPU)
     if END_OF_IMAGE not in bytes(encoded[-TAIL_BYTES:]):
         return None
     try:
@@ -75,25 +91,33 @@ class _Codec:
     parameters: Any
 
 
+CPU = torch.device("cpu")
+
 _of_thread = threading.local()
 """A decoder is for one thread at a time."""
 
 
-def _codec() -> _Codec:
-    """Returns this thread's decoder. Raises ImportError when the library is not installed."""
-    codec: _Codec | None = getattr(_of_thread, "codec", None)
-    if codec is None:
-        codec = _of_thread.codec = _make_codec()
-    return codec
+def _codec(device: torch.device) -> _Codec:
+    """Returns this thread's decoder for a device. Raises ImportError when the library is not installed."""
+    codecs: dict[torch.device, _Codec] | None = getattr(_of_thread, "codecs", None)
+    if codecs is None:
+        codecs = _of_thread.codecs = {}
+    found = codecs.get(device)
+    if found is None:
+        found = codecs[device] = _make_codec(device)
+    return found
 
 
-def _make_codec() -> _Codec:
+def _make_codec(device: torch.device) -> _Codec:
     library = import_library()
-    decoder = library.Decoder(
-        device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
-        max_num_cpu_threads=1,
-        backends=[library.Backend(library.BackendKind.CPU_ONLY)],
-    )
+    if device.type == "cuda":
+        decoder = library.Decoder(device_id=torch.cuda.current_device() if device.index is None else device.index)
+    else:
+        decoder = library.Decoder(
+            device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
+            max_num_cpu_threads=1,
+            backends=[library.Backend(library.BackendKind.CPU_ONLY)],
+        )
     # As torchvision's loaders: a rotation in EXIF is not applied.
     return _Codec(library, decoder, library.DecodeParams(apply_exif_orientation=False))
 
@@ -107,22 +131,36 @@ def import_library() -> Any:
     """
     verbosity = os.environ.get(VERBOSITY)
     os.environ.setdefault(VERBOSITY, "0")
-    sys.stderr.flush()
-    kept = os.dup(2)
     try:
-        with tempfile.TemporaryFile() as aside:
-            os.dup2(aside.fileno(), 2)
-            try:
-                from nvidia import nvimgcodec
-            finally:
-                os.dup2(kept, 2)
+        with _without_stderr():
+            from nvidia import nvimgcodec
     except ImportError as error:
         raise ImportError(
-            f"prefetchd_client.images decodes JPEGs with nvImageCodec, and {error}. Install it with: "
-            "pip install 'prefetchd[images]'; Decode(..., exact=True) does without"
+            f"prefetchd_client.images decodes JPEGs with nvImageCodec, and {error}. prefetchd's extra "
+            '"images" has it: pip install nvidia-nvimgcodec-cu13. Decode(..., exact=True) does without'
         ) from error
     finally:
-        os.close(kept)
         if verbosity is None:
             del os.environ[VERBOSITY]
     return nvimgcodec
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Sends what is written to descriptor 2 nowhere, also what is not Python's."""
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:
+        # There is none.
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)

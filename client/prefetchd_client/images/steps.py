@@ -57,7 +57,7 @@ class NormalizeInPlace:
         self._mean, self._std = (torch.tensor(list(part)).view(-1, 1, 1) for part in (step.mean, step.std))
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
-        return numbers.sub_(self._mean.to(numbers.dtype)).div_(self._std.to(numbers.dtype))
+        return numbers.sub_(self._mean.to(numbers)).div_(self._std.to(numbers))
 
 
 class Marked:

@@ -182,7 +182,7 @@ def test_an_interpolation_that_torch_lacks_is_refused():
 def test_without_the_library_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     monkeypatch.delattr("nvidia.nvimgcodec", raising=False)
-    with pytest.raises(ImportError, match=r"pip install 'prefetchd\[images\]'.*exact=True"):
+    with pytest.raises(ImportError, match=r"extra \"images\" has it: pip install nvidia-nvimgcodec-cu13.*exact=True"):
         Decode(TRAIN)
     Decode(TRAIN, exact=True)
 
@@ -201,6 +201,6 @@ def test_nothing_is_printed_by_the_import():
 
 def test_threads_have_decoders_of_their_own():
     with ThreadPoolExecutor(2) as pool:
-        ours = region_codec._codec()
-        assert all(codec is not ours for codec in pool.map(lambda _: region_codec._codec(), range(2)))
-    assert region_codec._codec() is ours
+        ours = region_codec._codec(region_codec.CPU)
+        assert all(codec is not ours for codec in pool.map(lambda _: region_codec._codec(region_codec.CPU), range(2)))
+    assert region_codec._codec(region_codec.CPU) is ours
