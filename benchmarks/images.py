@@ -5,7 +5,8 @@
 RandomResizedCrop(224), flip, ToTensor, Normalize of the demo's 2,000 pictures of 500x375, batches of 64, 2 workers:
 `prefetchd_client.images.Decode` in PrefetchLoader and in DataLoader, torchvision's own loader, which is Pillow's, in
 both, and DALI's fused pipeline for the CPU, if PYTHON is an interpreter that has it. --uint8 leaves the pixels as they
-are. --large takes pictures of 2000x1500, mosaics of sixteen, in batches of 16. --validate has Resize(256) and CenterCrop(224) instead.
+are. --large takes pictures of 2000x1500, mosaics of sixteen, in batches of 16. --validate has Resize(256) and
+CenterCrop(224) instead.
 """
 
 from __future__ import annotations

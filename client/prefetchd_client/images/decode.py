@@ -29,7 +29,7 @@ except ImportError as error:
 
 from prefetchd_client.images.encoded import read_encoded
 from prefetchd_client.images.geometry import Geometry, resize, take_geometry
-from prefetchd_client.images.region_codec import import_library, open_jpeg
+from prefetchd_client.images.region_codec import codec_version, open_jpeg
 from prefetchd_client.images.steps import on_tensor
 
 
@@ -55,7 +55,7 @@ class Decode:
         self._geometry, self._others = take_geometry(steps)
         self._on_tensor = on_tensor(self._others)
         # Who lacks it is told now, not by a worker. Its version is part of what a fingerprint sees.
-        self._codec_version: str = import_library().__version__
+        self._codec_version = codec_version()
 
     def __call__(self, source: Any) -> Any:
         """Returns what `transform` makes of the picture. Raises what Pillow raises for files that it cannot decode."""

@@ -18,7 +18,7 @@ from torchvision.transforms import functional
 from prefetchd_client.images.decode import decoded_by_pillow, flattened
 from prefetchd_client.images.encoded import read_encoded
 from prefetchd_client.images.geometry import Plan, resize, take_geometry
-from prefetchd_client.images.region_codec import Jpeg, Region, decode_regions, open_jpeg
+from prefetchd_client.images.region_codec import Jpeg, Region, codec_version, decode_regions, open_jpeg
 from prefetchd_client.images.steps import AsPicture, on_tensor
 
 
@@ -77,6 +77,7 @@ class DecodeOnDevice:
     def __init__(self, transform: Any, device: str | torch.device = "cuda") -> None:
         self.transform = transform
         self.device = torch.device(device)
+        self._codec_version = codec_version()
         self._geometry, others = take_geometry(flattened(transform))
         self._steps = on_tensor(others)
         if any(type(step) is AsPicture for step in self._steps):

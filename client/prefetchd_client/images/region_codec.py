@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
+import importlib.util
 import os
 import sys
 import threading
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from prefetchd_client.images.encoded import Encoded
 
@@ -26,6 +29,9 @@ TAIL_BYTES = 64
 """Some programs leave a few bytes behind the marker."""
 
 VERBOSITY = "PYNVIMGCODEC_VERBOSITY"
+
+DISTRIBUTIONS = ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")
+"""The same module in each: the decoders for CPUs do not depend on CUDA."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +73,14 @@ def decode_regions(asked: Sequence[tuple[Jpeg, Region]], device: torch.device) -
     views = [jpeg.view(region, codec.library) for jpeg, region in asked]
     stream = torch.cuda.current_stream(device).cuda_stream
     images = codec.decoder.decode(views, params=codec.parameters, cuda_stream=stream)
-    return [None if image is None else torch.as_tensor(image, device=device) for image in images]
+    return [None if image is None else _tensor_over(image) for image in images]
+
+
+def _tensor_over(image: Any) -> torch.Tensor:
+    """Returns pixels where they lie on the device, ready for the current stream. (Those on the CPU the library does not
+    export so.)"""
+    found: torch.Tensor = from_dlpack(image)
+    return found
 
 
 def open_jpeg(encoded: Encoded, most_pixels: float) -> Jpeg | None:
@@ -98,7 +111,7 @@ _of_thread = threading.local()
 
 
 def _codec(device: torch.device) -> _Codec:
-    """Returns this thread's decoder for a device. Raises ImportError when the library is not installed."""
+    """Returns this thread's decoder for a device, made when it is first asked for."""
     codecs: dict[torch.device, _Codec] | None = getattr(_of_thread, "codecs", None)
     if codecs is None:
         codecs = _of_thread.codecs = {}
@@ -122,23 +135,36 @@ def _make_codec(device: torch.device) -> _Codec:
     return _Codec(library, decoder, library.DecodeParams(apply_exif_orientation=False))
 
 
-def import_library() -> Any:
-    """Imports nvImageCodec. Raises ImportError, which names the extra, when it is not installed.
+def codec_version() -> str:
+    """Returns the library's version, and does not import it: with it come libraries of the GPU, which only the process
+    that decodes is to load. Raises ImportError, which names the extra, when it is not installed."""
+    try:
+        found = importlib.util.find_spec("nvidia.nvimgcodec")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise ImportError(
+            "prefetchd_client.images decodes JPEGs with nvImageCodec, which is not installed. prefetchd's extra "
+            '"images" has it: pip install nvidia-nvimgcodec-cu13. Decode(..., exact=True) does without'
+        )
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "unknown"
 
-    Without a CUDA toolkit it says on stderr, past Python, which decoders of the GPU it lacks. Nothing here asks for
-    these: the lines are kept back, and so is what it logs of files that it cannot decode, of which Pillow's error
-    tells.
+
+def import_library() -> Any:
+    """Imports nvImageCodec, in 8 ms.
+
+    Without a CUDA toolkit it says on stderr, past Python, which decoders of the GPU it lacks. On the CPU nothing here
+    asks for these: the lines are kept back, and so is what it logs of files that it cannot decode, of which Pillow's
+    error tells.
     """
     verbosity = os.environ.get(VERBOSITY)
     os.environ.setdefault(VERBOSITY, "0")
     try:
         with _without_stderr():
             from nvidia import nvimgcodec
-    except ImportError as error:
-        raise ImportError(
-            f"prefetchd_client.images decodes JPEGs with nvImageCodec, and {error}. prefetchd's extra "
-            '"images" has it: pip install nvidia-nvimgcodec-cu13. Decode(..., exact=True) does without'
-        ) from error
     finally:
         if verbosity is None:
             del os.environ[VERBOSITY]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ pytest.importorskip("nvidia.nvimgcodec")
 
 from PIL import Image
 from prefetchd_client.images import Decode, region_codec
-from prefetchd_client.images.region_codec import END_OF_IMAGE, Jpeg, open_jpeg
+from prefetchd_client.images.region_codec import END_OF_IMAGE, Jpeg, Region, open_jpeg
 from torchvision import transforms as v1
 
 from tests.unit.client.images.pictures import (
@@ -181,10 +183,21 @@ def test_an_interpolation_that_torch_lacks_is_refused():
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
-    monkeypatch.delattr("nvidia.nvimgcodec", raising=False)
-    with pytest.raises(ImportError, match=r"extra \"images\" has it: pip install nvidia-nvimgcodec-cu13.*exact=True"):
+    with pytest.raises(ImportError, match=r'extra "images" has it: pip install nvidia-nvimgcodec-cu13.*exact=True'):
         Decode(TRAIN)
     Decode(TRAIN, exact=True)
+
+
+def test_to_make_a_transform_imports_nothing_of_the_gpu():
+    program = """if True:
+        import sys
+        from prefetchd_client.images import Decode
+        from torchvision.transforms import RandomResizedCrop
+        Decode(RandomResizedCrop(20))
+        print("nvidia.nvimgcodec" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_nothing_is_printed_by_the_import():
@@ -204,3 +217,30 @@ def test_threads_have_decoders_of_their_own():
         ours = region_codec._codec(region_codec.CPU)
         assert all(codec is not ours for codec in pool.map(lambda _: region_codec._codec(region_codec.CPU), range(2)))
     assert region_codec._codec(region_codec.CPU) is ours
+
+
+def test_a_device_decodes_a_batch_at_once_on_its_current_stream(monkeypatch):
+    """The decoder for CPUs in the place of a GPU's."""
+    streams = []
+
+    class Recording:
+        def __init__(self, decoder):
+            self._decoder = decoder
+
+        def decode(self, views, cuda_stream, **options):
+            streams.append((len(views), cuda_stream))
+            return self._decoder.decode(views, **options)
+
+    def made(device):
+        ours = region_codec._codec(region_codec.CPU)
+        return dataclasses.replace(ours, decoder=Recording(ours.decoder))
+
+    monkeypatch.setattr(region_codec, "_make_codec", made)
+    monkeypatch.setattr(region_codec, "from_dlpack", lambda image: torch.from_numpy(np.asarray(image)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    jpegs = [open_jpeg(encoded(picture(seed=seed)), 1e9) for seed in range(3)]
+    asked = [(jpeg, Region(10, 20, 30, 40)) for jpeg in jpegs]
+    found = region_codec.decode_regions(asked, torch.device("cuda", 3))
+    assert streams == [(3, 7)]
+    for pixels, (jpeg, region) in zip(found, asked):
+        assert torch.equal(pixels, jpeg.pixels(region))
