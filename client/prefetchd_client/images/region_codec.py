@@ -69,6 +69,8 @@ def decode_regions(asked: Sequence[tuple[Jpeg, Region]], device: torch.device) -
     A device of another kind is the CPU."""
     if device.type != "cuda":
         return [jpeg.pixels(region) for jpeg, region in asked]
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     codec = _codec(device)
     views = [jpeg.view(region, codec.library) for jpeg, region in asked]
     stream = torch.cuda.current_stream(device).cuda_stream
@@ -124,7 +126,7 @@ def _codec(device: torch.device) -> _Codec:
 def _make_codec(device: torch.device) -> _Codec:
     library = import_library()
     if device.type == "cuda":
-        decoder = library.Decoder(device_id=torch.cuda.current_device() if device.index is None else device.index)
+        decoder = library.Decoder(device_id=device.index)
     else:
         decoder = library.Decoder(
             device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
