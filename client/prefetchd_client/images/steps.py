@@ -54,7 +54,10 @@ class NormalizeInPlace:
     """Normalize, of numbers that the step before has just made."""
 
     def __init__(self, step: Any) -> None:
-        self._mean, self._std = (torch.tensor(list(part)).view(-1, 1, 1) for part in (step.mean, step.std))
+        # In Python's precision: each dtype is to get what it rounds to.
+        self._mean, self._std = (
+            torch.tensor(list(part), dtype=torch.float64).view(-1, 1, 1) for part in (step.mean, step.std)
+        )
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers.sub_(self._mean.to(numbers)).div_(self._std.to(numbers))

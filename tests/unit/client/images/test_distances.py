@@ -55,7 +55,8 @@ FLOATS = {
     "ToDtype without a scale": [v2.ToImage(), v2.ToDtype(torch.float32), v2.Normalize(MEAN, STD)],
     "ToDtype": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
     "ToDtype, unmarked": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()],
-    "halves": [v2.ToImage(), v2.ToDtype(torch.float16, scale=True)],
+    "halves": [v2.ToImage(), v2.ToDtype(torch.float16, scale=True), v2.Normalize(MEAN, STD)],
+    "doubles": [v1.PILToTensor(), v1.ConvertImageDtype(torch.float64), v1.Normalize(MEAN, STD)],
     "RandomErasing": [v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(1.0)],
     "a mean for all channels": [v1.ToTensor(), v1.Normalize([0.5], [0.5])],
 }
