@@ -37,7 +37,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV): torch, the trainers' frameworks and other packages, some 6 GB, two to five minutes"
-	@$(PIP_INSTALL) -e '.[compat,demo,strangers,test,trainers]'
+	@$(PIP_INSTALL) -e '.[compat,demo,images,strangers,test,trainers]'
 	@touch $(STAMP) $(DEMO_STAMP)
 
 demo: $(DEMO_STAMP)

@@ -30,6 +30,8 @@ NOT_RUN = {
     ("docs/device.md", 'loader = PrefetchLoader(dataset, batch_size=256, shuffle=True, device="cuda")'): GPU,
     ("docs/device.md", "graph = torch.cuda.CUDAGraph()"): GPU,
     ("docs/device.md", "from prefetchd_client.device.images import CropFlipNormalize"): GPU,
+    ("docs/images.md", "import webdataset"): OWN_PATH,
+    ("docs/images.md", "from prefetchd_client.images import DecodeOnDevice, collate_encoded, encoded_picture"): GPU,
     ("docs/trainers.md", "import lightning"): TRAINERS,
     ("docs/trainers.md", "from accelerate import Accelerator"): TRAINERS,
     ("docs/trainers.md", "from transformers import Trainer, TrainingArguments"): TRAINERS,

@@ -56,6 +56,7 @@ PACKAGES = (
     "client/prefetchd_client/changes",
     "client/prefetchd_client/program",
     "client/prefetchd_client/forking",
+    "client/prefetchd_client/images",
     "client/prefetchd_client/sample_cache",
     "client/prefetchd_client/integrations",
     "client/prefetchd_client/script_check",

@@ -25,7 +25,7 @@ def trees() -> list[ast.Module]:
 def text_of(node: ast.expr | None) -> str:
     """A text or bytes; empty for anything else."""
     value = node.value if isinstance(node, ast.Constant) else ""
-    return value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else ""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 
 def _asks(function: str) -> bool:
