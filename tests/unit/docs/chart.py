@@ -14,6 +14,8 @@ LABELS = {
     "jpeg, batch 64 (3 rounds)": "JPEGs to floats",
     "the same, pixels as bytes": "JPEGs to bytes",
     "tiny, batch 128": "tiny images",
+    "tokens, rows of 128 from a file, batch 512": "tokens",
+    "the same with `__getitems__` (3 rounds)": "tokens, __getitems__",
     "text, batch 64, padded": "padded texts",
     "train, crop and flip, as bytes": "cache, train, bytes",
     "the same, normalised in the trainer": "cache, train, floats",
@@ -23,14 +25,14 @@ LABELS = {
 
 
 def throughputs(text: str) -> dict[str, float]:
-    """Of each row of `text` that has images or batches a second, and DataLoader's: the ratio, by the row's name."""
+    """Of each row of `text` that has images, rows or batches a second, and DataLoader's: the ratio, by the row's name."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
     found = {}
     for name, ours, *others in rows:
         ratio = next(
             (match for match in (re.match(r"([\d.]+) .*of DataLoader", each) for each in others) if match), None
         )
-        if ratio is not None and re.search(r"(img|batches)/s$", ours):
+        if ratio is not None and re.search(r"(img|batches|rows)/s$", ours):
             found[name] = float(ratio[1])
     return found
 
