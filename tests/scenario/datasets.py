@@ -36,6 +36,19 @@ class Dice(Dataset):
         return index, torch.rand(3), np.random.rand(), random.random(), torch.randint(0, 1 << 40, ())
 
 
+class SeldomDice(Dice):
+    """Most items draw nothing, one in fifty draws from one generator."""
+
+    def __getitem__(self, index: int):
+        draws = [
+            lambda: torch.rand(()).item(),
+            np.random.rand,
+            random.random,
+            lambda: torch.initial_seed() % 1000 / 1000,
+        ]
+        return index, draws[index // 50 % len(draws)]() if index % 50 == 49 else 0.0
+
+
 class Made(Dataset):
     """Item i is make(i)."""
 

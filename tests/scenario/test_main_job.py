@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, defau
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX
-from tests.scenario.datasets import Dice, Made, Numbers, equal
+from tests.scenario.datasets import Dice, Made, Numbers, SeldomDice, equal
 from tests.scenario.oracle import epoch_batches
 from tests.scenario.watching import open_fds
 
@@ -30,6 +30,15 @@ def test_every_batch_is_what_the_formulas_say():
     with PrefetchLoader(Dice(60), batch_size=8, shuffle=True, seed=7, buffer=8) as loader:
         for epoch in range(3):
             assert equal([*map(_clone, loader)], epoch_batches(Dice(60), epoch, batch_size=8, seed=7, shuffle=True))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sample_that_draws_after_thousands_that_did_not_has_its_own_seed(workers):
+    arguments = {"batch_size": 64, "shuffle": True, "seed": 7}
+    with PrefetchLoader(
+        SeldomDice(4000), num_workers=workers, buffer=8, fingerprint_extra=workers, **arguments
+    ) as loader:
+        assert equal([*map(_clone, loader)], epoch_batches(SeldomDice(4000), 0, **arguments))
 
 
 def test_the_number_of_workers_changes_no_byte(daemon):
