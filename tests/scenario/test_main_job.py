@@ -36,9 +36,9 @@ def test_every_batch_is_what_the_formulas_say():
 def test_a_sample_that_draws_after_thousands_that_did_not_has_its_own_seed(workers):
     arguments = {"batch_size": 64, "shuffle": True, "seed": 7}
     with PrefetchLoader(
-        SeldomDice(4000), num_workers=workers, buffer=8, fingerprint_extra=workers, **arguments
+        SeldomDice(2000), num_workers=workers, buffer=8, fingerprint_extra=workers, **arguments
     ) as loader:
-        assert equal([*map(_clone, loader)], epoch_batches(SeldomDice(4000), 0, **arguments))
+        assert equal([*map(_clone, loader)], epoch_batches(SeldomDice(2000), 0, **arguments))
 
 
 def test_the_number_of_workers_changes_no_byte(daemon):

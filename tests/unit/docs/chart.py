@@ -25,7 +25,7 @@ LABELS = {
 
 
 def throughputs(text: str) -> dict[str, float]:
-    """Of each row of `text` that has images, rows or batches a second, and DataLoader's: the ratio, by the row's name."""
+    """Of each row of `text` with images, rows or batches a second, and DataLoader's: the ratio, by the row's name."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
     found = {}
     for name, ours, *others in rows:
