@@ -95,7 +95,8 @@ class Samples:
         row = first
         while row < end and self._seeder.settled and not deadly:
             row = yield from self._unseeded(position, row, end)
-        yield from self._seeded(position, row, end, self._get, deadly)
+        if row < end:
+            yield from self._seeded(position, row, end, self._get, deadly)
 
     def gathered(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:
         """Returns all samples of the batch by one call of __getitems__. When that raises, "skip" and "substitute" ask
