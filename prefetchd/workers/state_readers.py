@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -25,6 +24,8 @@ StateReaders: TypeAlias = Sequence[tuple[dict[str, Any], str]]
 or torch's generator."""
 
 _GENERATOR = "default_generator"
+STANDS_FOR = "__prefetchd_stands_for__"
+"""The attribute by which a function of ours names the one in whose place it is."""
 
 
 class Asked(Protocol):
@@ -116,7 +117,7 @@ def _hook_random() -> dict[str, Callable[..., Any]]:
             _hooks.before_reading(RANDOM)
         return read(self)
 
-    random.Random.getstate = getstate  # type: ignore[method-assign]
+    random.Random.getstate = _standing_for(read, getstate)  # type: ignore[method-assign]
     random.getstate = instance.getstate
     return {"getstate": random.getstate}
 
@@ -128,7 +129,7 @@ def _hook_numpy() -> dict[str, Callable[..., Any]]:
         _hooks.before_reading(NUMPY)
         return read(legacy)
 
-    np.random.get_state = np.random.mtrand.get_state = get_state
+    np.random.get_state = np.random.mtrand.get_state = _standing_for(read, get_state)
     return {"get_state": get_state}
 
 
@@ -143,17 +144,25 @@ def _hook_torch() -> dict[str, Callable[..., Any]]:
         _hooks.before_reading(TORCH)
         return read_seed()
 
-    torch.get_rng_state = torch.random.get_rng_state = get_rng_state
-    torch.initial_seed = torch.random.initial_seed = initial_seed
-    # A property of the module's class comes before the name in the module.
-    torch.__class__ = _Torch
+    torch.get_rng_state = torch.random.get_rng_state = _standing_for(read_state, get_rng_state)
+    torch.initial_seed = torch.random.initial_seed = _standing_for(read_seed, initial_seed)
+    # A name that a module does not have is asked of its __getattr__. Not by a class of its own: what torch is would
+    # then be something else to a fingerprint that is taken here.
+    names = vars(torch)
+    others: Callable[[str], Any] = names["__getattr__"]
+
+    def __getattr__(name: str) -> Any:  # noqa: N807 - a module's
+        if name == _GENERATOR:
+            _hooks.take_generator()
+            return TORCH_GENERATOR
+        return others(name)
+
+    names["__getattr__"] = __getattr__
+    names.pop(_GENERATOR, None)
     return {"get_rng_state": get_rng_state, "initial_seed": initial_seed}
 
 
-class _Torch(types.ModuleType):
-    """torch, which notices who takes the generator."""
-
-    @property
-    def default_generator(self) -> torch.Generator:
-        _hooks.take_generator()
-        return TORCH_GENERATOR
+def _standing_for(original: Any, hooked: Callable[..., Any]) -> Callable[..., Any]:
+    # A fingerprint that is taken in a worker's process must be that of the trainer's.
+    vars(hooked)[STANDS_FOR] = original
+    return hooked

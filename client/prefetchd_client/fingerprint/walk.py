@@ -25,6 +25,7 @@ import itertools
 import marshal
 import pathlib
 import platform
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -53,6 +54,10 @@ _PLAIN_WIDTH = 1 << 20
 _CHUNK = 4096
 _REMEMBERED_LENGTH = 1024
 
+
+_STANDS_FOR = "__prefetchd_stands_for__"
+"""The attribute of functions of ours that are in another one's place in workers' processes, as
+prefetchd.workers.state_readers writes it."""
 
 Plain: TypeAlias = dict[int, tuple[object, bytes]]
 """Large plain data by id: the container, which is thereby kept alive, and the digest of what it holds."""
@@ -190,6 +195,8 @@ class Walk:
             self.content.update(b"".join(sorted(frame.digests)))
 
     def take_object(self, value: object, kind: type) -> None:
+        if kind is types.FunctionType and (original := vars(value).get(_STANDS_FOR)) is not None:
+            value, kind = original, type(original)
         known = self._rules.get(id(kind))
         if known is None:
             known = self._rules[id(kind)] = (kind, rule_for(kind))

@@ -20,7 +20,7 @@ def hooked_readers():
     hooked = [(random.Random, "getstate"), (random, "getstate"), (np.random, "get_state")]
     hooked += [(np.random.mtrand, "get_state"), (seeding, "TRIAL"), (state_readers._hooks, "hooked")]
     hooked += [(where, name) for where in (torch, torch.random) for name in ("get_rng_state", "initial_seed")]
-    hooked += [(torch, "__class__")]
+    hooked += [(torch, "__getattr__"), (torch, "default_generator")]
     before = [(owner, name, getattr(owner, name)) for owner, name in hooked]
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     hook_state_readers()
