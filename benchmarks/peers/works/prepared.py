@@ -1,0 +1,18 @@
+"""Prepared pictures: how many a second are read, cropped and mirrored?"""
+
+from __future__ import annotations
+
+from benchmarks.peers.job import Job
+from benchmarks.peers.works.throughput import measure_throughput
+from benchmarks.peers.works.work import THROUGHPUT, Work
+
+WORK = Work(
+    "prepared pictures",
+    "The same JPEGs, resized to 256x256 before, each contestant in its own format: cropped to 224x224, mirrored, bytes.",
+    "prepared",
+    THROUGHPUT,
+)
+
+
+def measure(job: Job) -> dict[str, float]:
+    return measure_throughput(job, WORK.feed)

@@ -1,0 +1,75 @@
+"""Validation pauses: how long does a training wait that validates after each epoch?
+
+Steps and validation steps are pauses of the trainer, as on a GPU: the CPUs are free. All of next() and iter() counts but
+the very first batch.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from benchmarks.peers.checks import Batch, Checked, touch
+from benchmarks.peers.feeds import FEEDS
+from benchmarks.peers.job import Job
+from benchmarks.peers.usage import cpu_s, pss_mb
+from benchmarks.peers.works.work import CPU, PSS, Column, Work
+
+STEP_S, VALIDATION_STEP_S = 0.1, 0.05
+EPOCHS, STEPS = 2, 28
+VALIDATION_STEPS = FEEDS["jpeg-validation"].samples // FEEDS["jpeg-validation"].batch_size
+WORK = Work(
+    "validation pauses",
+    f"{EPOCHS} epochs of {STEPS} steps of {STEP_S * 1000:.0f} ms, JPEGs to bytes, and after each {VALIDATION_STEPS} "
+    f"batches of validation of {VALIDATION_STEP_S * 1000:.0f} ms: resized, centre crop. The very first batch is left out.",
+    "jpeg-bytes",
+    (
+        Column("waited_s", "waited in all, s", 2),
+        Column("first_wait_ms", "an epoch's or validation's first batch, ms", 0),
+        CPU,
+        PSS,
+    ),
+)
+
+
+class Waits:
+    """Adds up how long the trainer waits."""
+
+    def __init__(self) -> None:
+        self.all_s: list[float] = []
+        self.first_s: list[float] = []
+        self.samples = 0
+
+    def run(self, loader: Checked, steps: int, step_s: float) -> None:
+        """Takes `steps` batches of an epoch: fewer than the shortest that any contestant has."""
+        began_s = time.perf_counter()
+        batches: Iterator[Batch] = iter(loader)
+        for step in range(steps):
+            samples, labels = next(batches)
+            touch(samples)
+            waited_s = time.perf_counter() - began_s
+            self.all_s.append(waited_s)
+            if step == 0:
+                self.first_s.append(waited_s)
+            self.samples += len(samples)
+            del samples, labels
+            time.sleep(step_s)
+            began_s = time.perf_counter()
+
+
+def measure(job: Job) -> dict[str, float]:
+    training, validation = job.loader("jpeg-bytes"), job.loader("jpeg-validation")
+    epochs = 1 if job.is_quick else EPOCHS
+    waits = Waits()
+    spent_s = -cpu_s(job.mark)
+    for _ in range(epochs):
+        waits.run(training, STEPS, STEP_S)
+        waits.run(validation, VALIDATION_STEPS, VALIDATION_STEP_S)
+    spent_s += cpu_s(job.mark)
+    return {
+        "waited_s": sum(waits.all_s[1:]),
+        "first_wait_ms": statistics.median(waits.first_s[1:]) * 1000,
+        "cpu_s_per_1000": spent_s / waits.samples * 1000,
+        "pss_mb": pss_mb(job.mark),
+    }
