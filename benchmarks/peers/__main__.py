@@ -4,9 +4,10 @@
     python -m benchmarks.peers [--works NAME ...] [--peers NAME ...] [--rounds N] [--quick]
     python -m benchmarks.peers report [--write]
 
-setup installs what is pinned in benchmarks/peers/requirements/, some 12 GB, and makes the data. What is measured is kept
-in the cache directory and adds up over invocations; report prints the tables, and --write puts them into docs/peers.md.
---quick measures for moments only, and keeps its results apart.
+setup installs what is pinned in benchmarks/peers/requirements/, some 12 GB, and makes the data. What is measured is
+kept in the cache directory and adds up over invocations; report prints the tables, and --write puts them into
+docs/peers.md; forget drops what was kept of the works that are named. --quick measures for moments only, and keeps its
+results apart.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import sys
 
 from benchmarks.peers import report, results, runner
 from benchmarks.peers.contestants import CONTESTANTS
-from benchmarks.peers.environments import NotSetUp, cache_directory, set_up
+from benchmarks.peers.environments import NotSetUpError, cache_directory, set_up
 from benchmarks.peers.sources import make_sources
 from benchmarks.peers.works import NAMES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.split("\n")[0])
-    parser.add_argument("verb", nargs="?", choices=["setup", "run", "prepare", "report", "forget"], default="run")
+    parser.add_argument("verb", nargs="?", choices=["setup", "run", "report", "forget"], default="run")
     parser.add_argument("--works", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument(
         "--peers",
@@ -49,7 +50,7 @@ def main() -> None:
         if arguments.write:
             report.write(found)
         return
-    if arguments.verb in ("setup", "run", "prepare"):
+    if arguments.verb in ("setup", "run"):
         data = make_sources(cache_directory() / "data")
         runner.prepare(arguments.peers, data)
     if arguments.verb == "run":
@@ -61,5 +62,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except NotSetUp as error:
+    except NotSetUpError as error:
         sys.exit(str(error))

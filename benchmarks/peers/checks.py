@@ -1,4 +1,4 @@
-"""Checked holds a contestant to what was asked: shapes, types and numbers of samples, and pictures that are pictures."""
+"""Checked holds a contestant to what was asked: shapes, types, numbers of samples, pictures that are pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batch = tuple[torch.Tensor, torch.Tensor | None]
 PAGE_BYTES = 4096
 
 
-class NotAsAsked(Exception):
+class NotAsAskedError(Exception):
     """Raised for a batch, or an epoch, that is not what was asked for."""
 
 
@@ -26,7 +26,7 @@ class Checked:
         self._was_looked_at = False
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begins an epoch. Raises NotAsAsked."""
+        """Begins an epoch. Raises NotAsAskedError."""
         count = 0
         for batch in self.batches:
             samples, labels = batch if self.feed.has_labels else (batch, None)
@@ -42,37 +42,37 @@ class Checked:
 
 
 def has_form(samples: Any, labels: Any, feed: Feed) -> None:
-    """Raises NotAsAsked for tensors of another form."""
+    """Raises NotAsAskedError for tensors of another form."""
     wanted = (feed.batch_size, *feed.shape)
     if not isinstance(samples, torch.Tensor) or tuple(samples.shape) != wanted:
-        raise NotAsAsked(f"{type(samples).__name__} {tuple(getattr(samples, 'shape', ()))}, asked for {wanted}")
+        raise NotAsAskedError(f"{type(samples).__name__} {tuple(getattr(samples, 'shape', ()))}, asked for {wanted}")
     if str(samples.dtype) != f"torch.{feed.dtype}":
-        raise NotAsAsked(f"{samples.dtype}, asked for {feed.dtype}")
+        raise NotAsAskedError(f"{samples.dtype}, asked for {feed.dtype}")
     if feed.has_labels and (tuple(labels.shape), labels.dtype) != ((feed.batch_size,), torch.int64):
-        raise NotAsAsked(f"labels {labels.dtype} {tuple(labels.shape)}, asked for {feed.batch_size} of int64")
+        raise NotAsAskedError(f"labels {labels.dtype} {tuple(labels.shape)}, asked for {feed.batch_size} of int64")
 
 
 def look_at(samples: torch.Tensor, labels: Any, feed: Feed) -> None:
-    """Raises NotAsAsked where the values cannot be those of this feed."""
+    """Raises NotAsAskedError where the values cannot be those of this feed."""
     values = samples.float()
     mean, deviation = float(values.mean()), float(values.std())
     if feed.name == "tokens":
         lowest, highest = int(samples.min()), int(samples.max())
         if lowest < 0 or highest >= VOCABULARY or deviation < VOCABULARY / 10:
-            raise NotAsAsked(f"tokens from {lowest} to {highest}, deviation {deviation:.0f}, of {VOCABULARY}")
+            raise NotAsAskedError(f"tokens from {lowest} to {highest}, deviation {deviation:.0f}, of {VOCABULARY}")
         return
     low, high, least = (-2.0, 2.0, 0.3) if feed.dtype == "float32" else (20.0, 235.0, 20.0)
     if not low < mean < high or deviation < least:
-        raise NotAsAsked(f"mean {mean:.2f}, deviation {deviation:.2f}: these are no pictures")
+        raise NotAsAskedError(f"mean {mean:.2f}, deviation {deviation:.2f}: these are no pictures")
     if feed.has_labels and not 0 <= int(labels.min()) <= int(labels.max()) < 10:
-        raise NotAsAsked(f"labels from {int(labels.min())} to {int(labels.max())}, of 10 classes")
+        raise NotAsAskedError(f"labels from {int(labels.min())} to {int(labels.max())}, of 10 classes")
 
 
 def is_whole(count: int, feed: Feed) -> None:
-    """Raises NotAsAsked for an epoch of too few samples: each worker may drop one batch that is not full."""
+    """Raises NotAsAskedError for an epoch of too few samples: each worker may drop one batch that is not full."""
     least = feed.samples - (WORKERS + 1) * feed.batch_size
     if not least < count <= feed.samples:
-        raise NotAsAsked(f"an epoch of {count} samples, asked for {feed.samples} less batches that are not full")
+        raise NotAsAskedError(f"an epoch of {count} samples, asked for {feed.samples} less batches that are not full")
 
 
 def touch(samples: torch.Tensor) -> int:

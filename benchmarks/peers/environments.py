@@ -21,7 +21,7 @@ BASE = "base"
 PINNED = ".pinned"
 
 
-class NotSetUp(Exception):
+class NotSetUpError(Exception):
     """Raised where a venv is not there, or has other versions than its file pins."""
 
 
@@ -38,11 +38,13 @@ def names() -> list[str]:
 
 
 def python_of(name: str) -> Path:
-    """Returns the venv's interpreter. Raises NotSetUp."""
+    """Returns the venv's interpreter. Raises NotSetUpError."""
     place = cache_directory() / name
     stamp = place / PINNED
     if not stamp.exists() or stamp.read_text() != _digest(name):
-        raise NotSetUp(f"{place} does not have what requirements/{name}.txt pins: python -m benchmarks.peers setup")
+        raise NotSetUpError(
+            f"{place} does not have what requirements/{name}.txt pins: python -m benchmarks.peers setup"
+        )
     return place / "bin" / "python"
 
 
@@ -54,7 +56,7 @@ def set_up(wanted: Iterable[str], say: Callable[[str], None]) -> None:
         began_s = time.monotonic()
         try:
             python_of(name)
-        except NotSetUp:
+        except NotSetUpError:
             say(f"[{number}/{len(todo)}] {name}: installing into {cache_directory() / name}")
             _make(name)
             say(f"[{number}/{len(todo)}] {name}: {time.monotonic() - began_s:.0f} s")

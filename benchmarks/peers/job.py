@@ -16,8 +16,8 @@ from benchmarks.peers.feeds import FEEDS, Data, Feed
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """`spawned_s` is time.monotonic() as the process was started; `trainer` is 0, or 1 for the second of two; `role` says
-    what a process is that a work starts itself: "trainer", or "producer" where a contestant has one."""
+    """`spawned_s` is time.monotonic() as the process was started; `trainer` is 0, or 1 for the second of two; `role` is
+    what a process is for that does not measure a work: "prepare", "trainer", "producer"."""
 
     contestant: str
     work: str

@@ -3,91 +3,92 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers.contestants import CONTESTANTS
 from benchmarks.peers.environments import ROOT
-from benchmarks.peers.results import Figure, Run, figures, reasons
+from benchmarks.peers.results import Run, figures, reasons
 from benchmarks.peers.works import NAMES, work_module
-from benchmarks.peers.works.work import Column, Work
+from benchmarks.peers.works.work import Work
 
 PAGE = ROOT / "docs" / "peers.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 NOTHING = "-"
+COMMON = ("torch", "numpy")
+"""Told once, and where a contestant has another version."""
 
 
 def tables(runs: Sequence[Run]) -> str:
     """Returns all that stands between the marks."""
-    parts = [overview(runs)]
-    notes: dict[str, None] = {}
-    for name in NAMES:
-        if any(run.work == name for run in runs):
-            parts.append(table(runs, name))
-            notes |= dict.fromkeys(failures(runs, name))
-    return "\n\n".join([*parts, *notes, machine_lines(runs)])
+    works = [table(runs, name) for name in NAMES if any(run.work == name for run in runs)]
+    lines = [line for name in NAMES for line in failures(runs, name)]
+    return "\n\n".join([overview(runs), not_measured(), *lines, *works, machines(runs), versions(runs)])
 
 
 def overview(runs: Sequence[Run]) -> str:
-    """Returns the table of all works: each contestant's first measure, a median."""
-    works = [work_module(name).WORK for name in NAMES]
-    head = [f"{work.title}, {_unit(work.columns[0])}" for work in works]
-    lines = [_row(["", *head]), _row(["---"] * (len(works) + 1))]
+    """Returns the table of all works: the median of each contestant's first measure."""
+    works: list[Work] = [work_module(name).WORK for name in NAMES]
+    rows = [["", *(f"{work.title}: {work.columns[0].heading}" for work in works)]]
+    found = [figures(runs, name, work.columns[0].measure) for name, work in zip(NAMES, works)]
     for contestant, about in CONTESTANTS.items():
-        cells = []
-        for name, work in zip(NAMES, works):
-            column = work.columns[0]
-            found = figures(runs, name, column.measure).get(contestant)
-            cells.append(NOTHING if found is None else f"{found.median:,.{column.digits}f}")
-        lines.append(_row([about.title, *cells]))
-    return "\n".join(lines)
+        medians = [each[contestant].median if contestant in each else None for each in found]
+        digits = [work.columns[0].digits for work in works]
+        rows.append([about.title, *(NOTHING if m is None else f"{m:,.{d}f}" for m, d in zip(medians, digits))])
+    return _table(rows)
+
+
+def not_measured() -> str:
+    """Returns why there are works that a contestant was not run in."""
+    reasons_of = {f"{about.title}, {reason}" for about in CONTESTANTS.values() for reason in about.cannot.values()}
+    return "Not measured: " + "; ".join(sorted(reasons_of)) + "."
 
 
 def table(runs: Sequence[Run], name: str) -> str:
     """Returns one work's table: all measures, with ranges."""
     work: Work = work_module(name).WORK
-    by_measure = {column.measure: figures(runs, name, column.measure) for column in work.columns}
-    rounds = {figure.rounds for figure in by_measure[work.columns[0].measure].values()}
-    told = f"{min(rounds)}" if len(rounds) == 1 else f"{min(rounds)} to {max(rounds)}" if rounds else "no"
-    lines = [f"### {work.title[0].upper()}{work.title[1:]}", "", f"{work.what} {told} rounds.", ""]
-    lines += [_row(["", *(column.heading for column in work.columns)]), _row(["---"] * (len(work.columns) + 1))]
+    by_measure = [figures(runs, name, column.measure) for column in work.columns]
+    counts = sorted({figure.rounds for figure in by_measure[0].values()})
+    rounds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else "no"
+    rows = [["", *(column.heading for column in work.columns)]]
     for contestant, about in CONTESTANTS.items():
-        cells = [_cell(by_measure[column.measure].get(contestant), column) for column in work.columns]
-        lines.append(_row([about.title, *cells]))
-    return "\n".join(lines)
+        cells = [
+            found[contestant].text(column.digits) if contestant in found else NOTHING
+            for found, column in zip(by_measure, work.columns)
+        ]
+        rows.append([about.title, *cells])
+    title = work.title[0].upper() + work.title[1:]
+    return f"### {title}\n\n{work.what} Rounds: {rounds}.\n\n{_table(rows)}"
 
 
 def failures(runs: Sequence[Run], name: str) -> list[str]:
     """Returns a line for each contestant that was run in this work and never succeeded."""
     title = work_module(name).WORK.title
-    return [f"{CONTESTANTS[each].title}, {title}: {reason}" for each, reason in reasons(runs, name).items()]
+    return [f"{CONTESTANTS[each].title} failed in {title}: {reason}." for each, reason in reasons(runs, name).items()]
 
 
-def machine_lines(runs: Sequence[Run]) -> str:
-    """Returns what all of it was measured on, when, and with which versions."""
-    machines = sorted({re.sub(r"; load average .*", "", run.machine) for run in runs})
+def machines(runs: Sequence[Run]) -> str:
+    """Returns what all of it was measured on, and when."""
+    found = sorted({re.sub(r"; load average .*", "", run.machine) for run in runs})
     days = sorted({run.day for run in runs})
-    versions: dict[str, str] = {}
-    for run in runs:
-        versions |= {f"{CONTESTANTS[run.contestant].title}: {_versions(run)}": "" for _ in [0] if run.versions}
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "no day"
-    return f"Measured on {when}: {'; '.join(machines)}.\n\nVersions: {'; '.join(sorted(versions))}."
+    when = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "no day"
+    return f"Measured on {when}: {'; '.join(found)}."
 
 
-def _versions(run: Run) -> str:
-    return ", ".join(f"{name} {version}" for name, version in run.versions.items())
-
-
-def _unit(column: Column) -> str:
-    return column.heading
-
-
-def _cell(found: Figure | None, column: Column) -> str:
-    return NOTHING if found is None else found.text(column.digits)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def versions(runs: Sequence[Run]) -> str:
+    """Returns which versions each contestant had."""
+    found = {run.contestant: run.versions for run in runs if run.versions}
+    usual = {name: statistics.mode([each[name] for each in found.values()]) for name in COMMON if found}
+    parts = []
+    for contestant, about in CONTESTANTS.items():
+        own = [
+            f"{name} {version}"
+            for name, version in found.get(contestant, {}).items()
+            if usual.get(name) != version or (name in about.distributions and name not in usual)
+        ]
+        parts += [f"{about.title}: {', '.join(own)}"] if own else []
+    return f"Versions: all with {', '.join(map(' '.join, usual.items()))}; {'; '.join(parts)}."
 
 
 def with_tables(page: str, measured: str) -> str:
@@ -105,3 +106,8 @@ def measured_part(page: str) -> str:
 
 def write(runs: Sequence[Run], page: Path = PAGE) -> None:
     page.write_text(with_tables(page.read_text("utf-8"), tables(runs)), "utf-8")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import json
 import os
 import shutil
@@ -32,7 +32,7 @@ PREPARED_WITHIN_S = 600.0
 DONE = "done"
 
 
-class ContestantFailed(Exception):
+class ContestantFailedError(Exception):
     """Raised with what a contestant said, or with the end of what it printed."""
 
 
@@ -49,7 +49,7 @@ def prepare(contestants: Sequence[str], data: Data) -> None:
             try:
                 _said(Job(name, "", data, mark, role="prepare"), environment, PREPARED_WITHIN_S)
                 stamp.touch()
-            except ContestantFailed as error:
+            except ContestantFailedError as error:
                 print(f"  {name}: {error}", flush=True)
 
 
@@ -59,10 +59,10 @@ def run_round(work: str, contestants: Sequence[str], data: Data, kept: Path, *, 
     for name in contestants:
         if work in CONTESTANTS[name].cannot:
             continue
-        run = results.Run(work, name, number, str(datetime.date.today()), describe_machine())
+        run = results.Run(work, name, number, str(dt.date.today()), describe_machine())
         try:
             said = run_once(work, name, data, is_quick=is_quick)
-        except (ContestantFailed, ProtocolError) as error:
+        except (ContestantFailedError, ProtocolError) as error:
             said = {"measures": {}, "versions": {}, "reason": str(error)}
         found = dict(vars(run)) | {key: said[key] for key in ("measures", "versions", "reason") if key in said}
         results.add(kept, results.Run(**found))
@@ -71,7 +71,7 @@ def run_round(work: str, contestants: Sequence[str], data: Data, kept: Path, *, 
 
 
 def run_once(work: str, contestant: str, data: Data, *, is_quick: bool) -> Line:
-    """Returns what a contestant said of one run. Raises ContestantFailed, ProtocolError."""
+    """Returns what a contestant said of one run. Raises ContestantFailedError, ProtocolError."""
     with _place() as (mark, environment):
         job = Job(contestant, work, data, mark, is_quick=is_quick)
         for _ in range(work_module(work).WORK.runs_before):
@@ -122,11 +122,11 @@ def _said(job: Job, environment: dict[str, str], within_s: float) -> Line:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise ContestantFailed(f"no result within {within_s:.0f} s") from None
+            raise ContestantFailedError(f"no result within {within_s:.0f} s") from None
     try:
         said = last_word(done.stdout.splitlines())
     except ProtocolError as error:
-        raise ContestantFailed(f"{error}: {log.read_text()[-300:]}") from None
+        raise ContestantFailedError(f"{error}: {log.read_text()[-300:]}") from None
     if said["event"] != "result":
-        raise ContestantFailed(said["reason"])
+        raise ContestantFailedError(said["reason"])
     return said

@@ -32,6 +32,7 @@ NOT_RUN = {
     ("docs/device.md", "from prefetchd_client.device.images import CropFlipNormalize"): GPU,
     ("docs/images.md", "import webdataset"): OWN_PATH,
     ("docs/images.md", "from prefetchd_client.images import DecodeOnDevice, collate_encoded, encoded_picture"): GPU,
+    ("docs/peers.md", "python -m benchmarks.peers setup"): MINUTES,
     ("docs/trainers.md", "import lightning"): TRAINERS,
     ("docs/trainers.md", "from accelerate import Accelerator"): TRAINERS,
     ("docs/trainers.md", "from transformers import Trainer, TrainingArguments"): TRAINERS,

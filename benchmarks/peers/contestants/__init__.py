@@ -1,9 +1,8 @@
 """This package has the contestants: each file sets its loader up as its own documentation advises, and names it.
 
-Each has `loader(feed, data, job)`, an iterable of batches, and, where it has a format of its own, `prepare(data)`, which
-writes that once; one that shares batches has `produce(job)`, which serves them; STARTS_ALONE, that its second trainer has
-to wait until the first one has begun. What is known of a contestant without its
-packages stands here.
+Each has `loader(feed, data, job)`, an iterable of batches, and, where it has a format of its own, `prepare(data)`,
+which writes that once; one that shares batches has `produce(job)`, which serves them; STARTS_ALONE says that a second
+trainer has to wait until the first one has begun. What is known of a contestant without its packages stands here.
 """
 
 from __future__ import annotations

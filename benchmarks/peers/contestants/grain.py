@@ -1,9 +1,10 @@
 """Grain: a chain of transforms over an index, in worker processes; numpy arrays, which become tensors without a copy.
 
 As on https://google-grain.readthedocs.io/en/latest/tutorials/dataset_basic_tutorial.html and
-https://google-grain.readthedocs.io/en/latest/tutorials/dataset_advanced_tutorial.html: MapDataset.source, seed, shuffle,
-repeat, random_map, batch, to_iter_dataset, mp_prefetch; start_prefetch, so that workers start as the loader is made. A process reads ahead in threads of its own: one here, as more
-than two are not asked for.
+https://google-grain.readthedocs.io/en/latest/tutorials/dataset_advanced_tutorial.html: MapDataset.source, seed,
+shuffle, repeat, random_map, batch, to_iter_dataset, mp_prefetch; start_prefetch, so that workers start as the loader is
+made. A process reads ahead in threads of its own: one here, as more than two are not asked for. Threads instead of
+processes were tried: no faster for JPEGs, slower for the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LitData: samples in optimized chunks, StreamingDataset and StreamingDataLoader; tokens by its TokensLoader.
 
-As on https://github.com/Lightning-AI/litData and https://lightning.ai/docs/litdata/features/llm-pre-training: optimize()
-once, JPEGs kept as they are and decoded to tensors, transforms in the dataset. Chunks lie on this machine.
+As on https://github.com/Lightning-AI/litData and https://lightning.ai/docs/litdata/features/llm-pre-training:
+optimize() once, JPEGs kept as they are and decoded to tensors, transforms in the dataset. Chunks lie on this machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """MosaicML Streaming: samples in MDS shards, a shuffle that is the same for any number of workers.
 
 As on https://docs.mosaicml.com/projects/streaming/en/stable/getting_started/quick_start.html and
-https://docs.mosaicml.com/projects/streaming/en/stable/preparing_datasets/dataset_format.html: MDSWriter with a column of
-type jpeg, StreamingDataset with batch_size, StreamingDataLoader. Shards lie on this machine and are not compressed: there
-is nothing to be fetched.
+https://docs.mosaicml.com/projects/streaming/en/stable/preparing_datasets/dataset_format.html: MDSWriter with a column
+of type jpeg, StreamingDataset with batch_size, StreamingDataLoader. Shards lie on this machine and are not compressed:
+there is nothing to be fetched.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """TensorSocket: a producer that wraps a DataLoader, and consumers in the trainers, which have the same batches.
 
-As its README says, https://github.com/Resource-Aware-Data-systems-RAD/tensorsocket: TensorProducer around the loader in a
-process of its own, TensorConsumer in each trainer.
+As its README says, https://github.com/Resource-Aware-Data-systems-RAD/tensorsocket: TensorProducer around the loader in
+a process of its own, TensorConsumer in each trainer.
 
-It is made for tensors on a GPU, whose memory it shares. On the CPU each message carries the bytes: all that the producer
-has put together, eight batches. producer_batch_size=1, which would send one, ends with an IndexError in this version, and
-2 without a batch.
+It is made for tensors on a GPU, whose memory it shares. On the CPU each message carries the bytes: all that the
+producer has put together, eight batches. producer_batch_size=1, which would send one, ended with an IndexError here;
+with 2 no batch came within a minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torchdata.nodes: a sampler's batches of indices, mapped in parallel, as its migration guide writes DataLoader anew.
 
-https://meta-pytorch.org/data/main/migrate_to_nodes_from_utils.html: batches of indices by SamplerWrapper and Batcher, one
-map function that loads and collates, ParallelMapper, Prefetcher, Loader. In threads, its default.
+https://meta-pytorch.org/data/main/migrate_to_nodes_from_utils.html: batches of indices by SamplerWrapper and Batcher,
+one map function that loads and collates, ParallelMapper, Prefetcher, Loader. In threads, its default.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from benchmarks.peers.job import Job
 from benchmarks.peers.works.throughput import measure_throughput
-from benchmarks.peers.works.work import THROUGHPUT, Work
+from benchmarks.peers.works.work import CHEAP_THROUGHPUT, Work
 
 WORK = Work(
     "prepared pictures",
-    "The same JPEGs, resized to 256x256 before, each contestant in its own format: cropped to 224x224, mirrored, bytes.",
+    "The JPEGs resized to 256x256 before, in each contestant's own format: cropped to 224x224, mirrored or not, bytes.",
     "prepared",
-    THROUGHPUT,
+    CHEAP_THROUGHPUT,
 )
 
 

@@ -1,4 +1,4 @@
-"""Rerun: how long does the same script wait that runs again, from its beginning, once an earlier run has taken its batches and ended?
+"""Rerun: how long does the same script wait that runs again, from its beginning, after a run that has ended?
 
 What a daemon has spent before the second run began does not count.
 """
@@ -17,7 +17,7 @@ from benchmarks.peers.works.work import Column, Work
 SOON = 15
 WORK = Work(
     "rerun",
-    f"The same script once more, after a run of {SOON + 1} batches that has ended: the first batch, and those after it.",
+    f"The same script once more, 3 s after a run of {SOON + 1} batches: the first batch, and those after it.",
     "jpeg-bytes",
     (FROM_START, FROM_LOADER, Column("soon_ms", f"the {SOON} batches after it, ms", 0), CPU_S),
     runs_before=1,

@@ -21,7 +21,7 @@ from benchmarks.peers.works.work import THROUGHPUT, Work
 TRAINERS = 2
 WORK = Work(
     "two trainers",
-    "Two trainers of JPEGs to bytes at once, the samples of both counted. Whose loader shares batches gives both the same.",
+    "Two trainers of JPEGs to bytes at once, both's samples counted. prefetchd and TensorSocket give both the same.",
     "jpeg-bytes",
     THROUGHPUT,
 )

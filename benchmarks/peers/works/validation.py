@@ -1,7 +1,7 @@
 """Validation pauses: how long does a training wait that validates after each epoch?
 
-Steps and validation steps are pauses of the trainer, as on a GPU: the CPUs are free. All of next() and iter() counts but
-the very first batch.
+Steps and validation steps are pauses of the trainer, as on a GPU: the CPUs are free. All of next() and iter() counts
+but the very first batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VALIDATION_STEPS = FEEDS["jpeg-validation"].samples // FEEDS["jpeg-validation"].
 WORK = Work(
     "validation pauses",
     f"{EPOCHS} epochs of {STEPS} steps of {STEP_S * 1000:.0f} ms, JPEGs to bytes, and after each {VALIDATION_STEPS} "
-    f"batches of validation of {VALIDATION_STEP_S * 1000:.0f} ms: resized, centre crop. The very first batch is left out.",
+    f"batches of validation of {VALIDATION_STEP_S * 1000:.0f} ms: resized, centre crop. The very first is left out.",
     "jpeg-bytes",
     (
         Column("waited_s", "waited in all, s", 2),

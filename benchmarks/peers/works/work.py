@@ -7,12 +7,11 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A measure by its name, its heading, how many digits are shown, and whether more of it is better."""
+    """A measure by its name, its heading, and how many digits are shown."""
 
     measure: str
     heading: str
     digits: int
-    more_is_better: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,5 +28,7 @@ class Work:
 
 CPU = Column("cpu_s_per_1000", "CPU-s a 1,000 samples", 2)
 PSS = Column("pss_mb", "PSS, MB", 0)
-RATE = Column("samples_per_s", "samples/s", 0, more_is_better=True)
+RATE = Column("samples_per_s", "samples/s", 0)
 THROUGHPUT = (RATE, CPU, PSS)
+CHEAP_THROUGHPUT = (RATE, dataclasses.replace(CPU, digits=4), PSS)
+"""The same for samples that cost little."""
