@@ -69,8 +69,8 @@ def _make(name: str) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
     if name != BASE:
         (_packages(place) / "base.pth").write_text(f"{_packages(cache_directory() / BASE)}\n")
-    install = [place / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*install, "-r", REQUIREMENTS / f"{name}.txt"], check=True)
+    install = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*install, "-r", str(REQUIREMENTS / f"{name}.txt")], check=True)
     (place / PINNED).write_text(_digest(name))
 
 
