@@ -13,6 +13,7 @@ results apart.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from benchmarks.peers import report, results, runner
@@ -60,6 +61,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Whoever ends this ends the contestants and daemons, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         main()
     except NotSetUpError as error:

@@ -16,13 +16,14 @@ from benchmarks.peers.works.work import Work
 PAGE = ROOT / "docs" / "peers.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 NOTHING = "-"
+NOT_YET = "Not measured yet."
 COMMON = ("torch", "numpy")
 """Told once, and where a contestant has another version."""
 
 
 def tables(runs: Sequence[Run]) -> str:
     """Returns all that stands between the marks."""
-    works = [table(runs, name) for name in NAMES if any(run.work == name for run in runs)]
+    works = [table(runs, name) for name in NAMES]
     lines = [line for name in NAMES for line in failures(runs, name)]
     return "\n\n".join([overview(runs), not_measured(), *lines, *works, machines(runs), versions(runs)])
 
@@ -48,6 +49,9 @@ def not_measured() -> str:
 def table(runs: Sequence[Run], name: str) -> str:
     """Returns one work's table: all measures, with ranges."""
     work: Work = work_module(name).WORK
+    title = f"### {work.title[0].upper()}{work.title[1:]}"
+    if not any(run.work == name for run in runs):
+        return f"{title}\n\n{work.what} {NOT_YET}"
     by_measure = [figures(runs, name, column.measure) for column in work.columns]
     counts = sorted({figure.rounds for figure in by_measure[0].values()})
     rounds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else "no"
@@ -58,8 +62,7 @@ def table(runs: Sequence[Run], name: str) -> str:
             for found, column in zip(by_measure, work.columns)
         ]
         rows.append([about.title, *cells])
-    title = work.title[0].upper() + work.title[1:]
-    return f"### {title}\n\n{work.what} Rounds: {rounds}.\n\n{_table(rows)}"
+    return f"{title}\n\n{work.what} Rounds: {rounds}.\n\n{_table(rows)}"
 
 
 def failures(runs: Sequence[Run], name: str) -> list[str]:

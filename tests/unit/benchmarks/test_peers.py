@@ -63,6 +63,7 @@ def test_the_report_has_all_contestants_and_says_who_failed():
         assert text.count(f"\n| {about.title} |") == 2, about.title
     assert "SPDL failed in tokens: broken." in text
     assert "Rounds: 1." in text
+    assert text.count(report.NOT_YET) == len(NAMES) - 1
     assert "Measured on 2026-11-26: a machine." in text
 
 
