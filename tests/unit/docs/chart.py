@@ -13,7 +13,7 @@ LABELS = {
     "handoff, the same in float32": "hand-off, floats",
     "jpeg, batch 64 (3 rounds)": "JPEGs to floats",
     "the same, pixels as bytes": "JPEGs to bytes",
-    "tiny, batch 128": "tiny images",
+    "tiny, batch 128 (3 rounds)": "tiny images",
     "tokens, rows of 128 from a file, batch 512": "tokens",
     "the same with `__getitems__` (3 rounds)": "tokens, __getitems__",
     "text, batch 64, padded": "padded texts",
