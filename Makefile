@@ -7,7 +7,9 @@ STAMP := $(VENV)/.installed
 # A test waits for its processes some of the time.
 TESTS_AT_ONCE ?= 2
 PYTEST := PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest
-AT_ONCE := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+# Where a process of its dies, pytest-xdist 3.8 runs the others' files to their end and then waits for good, unless none
+# is started in its place.
+AT_ONCE := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # These fork most. A process of many packages is dear to fork: it must not import what the others need.
 FORKING := tests/attacks tests/contract tests/scenario
 # Nothing may run beside these.

@@ -14,6 +14,7 @@ import array
 import atexit
 import builtins
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -215,6 +216,8 @@ def _forget() -> None:
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     gc.freeze()
+    # It writes to a number: of a descriptor that is closed here, and may be that of a ring later.
+    faulthandler.disable()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):

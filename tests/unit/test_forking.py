@@ -94,12 +94,14 @@ def test_others_see_its_command_line_and_its_variables():
 
 def test_what_it_starts_is_its_child_and_knows_nothing_of_it():
     grandchild = (
-        "import json, os, sys; "
-        "print(json.dumps([os.getppid(), sys.argv, sorted(os.listdir('/proc/self/fd'))[:-1], 'hidden' in globals()]))"
+        "import faulthandler, json, os, sys; "
+        "print(json.dumps([os.getppid(), sys.argv, sorted(os.listdir('/proc/self/fd'))[:-1], 'hidden' in globals()])); "
+        "print(faulthandler.is_enabled())"
     )
     code = f"""
-import atexit, os, subprocess, sys
+import atexit, faulthandler, os, subprocess, sys
 hidden = open(os.devnull)
+faulthandler.enable(hidden)
 atexit.register(print, "not in the grandchild")
 done = subprocess.run([sys.executable, "-c", {grandchild!r}, "y"], capture_output=True, text=True)
 print(os.getpid(), done.stdout, done.stderr)
@@ -108,6 +110,7 @@ print(os.getpid(), done.stdout, done.stderr)
     pid, said = done.stdout.split(maxsplit=1)
     parent, arguments, descriptors, knows = json.loads(said.split("\n")[0])
     assert (parent, arguments, descriptors, knows) == (int(pid), ["-c", "y"], ["0", "1", "2"], False)
+    assert said.split("\n")[1] == "False"
     assert said.count("not in the grandchild") == 1
 
 

@@ -68,6 +68,8 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
     """
 
     def _open(self) -> TextIOWrapper:
+        # What it wrote to is closed, and the number may be that of a ring next.
+        faulthandler.disable()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self.baseFilename, flags, 0o600)
         try:
@@ -76,8 +78,13 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
             faulthandler.enable(file=fd)
             return open(fd, "a", encoding="utf-8")
         except BaseException:
+            faulthandler.disable()
             os.close(fd)
             raise
+
+    def close(self) -> None:
+        faulthandler.disable()
+        super().close()
 
 
 def log_to(path: Path | None, level: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -29,6 +30,8 @@ def logger():
         if handler not in before[0]:
             handler.close()
     log.handlers[:], log.level, log.propagate = before
+    # As pytest has it.
+    faulthandler.enable(sys.__stderr__)
 
 
 def lines(path):
@@ -152,6 +155,21 @@ def test_the_log_is_bounded_and_no_line_is_cut(tmp_path, monkeypatch):
     kept = [line["number"] for name in reversed(files) for line in lines(tmp_path / name)]
     assert kept == list(range(kept[0], 200))
     assert all((tmp_path / name).stat().st_size <= 2000 for name in files)
+
+
+def test_a_stack_goes_into_no_file_that_is_closed(tmp_path):
+    """Its number may be that of a ring by then."""
+    log_to(tmp_path / "daemon.log", "info")
+    assert faulthandler.is_enabled()
+    (handler,) = log.handlers
+    handler.close()
+    assert not faulthandler.is_enabled()
+    # Whoever logs once more opens it again.
+    os.unlink(tmp_path / "daemon.log")
+    os.mkdir(tmp_path / "daemon.log")
+    with pytest.raises(OSError, match="Is a directory"):
+        handler._open()
+    assert not faulthandler.is_enabled()
 
 
 def test_a_place_that_cannot_be_written_is_told_with_the_knob(tmp_path):
