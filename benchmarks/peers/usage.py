@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 MARK = "PREFETCHD_SOCKET"
@@ -27,11 +28,37 @@ def marked(mark: str) -> list[Path]:
 
 def cpu_s(mark: str) -> float:
     """Returns the CPU time of these processes, and of their children that have ended and were waited for."""
-    ticks = 0
+    return sum(used for _, used in _cpu_by_process(mark).values()) / os.sysconf("SC_CLK_TCK")
+
+
+class CpuMeter:
+    """Measures the CPU time of these processes from now on."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._before = _cpu_by_process(mark)
+
+    def spent_s(self) -> float:
+        """Returns what was spent since, but for what orphans that have ended have spent at last."""
+        return cpu_between(self._before, _cpu_by_process(self._mark)) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_between(before: Mapping[int, tuple[int, int]], after: Mapping[int, tuple[int, int]]) -> int:
+    """Returns what was spent between two states, each the parent and the time of each process, in that time's unit.
+    What a process had spent that has ended since is in its parent's time now, if that waited for it; an orphan's is in
+    nobody's."""
+    counted = (used for pid, (parent, used) in before.items() if pid in after or parent in after)
+    return sum(used for _, used in after.values()) - sum(counted)
+
+
+def _cpu_by_process(mark: str) -> dict[int, tuple[int, int]]:
+    """Returns the parent of each process, and its clock ticks with those of children that it has waited for."""
+    found = {}
     for process in marked(mark):
         with contextlib.suppress(OSError):
-            ticks += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            found[int(process.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    return found
 
 
 def pss_mb(mark: str) -> float:

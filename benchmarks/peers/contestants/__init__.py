@@ -35,6 +35,13 @@ CONTESTANTS = {
     each.name: each
     for each in (
         Contestant("prefetchd", "prefetchd", "prefetchd", ("tensordict",)),
+        Contestant(
+            "prefetchd_decode",
+            "prefetchd, Decode",
+            "prefetchd",
+            ("nvidia-nvimgcodec-cu13",),
+            dict.fromkeys(("prepared", "tokens"), "it decodes JPEGs; without them it is prefetchd"),
+        ),
         Contestant("dataloader", "DataLoader", "base", ("torch", "torchvision")),
         Contestant("stateful_dataloader", "StatefulDataLoader", "torchdata", ("torchdata",)),
         Contestant("torchdata_nodes", "torchdata.nodes", "torchdata", ("torchdata",)),

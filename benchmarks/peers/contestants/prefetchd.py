@@ -38,12 +38,17 @@ def _augmented(sample: tuple[Any, int]) -> tuple[Any, int]:
     return augmented(sample[0]), sample[1]
 
 
-def loader(feed: Feed, data: Data, job: Job) -> Iterable[Any]:
-    options: dict[str, Any] = {"buffer": SMALL_RING} if job.work in THROUGHPUT else {}
+def options(feed: Feed, job: Job) -> dict[str, Any]:
+    """Returns the arguments that DataLoader does not have."""
+    chosen: dict[str, Any] = {"buffer": SMALL_RING} if job.work in THROUGHPUT else {}
     if feed.name == "jpeg-validation":
-        options["deterministic"] = True
+        chosen["deterministic"] = True
     if job.role == "trainer":
-        options["stream"] = "shared"
+        chosen["stream"] = "shared"
+    return chosen
+
+
+def loader(feed: Feed, data: Data, job: Job) -> Iterable[Any]:
     if feed.name == "prepared":
-        return PrefetchLoader(_cache(data), transform=_augmented, **arguments(feed), **options)
-    return PrefetchLoader(dataset_of(feed.name, data), **arguments(feed), **options)
+        return PrefetchLoader(_cache(data), transform=_augmented, **arguments(feed), **options(feed, job))
+    return PrefetchLoader(dataset_of(feed.name, data), **arguments(feed), **options(feed, job))

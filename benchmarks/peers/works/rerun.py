@@ -10,7 +10,7 @@ import time
 
 from benchmarks.peers.checks import touch
 from benchmarks.peers.job import Job
-from benchmarks.peers.usage import cpu_s
+from benchmarks.peers.usage import CpuMeter
 from benchmarks.peers.works.first_batch import CPU_S, FROM_LOADER, FROM_START
 from benchmarks.peers.works.work import Column, Work
 
@@ -26,14 +26,14 @@ WORK = Work(
 
 def measure(job: Job) -> dict[str, float]:
     # What this process has spent itself counts from its start, what others have not.
-    spent_s = time.process_time() - cpu_s(job.mark)
+    own_s, cpu = time.process_time(), CpuMeter(job.mark)
     _ = job.module
     began_s = time.monotonic()
     batches = iter(job.loader(WORK.feed))
     samples, _ = next(batches)
     touch(samples)
     first_s = time.monotonic()
-    spent_s += cpu_s(job.mark)
+    spent_s = own_s + cpu.spent_s()
     for samples, _ in itertools.islice(batches, SOON):
         touch(samples)
     return {

@@ -8,7 +8,7 @@ import time
 from benchmarks.peers.checks import touch
 from benchmarks.peers.feeds import FEEDS
 from benchmarks.peers.job import Job
-from benchmarks.peers.usage import cpu_s, pss_mb
+from benchmarks.peers.usage import CpuMeter, pss_mb
 from benchmarks.peers.works.throughput import WARM_BATCHES, endless
 from benchmarks.peers.works.work import CPU, PSS, Column, Work
 
@@ -33,7 +33,7 @@ def measure(job: Job) -> dict[str, float]:
     for samples, _ in itertools.islice(batches, WARM_BATCHES):
         touch(samples)
         time.sleep(STEP_S)
-    spent_s, waits_s, count = -cpu_s(job.mark), [], 0
+    cpu, waits_s, count = CpuMeter(job.mark), [], 0
     began_s = time.perf_counter()
     while time.perf_counter() < began_s + 2 * job.window_s:
         asked_s = time.perf_counter()
@@ -44,7 +44,7 @@ def measure(job: Job) -> dict[str, float]:
         del samples
         time.sleep(STEP_S)
     took_s = time.perf_counter() - began_s
-    spent_s += cpu_s(job.mark)
+    spent_s = cpu.spent_s()
     return {
         "waited_percent": sum(waits_s) / took_s * 100,
         "longest_ms": max(waits_s) * 1000,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.peers.checks import Batch, touch
 from benchmarks.peers.job import Job
-from benchmarks.peers.usage import cpu_s, pss_mb
+from benchmarks.peers.usage import CpuMeter, pss_mb
 
 WARM_BATCHES, WARM_S = 10, 2.0
 """More batches than any contestant has ready at its start; and a time in which workers start, and memory is touched for
@@ -41,7 +41,7 @@ def warm_up(batches: Iterator[Batch], job: Job) -> None:
 
 def take(batches: Iterator[Batch], job: Job) -> dict[str, float]:
     """Takes batches for a window's time. Memory is looked at behind it, the loader still at work."""
-    spent_s, count = -cpu_s(job.mark), 0
+    cpu, count = CpuMeter(job.mark), 0
     began_s = time.perf_counter()
     while time.perf_counter() < began_s + job.window_s:
         samples, labels = next(batches)
@@ -49,7 +49,7 @@ def take(batches: Iterator[Batch], job: Job) -> dict[str, float]:
         count += len(samples)
         del samples, labels
     took_s = time.perf_counter() - began_s
-    spent_s += cpu_s(job.mark)
+    spent_s = cpu.spent_s()
     memory_mb = pss_mb(job.mark)
     return {
         "samples_per_s": count / took_s,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.peers.job import Job
 from benchmarks.peers.protocol import Line, ProtocolError, parse
-from benchmarks.peers.usage import cpu_s, pss_mb
+from benchmarks.peers.usage import CpuMeter, pss_mb
 from benchmarks.peers.works.throughput import endless, take, warm_up
 from benchmarks.peers.works.work import THROUGHPUT, Work
 
@@ -43,13 +43,13 @@ def measure(job: Job) -> dict[str, float]:
                 _hear(process, "ready")
         for process in [] if is_alone else trainers:
             _hear(process, "ready")
-        spent_s = -cpu_s(job.mark)
+        cpu = CpuMeter(job.mark)
         for each in trainers:
             assert each.stdin is not None
             each.stdin.write("go\n")
             each.stdin.flush()
         found = [_hear(each, "result")["measures"] for each in trainers]
-        spent_s += cpu_s(job.mark)
+        spent_s = cpu.spent_s()
         return {
             "samples_per_s": sum(each["samples_per_s"] for each in found),
             "cpu_s_per_1000": spent_s / sum(each["samples"] for each in found) * 1000,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from benchmarks.peers.checks import Batch, Checked, touch
 from benchmarks.peers.feeds import FEEDS
 from benchmarks.peers.job import Job
-from benchmarks.peers.usage import cpu_s, pss_mb
+from benchmarks.peers.usage import CpuMeter, pss_mb
 from benchmarks.peers.works.work import CPU, PSS, Column, Work
 
 STEP_S, VALIDATION_STEP_S = 0.1, 0.05
@@ -66,11 +66,11 @@ def measure(job: Job) -> dict[str, float]:
     training, validation = job.loader("jpeg-bytes"), job.loader("jpeg-validation")
     epochs = 1 if job.is_quick else EPOCHS
     waits = Waits()
-    spent_s = -cpu_s(job.mark)
+    cpu = CpuMeter(job.mark)
     for _ in range(epochs):
         waits.run(training, STEPS + 1, STEP_S)
         waits.run(validation, VALIDATION_STEPS + 1, VALIDATION_STEP_S)
-    spent_s += cpu_s(job.mark)
+    spent_s = cpu.spent_s()
     return {
         "waited_s": sum(waits.all_s[1:]),
         "first_wait_ms": statistics.median(waits.first_s[1:]) * 1000,

@@ -145,6 +145,13 @@ def test_pss_is_read_from_a_rollup():
     assert usage.pss_kib("") == 0
 
 
+def test_cpu_time_of_who_ended_is_its_parents_and_an_orphans_is_left_out():
+    before = {10: (1, 100), 11: (10, 40), 20: (1, 300)}
+    # 11 has ended, and 10 has waited for it; 20 has ended as a child of init.
+    assert usage.cpu_between(before, {10: (1, 145), 30: (10, 7)}) == 145 + 7 - 100 - 40
+    assert usage.cpu_between(before, {10: (1, 100), 11: (10, 41), 20: (1, 302)}) == 3
+
+
 # --- contestants, works and pins ---
 
 
