@@ -1,11 +1,16 @@
-"""The README's chart: the throughputs of docs/performance.md beside DataLoader's, all of them."""
+"""The README's charts: the throughputs of docs/performance.md beside DataLoader's, and JPEGs beside the contestants of
+docs/peers.md; all of them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
-PERFORMANCE = Path(__file__).resolve().parents[3] / "docs/performance.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PERFORMANCE = DOCS / "performance.md"
+PEERS = DOCS / "peers.md"
+JPEGS = "JPEG to bytes"
 
 # How the chart calls a row of the tables. A row of throughput that is not named here is an error.
 LABELS = {
@@ -39,17 +44,38 @@ def throughputs(text: str) -> dict[str, float]:
 
 def chart() -> str:
     """Bars, the longest first."""
-    ratios = throughputs(PERFORMANCE.read_text("utf-8"))
-    names = sorted(ratios, key=lambda name: -ratios[name])
-    labels = ", ".join(f'"{LABELS[name]} ({ratios[name]:g})"' for name in names)
+    ratios = {LABELS[name]: ratio for name, ratio in throughputs(PERFORMANCE.read_text("utf-8")).items()}
+    return _bars("Throughput, in multiples of DataLoader", "times DataLoader", ratios)
+
+
+def beside_others(text: str, work: str) -> dict[str, float]:
+    """Of each contestant of docs/peers.md whose first measure of the work is known: that measure."""
+    table = text.split(f"\n### {work}\n")[1].split("\n### ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
+    return {name: float(first.split()[0].replace(",", "")) for name, first, *_ in rows[1:] if first != "-"}
+
+
+def jpeg_chart() -> str:
+    """Bars of all contestants, the longest first."""
+    found = beside_others(PEERS.read_text("utf-8"), JPEGS)
+    return _bars("JPEGs of 500x375 cropped to 224x224 bytes, by two workers or threads", "images a second", found)
+
+
+def _bars(title: str, unit: str, found: Mapping[str, float]) -> str:
+    names = sorted(found, key=lambda name: -found[name])
+    labels = ", ".join(f'"{name} ({_shown(found[name])})"' for name in names)
     return "\n".join(
         [
             "```mermaid",
             "xychart-beta horizontal",
-            '    title "Throughput, in multiples of DataLoader"',
+            f'    title "{title}"',
             f"    x-axis [{labels}]",
-            f'    y-axis "times DataLoader" 0 --> {max(ratios.values()):.0f}',
-            f"    bar [{', '.join(f'{ratios[name]:g}' for name in names)}]",
+            f'    y-axis "{unit}" 0 --> {max(found.values()):.0f}',
+            f"    bar [{', '.join(f'{found[name]:g}' for name in names)}]",
             "```",
         ]
     )
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from prefetchd.ring.policy import TABLE, SlotState
 from prefetchd.wire.messages import MESSAGE_TYPES, Message
-from tests.unit.docs.chart import chart
+from tests.unit.docs.chart import chart, jpeg_chart
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -217,7 +217,7 @@ def _as_markdown(docstring: str) -> str:
 # --- into the files and out of them ---
 
 DRAWN: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"chart": chart},
+    "README.md": {"chart": chart, "JPEGs": jpeg_chart},
     "docs/architecture.md": {"rooms": rooms, "modules": modules, "imports": imports, "slot states": slot_states},
     "docs/formats.md": {"messages": messages},
 }

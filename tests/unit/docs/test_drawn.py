@@ -10,7 +10,7 @@ import pytest
 from prefetchd.ring.policy import TABLE, SlotEvent, SlotState
 from prefetchd.wire.messages import MESSAGE_TYPES
 from tests.unit.docs import draw
-from tests.unit.docs.chart import throughputs
+from tests.unit.docs.chart import beside_others, throughputs
 
 PARTS = [pytest.param(file, name, id=f"{file}: {name}") for file, parts in draw.DRAWN.items() for name in parts]
 
@@ -74,3 +74,20 @@ def test_the_chart_has_every_throughput_beside_dataloader_s_and_nothing_else():
 | gather | 36,076 img/s | 14,202 img/s | | 2.8 (2.5 to 3.3) of the recipe | 3 |
 """
     assert throughputs(text) == {"text": 1.53, "train": 0.8}
+
+
+def test_the_chart_of_a_work_has_every_contestant_that_was_measured_in_it():
+    text = """
+### A work
+
+|  | samples/s | CPU-s a 1,000 samples |
+|---|---|---|
+| ours | 2,726 (2,700 to 2,750) | 0.72 |
+| theirs | 950 | 1.7 |
+| another | - | - |
+
+### Another work
+
+| ours | 1 | 1 |
+"""
+    assert beside_others(text, "A work") == {"ours": 2726, "theirs": 950}
