@@ -1,0 +1,165 @@
+"""Simulates a stream, its workers and its trainer: time goes by in small steps, CPUs are shared evenly."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+from prefetchd.tuning.worker_tuner import Change, Room, Sums, WorkerTuner
+
+STEP_S = 0.001
+LOOK_EVERY_S = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """What a sample takes, in seconds: waiting, holding what all workers share, on a CPU."""
+
+    waits_s: float = 0.0
+    locked_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclasses.dataclass
+class _Worker:
+    waits_s: float = 0.0
+    locked_s: float = 0.0
+    cpu_s: float = 0.0
+    is_busy: bool = False
+    ahead_s: float = 0.0
+    """What of the last step was left when its sample was done."""
+
+
+class Pipeline:
+    """One stream. `draw` gives each sample, `step_s(now_s)` how long the trainer works on a batch."""
+
+    def __init__(
+        self,
+        draw: Callable[[random.Random], Sample],
+        step_s: Callable[[float], float] = lambda now_s: 0.0,
+        *,
+        cpus: int = 2,
+        batch: int = 8,
+        ring: int = 32,
+        starts_s: float = 0.2,
+        seed: int = 0,
+    ) -> None:
+        self._draw, self._step_s = draw, step_s
+        self.cpus, self.batch, self._ring, self._starts_s = cpus, batch, ring, starts_s
+        self._random = random.Random(seed)
+        self.now_s = 0.0
+        self._workers: list[_Worker] = []
+        self._coming: list[float] = []
+        self._ready = 0.0
+        self._works_until_s = 0.0
+        self._share = 1.0
+        self._sums: dict[str, float] = dict.fromkeys((field.name for field in dataclasses.fields(Sums)), 0.0)
+
+    @property
+    def sums(self) -> Sums:
+        whole = {name: int(self._sums[name]) for name in ("samples", "consumed")}
+        return Sums(**(self._sums | whole))
+
+    @property
+    def at_work(self) -> int:
+        return len(self._workers)
+
+    def have(self, workers: int) -> None:
+        """Starts or ends workers."""
+        while len(self._workers) + len(self._coming) < workers:
+            self._coming.append(self.now_s + self._starts_s)
+        del self._workers[workers:]
+
+    def run(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self._step()
+
+    def _step(self) -> None:
+        self.now_s += STEP_S
+        while self._coming and self._coming[0] <= self.now_s:
+            self._coming.pop(0)
+            self._workers.append(_Worker())
+        self._trainer()
+        in_flight = sum(worker.is_busy for worker in self._workers)
+        for worker in self._workers:
+            if not worker.is_busy and self._ready + in_flight < self._ring * self.batch:
+                sample = self._draw(self._random)
+                worker.waits_s, worker.locked_s, worker.cpu_s = sample.waits_s, sample.locked_s, sample.cpu_s
+                if worker.waits_s > 0:
+                    worker.waits_s -= worker.ahead_s
+                elif not worker.locked_s:
+                    worker.cpu_s -= worker.ahead_s * self._share
+                worker.ahead_s = 0.0
+                worker.is_busy = True
+                in_flight += 1
+        runnable = [each for each in self._workers if each.is_busy and each.waits_s <= 0 and each.locked_s <= 0]
+        share = self._share = min(1.0, self.cpus / len(runnable)) if runnable else 1.0
+        locked = next((each for each in self._workers if each.is_busy and each.waits_s <= 0 < each.locked_s), None)
+        for worker in self._workers:
+            if not worker.is_busy:
+                continue
+            self._sums["fill_s"] += STEP_S
+            if worker.waits_s > 0:
+                worker.waits_s -= STEP_S
+                # The rest of the step is the CPU's.
+                worker.cpu_s += min(0.0, worker.waits_s)
+            elif worker is locked:
+                worker.locked_s -= STEP_S
+            elif worker.locked_s <= 0:
+                worker.cpu_s -= STEP_S * share
+                self._sums["cpu_s"] += STEP_S * share
+                self._sums["cpu_wait_s"] += STEP_S * (1 - share)
+                if worker.cpu_s <= 0:
+                    worker.ahead_s, worker.is_busy = -worker.cpu_s / share, False
+                    self._ready += 1
+                    self._sums["samples"] += 1
+
+    def _trainer(self) -> None:
+        self._sums["consumer_s"] += STEP_S
+        if self.now_s < self._works_until_s:
+            return
+        while self._ready >= self.batch and self.now_s >= self._works_until_s:
+            self._ready -= self.batch
+            self._sums["consumed"] += 1
+            self._works_until_s = self.now_s + self._step_s(self.now_s)
+        if self.now_s >= self._works_until_s:
+            self._sums["stalled_s"] += STEP_S
+
+
+class Tuned:
+    """A pipeline under a tuner. `changes` has what that has decided, and when."""
+
+    def __init__(self, pipeline: Pipeline, *, start: int = 2, most: int = 64) -> None:
+        self.pipeline = pipeline
+        self.tuner = WorkerTuner(start, samples_a_batch=pipeline.batch)
+        self.room = Room(float(pipeline.cpus), most, "no more are allowed")
+        self.changes: list[tuple[float, Change]] = []
+        pipeline.have(start)
+
+    def run(self, seconds: float) -> None:
+        pipeline = self.pipeline
+        until_s = pipeline.now_s + seconds
+        while pipeline.now_s < until_s:
+            pipeline.run(LOOK_EVERY_S)
+            change = self.tuner.observe(pipeline.sums, pipeline.at_work, self.room, pipeline.now_s)
+            if change is not None:
+                self.changes.append((pipeline.now_s, change))
+                pipeline.have(change.workers)
+
+    def changes_after(self, at_s: float) -> list[tuple[float, Change]]:
+        return [each for each in self.changes if each[0] > at_s]
+
+    def made_per_s(self, seconds: float) -> float:
+        """Runs it, and returns the batches a second that the trainer got."""
+        before = self.pipeline.sums.consumed
+        self.run(seconds)
+        return (self.pipeline.sums.consumed - before) / seconds
+
+
+def made_per_s(pipeline: Pipeline, seconds: float) -> float:
+    """Runs the pipeline as it is, and returns the batches a second that the trainer got."""
+    before = pipeline.sums.consumed
+    pipeline.run(seconds)
+    return (pipeline.sums.consumed - before) / seconds
