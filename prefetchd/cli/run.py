@@ -32,11 +32,18 @@ from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
 @socket_option
 @config_option()
 @click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: no bound.")
+@click.option("--no-autotune", is_flag=True, help="Streams that say no number have as many workers as there are CPUs.")
 @click.option(
     "--memory",
     callback=as_bytes,
     metavar="SIZE",
     help="Bound of all rings together, as in 8GiB. Default: each ring's own.",
+)
+@click.option(
+    "--worker-memory",
+    callback=as_bytes,
+    metavar="SIZE",
+    help="Bound of the workers together that the daemon adds by itself. Default: half of what is free.",
 )
 @click.option("--nice", type=click.IntRange(0, 19), help=f"Added niceness of workers. Default: {NICE}.")
 @click.option(
@@ -78,7 +85,9 @@ def command(
     socket: str | None,
     config: str | None,
     workers: int | None,
+    no_autotune: bool,
     memory: int | None,
+    worker_memory: int | None,
     nice: int | None,
     linger: float | None,
     linger_clean: float | None,
@@ -115,11 +124,13 @@ def command(
             usable_cpus(),
             first_chosen(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
             first_chosen(linger, settings.linger_s, LINGER_CRASH_S),
+            autotune=not no_autotune and first_chosen(settings.autotune, True),
             name_waits_after_s=name_waits_after,
             name_waits_again_s=name_waits_after / 2,
         ),
         nice=first_chosen(nice, settings.nice, NICE),
         memory_bytes=memory if memory is not None else settings.memory_bytes,
+        worker_memory_bytes=worker_memory if worker_memory is not None else settings.worker_memory_bytes,
         linger_bytes=linger_memory if linger_memory is not None else settings.linger_bytes,
         idle_exit_s=idle_exit if idle_exit is not None else settings.idle_exit_s,
         log_file=paths.log if detach else None,

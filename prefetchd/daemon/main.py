@@ -51,6 +51,7 @@ class Options:
     limits: Limits
     nice: int = 0
     memory_bytes: int | None = None
+    worker_memory_bytes: int | None = None
     linger_bytes: int | None = None
     idle_exit_s: float | None = None
     log_file: Path | None = None
@@ -113,6 +114,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             generation=generation,
             nice=options.nice,
             memory_bytes=options.memory_bytes,
+            worker_memory_bytes=options.worker_memory_bytes,
             linger_bytes=options.linger_bytes,
             idle_exit_s=options.idle_exit_s,
             started_as=StartedAs(

@@ -22,6 +22,7 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.recovery import empty_programs, reclaim_programs
 from prefetchd.daemon.segments.status_segment import StatusSegment
 from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.daemon.shell.autotune import Autotune
 from prefetchd.daemon.shell.backend_events import WorkerEvents
 from prefetchd.daemon.shell.command_executor import CommandExecutor
 from prefetchd.daemon.shell.control import Control
@@ -74,6 +75,7 @@ class Service:
         generation: int,
         nice: int = 0,
         memory_bytes: int | None = None,
+        worker_memory_bytes: int | None = None,
         linger_bytes: int | None = None,
         idle_exit_s: float | None = None,
         started_as: StartedAs = StartedAs(),
@@ -136,6 +138,7 @@ class Service:
         )
         self._stats = StatsSampler(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
+        self._autotune = Autotune(self.engine, self._stats, backend, self._cpus, worker_memory_bytes)
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
         self._closing = Closing(
@@ -251,6 +254,8 @@ class Service:
         self.declared.files.look(now_s)
         self._executor.run_commands()
         self._stats.observe(now_s)
+        self._autotune.look(now_s)
+        self._executor.run_commands()
         self._write_status()
         listener = self._publishing.listener
         if listener is not None:
@@ -271,6 +276,7 @@ class Service:
     def _snapshot(self) -> dict[str, Any]:
         found = snapshot(self.engine, self._rings.resources, self._backend, self._stats, self._about(), self._cpus)
         self.declared.tell(found)
+        self._autotune.tell(found)
         return found
 
     def _about(self) -> dict[str, Any]:

@@ -5,9 +5,9 @@ and C CPUs no more can be made than
 
     X(N) = min(N / task_s, C / cpu_s)
 
-the asymptotic bounds of operational analysis (Lazowska, Zahorjan, Graham and Sevcik, "Quantitative System Performance",
-1984, chapter 5). They meet at N* = C * task_s / cpu_s. Tasks that wait do not come to the CPUs evenly, so that some more
-are worth having there: half as many again of those that wait.
+the asymptotic bounds of operational analysis (Lazowska, Zahorjan, Graham, Sevcik: "Quantitative System Performance",
+1984, chapter 5). They meet at N* = C * task_s / cpu_s. Tasks that wait do not come to the CPUs evenly, so that some
+more are worth having there: half as many again of those that wait.
 """
 
 from __future__ import annotations

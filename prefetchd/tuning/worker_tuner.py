@@ -8,8 +8,8 @@ Rules
  3. What came is on trial. It stays when trainers no longer wait, or when it brought HELPED_SHARE of what it could have;
     if TRIAL_S have not shown that, the number before comes back, and no more are tried for HOLD_S; twice as long after
     each such trial, until samples have become other ones.
- 4. Fewer are kept when trainers have not waited for KEPT_S, in which fewer would have been enough: as many as that took.
-    If they wait soon afterwards, that is tried half as often.
+ 4. Fewer are kept when trainers have not waited for KEPT_S, in which fewer would have been enough: as many as that
+    took. If they wait soon afterwards, that is tried half as often.
  5. More than the room allows go at once.
 """
 

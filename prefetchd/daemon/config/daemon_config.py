@@ -47,7 +47,9 @@ class DaemonConfig:
     """The table [daemon]; None leaves it to the command line, or to the daemon. Durations in seconds."""
 
     workers: int | None = None
+    autotune: bool | None = None
     memory_bytes: int | None = None
+    worker_memory_bytes: int | None = None
     nice: int | None = None
     linger_s: float | None = None
     linger_clean_s: float | None = None
@@ -120,7 +122,9 @@ NO_CONFIG = Config()
 
 SETTINGS = {
     "workers": "workers",
+    "autotune": "autotune",
     "memory_bytes": "memory",
+    "worker_memory_bytes": "worker_memory",
     "nice": "nice",
     "linger_s": "linger",
     "linger_clean_s": "linger_clean",
@@ -137,7 +141,9 @@ def changed_settings(before: DaemonConfig, after: DaemonConfig) -> list[str]:
 
 DAEMON_KEYS = {
     "workers": as_whole(1, 1 << 16),
+    "autotune": as_bool,
     "memory": as_size,
+    "worker_memory": as_size,
     "nice": as_whole(0, 19),
     "linger": as_number(0),
     "linger_clean": as_number(0),
@@ -146,6 +152,7 @@ DAEMON_KEYS = {
 }
 _DAEMON_FIELDS = {
     "memory": "memory_bytes",
+    "worker_memory": "worker_memory_bytes",
     "linger": "linger_s",
     "linger_clean": "linger_clean_s",
     "linger_memory": "linger_bytes",

@@ -52,7 +52,7 @@ from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 class Limits:
     """Bounds what the daemon may use, and how long it waits. Durations in seconds. `workers` may be busy at once, over
     all streams; 0: as many as they have. A stream that says no number has `workers`, or `stream_workers` where that is
-    0."""
+    0; from there on it is tuned with `autotune`."""
 
     workers: int = 0
     stream_workers: int = 1
@@ -61,6 +61,7 @@ class Limits:
     retire_after_s: float = 30.0
     name_waits_after_s: float = 60.0
     name_waits_again_s: float = 30.0
+    autotune: bool = False
 
 
 _P = ParamSpec("_P")
@@ -251,6 +252,18 @@ class Engine:
         stream = self.streams.get(number)
         if stream is not None:
             self.registry.drop(stream, why)
+
+    def is_tuned(self, stream: StreamState) -> bool:
+        """True when nobody has said how many workers the stream is to have, and tune() may."""
+        is_open = not stream.spec.workers and not stream.shards and stream.homes is None
+        return self.limits.autotune and not self.limits.workers and is_open
+
+    @_event
+    def tune(self, number: int, workers: int) -> None:
+        """Has a stream that is_tuned() so many workers from now on."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            self.pool.tune(stream, workers)
 
     def publications(self, session: int) -> list[Command]:
         """Returns what tells the session what it is to know now, in order; its batches are leased with this. Empty when

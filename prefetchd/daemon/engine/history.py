@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from prefetchd.tuning.worker_tuner import Sums
 from prefetchd.wire.records import record
 
 SAMPLE_EVERY_S = 1.0
@@ -150,6 +151,19 @@ class History:
             # Without the first sample: its longest task ended before the span began.
             "longest_task_s": max(each.longest_task_s for each in [*self._samples, end][1:]),
         }
+
+    def sums(self) -> Sums:
+        """Returns what the stream has done by now."""
+        last = self._last
+        return Sums(
+            last.samples,
+            last.consumed,
+            last.fill_s,
+            max(self._cpu_s, self._process_cpu_s),
+            self._cpu_wait_s,
+            self._consumer_s,
+            self._stalled_s,
+        )
 
     def paces(self) -> list[dict[str, Any]]:
         """Returns what was made with each number of workers that there was, while all of them were busy, the latest

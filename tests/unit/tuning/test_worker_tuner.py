@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from prefetchd.tuning.throughput import BatchCost, throughput, useful_workers, workers_for
@@ -46,7 +48,7 @@ def test_what_does_not_help_is_tried_less_and_less():
     assert tuned.tuner.workers == 2
     tried = [at_s for at_s, change in tuned.changes if change.workers > change.before]
     assert 2 <= len(tried) <= 4
-    pauses = [after - before for before, after in zip(tried, tried[1:])]
+    pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert pauses == sorted(pauses)
 
 

@@ -160,9 +160,14 @@ class Pool:
             if worker.number in expecting:
                 best = worker
                 break
-            if best is None or len(worker.tasks) < len(best.tasks):
+            if not self._is_beyond_tuned(worker) and (best is None or len(worker.tasks) < len(best.tasks)):
                 best = worker
         return best
+
+    @staticmethod
+    def _is_beyond_tuned(worker: Worker) -> bool:
+        """True when the stream is to have fewer workers by now than there are, and this is one of the last ones."""
+        return 0 < worker.stream.tuned_workers <= worker.worker_index
 
     def _task(self, worker: Worker, piece: Piece) -> FillTask:
         number = self._next_task
@@ -252,7 +257,18 @@ class Pool:
             self._stop(worker)
         if not worker.busy:
             worker.idle_since_s = now_s
+            self._end_if_beyond_tuned(worker)
         return worker.stream
+
+    def tune(self, stream: StreamState, workers: int) -> None:
+        """Has the stream so many workers from now on; those beyond end with their tasks. 0: as many as by default."""
+        stream.tuned_workers = workers
+        for worker in stream.workers.values():
+            self._end_if_beyond_tuned(worker)
+
+    def _end_if_beyond_tuned(self, worker: Worker) -> None:
+        if worker.stage is WorkerStage.READY and not worker.busy and self._is_beyond_tuned(worker):
+            self._stop(worker)
 
     def _take(self, worker: Worker, task: int) -> Piece:
         piece = worker.tasks.pop(task, None)

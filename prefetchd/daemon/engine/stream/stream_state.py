@@ -124,6 +124,8 @@ class StreamState:
         self.planner_deaths = 0
         contents_at = self._contents_at if self.plans is None else self.plans.at
         self.workers: dict[int, Worker] = {}
+        # What the daemon has found to be right for a loader that has left it open; 0: nothing yet.
+        self.tuned_workers = 0
         turns = self.shards or (spec.workers if spec.dealt else 0)
         self.homes = ShardAffinity(turns, self.workers) if turns else None
         self.task_sizes = TaskSizes(self.schedule.rows_per_batch, self.workers, by_turns=bool(turns))
@@ -270,8 +272,9 @@ class StreamState:
         return next((record for record in range(CONSUMERS) if record not in taken), None)
 
     def workers_asked(self, otherwise: int) -> int:
-        """Returns how many workers the loader has asked for; of an iterable dataset one a shard."""
-        return self.shards or self.spec.workers or otherwise
+        """Returns how many workers the loader has asked for, or else the daemon has tuned it to; of an iterable
+        dataset one a shard."""
+        return self.shards or self.spec.workers or self.tuned_workers or otherwise
 
     def workers_changed(self) -> None:
         """Notes that workers of the stream have come or gone."""

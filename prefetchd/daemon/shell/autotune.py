@@ -1,0 +1,146 @@
+"""Lets the daemon find out how many workers streams are to have: looks at each, asks its tuner, and tells the engine.
+
+It decides nothing itself: prefetchd/tuning/ does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream.stages import WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
+from prefetchd.ring.memory_limits import available_bytes, cgroup_headroom_bytes
+from prefetchd.supervisor.backend import Backend
+from prefetchd.supervisor.process_memory import private_bytes
+from prefetchd.tuning.worker_memory import SHARE, SPARE, Memory, most_workers
+from prefetchd.tuning.worker_tuner import Change, Room, WorkerTuner
+
+MOST_WORKERS = 64
+"""The most workers that a stream gets without being asked: each is a process."""
+MEMORY_EVERY_S = 5.0
+CHANGES_KEPT = 8
+
+log = logging.getLogger("prefetchd")
+
+
+class Autotune:
+    """Tunes the streams of one daemon whose loaders have left it open."""
+
+    def __init__(
+        self, engine: Engine, stats: StatsSampler, backend: Backend, cpus: int, worker_memory_bytes: int | None
+    ) -> None:
+        self._engine = engine
+        self._stats = stats
+        self._backend = backend
+        self._cpus = cpus
+        free_bytes = _free_bytes()
+        self._bound_bytes = worker_memory_bytes if worker_memory_bytes is not None else int(SHARE * free_bytes)
+        self._spare_bytes = int(SPARE * free_bytes)
+        self._tuners: dict[int, WorkerTuner] = {}
+        self._changes: dict[int, deque[tuple[float, Change]]] = {}
+        self._worker_bytes: dict[int, int] = {}
+        self._free_bytes = free_bytes
+        self._looked_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """Looks at all streams, and changes what is to be changed. To be called several times a second, after the
+        sampler has observed them."""
+        streams = self._engine.streams
+        for gone in [number for number in self._tuners if number not in streams]:
+            self._forget(gone)
+        tuned = []
+        for stream in streams.values():
+            if self._engine.is_tuned(stream):
+                tuned.append(stream)
+            elif stream.number in self._tuners:
+                self._forget(stream.number)
+                self._engine.tune(stream.number, 0)
+        if tuned and now_s - self._looked_s >= MEMORY_EVERY_S:
+            self._looked_s = now_s
+            self._look_at_memory(tuned)
+        for stream in tuned:
+            self._tune(stream, now_s)
+
+    def tell(self, snapshot: dict[str, Any]) -> None:
+        """Adds to each stream of the snapshot, in the engine's order, whether it is tuned, and its last changes."""
+        now_s = time.monotonic()
+        for stream, found in zip(self._engine.streams.values(), snapshot["streams"]):
+            found["tuned"] = self._engine.is_tuned(stream)
+            found["tuning"] = [
+                {"ago_s": now_s - at_s, "before": change.before, "workers": change.workers, "why": change.why}
+                for at_s, change in self._changes.get(stream.number, ())
+            ]
+
+    def _forget(self, number: int) -> None:
+        del self._tuners[number]
+        self._changes.pop(number, None)
+        self._worker_bytes.pop(number, None)
+
+    def _look_at_memory(self, tuned: list[StreamState]) -> None:
+        """Notes what a worker of each stream costs: the most that one had."""
+        self._free_bytes = _free_bytes()
+        for stream in tuned:
+            # One of them, each time another.
+            workers = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
+            if workers:
+                worker = workers[int(self._looked_s / MEMORY_EVERY_S) % len(workers)]
+                found = private_bytes(self._backend.pid(worker.number))
+                if found is not None:
+                    self._worker_bytes[stream.number] = max(found, self._worker_bytes.get(stream.number, 0))
+
+    def _tune(self, stream: StreamState, now_s: float) -> None:
+        history = self._stats.history(stream.number)
+        if history is None or stream.paused:
+            return
+        tuner = self._tuners.get(stream.number)
+        if tuner is None:
+            tuner = self._tuners[stream.number] = WorkerTuner(
+                self._engine.pool.worker_limit(stream), stream.schedule.rows_per_batch
+            )
+        at_work = sum(each.stage is WorkerStage.READY for each in stream.workers.values())
+        if at_work < len(stream.workers):
+            # Some begin or end.
+            at_work = 0
+        change = tuner.observe(history.sums(), at_work, self._room(stream, tuner), now_s)
+        if change is None:
+            return
+        self._changes.setdefault(stream.number, deque(maxlen=CHANGES_KEPT)).append((now_s, change))
+        log.info(
+            "workers tuned",
+            extra={
+                "fields": {
+                    "stream": stream.name,
+                    "before": change.before,
+                    "workers": change.workers,
+                    "why": change.why,
+                }
+            },
+        )
+        self._engine.tune(stream.number, change.workers)
+
+    def _room(self, stream: StreamState, tuner: WorkerTuner) -> Room:
+        """Returns what the stream's workers may have: CPUs that trainers leave, processes that there is memory for."""
+        load = self._stats.load()
+        trainers = load["trainers"] if load is not None else 0.0
+        cpus = max(1.0, self._cpus - trainers)
+        worker_bytes = self._worker_bytes.get(stream.number, 0)
+        if not worker_bytes:
+            # Nobody knows yet what one costs.
+            return Room(cpus, MOST_WORKERS, "")
+        taken_bytes = sum(self._worker_bytes.get(number, 0) * each.workers for number, each in self._tuners.items())
+        memory = Memory(self._bound_bytes, taken_bytes, self._free_bytes, self._spare_bytes)
+        most, why = most_workers(tuner.workers, worker_bytes, memory)
+        if self._engine.pool.limit and self._engine.pool.limit < most:
+            most, why = self._engine.pool.limit, "workers were killed for memory"
+        return Room(cpus, min(most, MOST_WORKERS), why)
+
+
+def _free_bytes() -> int:
+    headroom_bytes = cgroup_headroom_bytes()
+    free_bytes = available_bytes()
+    return free_bytes if headroom_bytes is None else min(free_bytes, headroom_bytes)
