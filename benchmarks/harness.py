@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 
 @contextlib.contextmanager
-def own_daemon(*, workers: int | None = None, config: Path | None = None) -> Iterator[Path]:
+def own_daemon(*, workers: int | None = None, config: Path | None = None, autotune: bool = False) -> Iterator[Path]:
     """Runs a daemon of the benchmark's own, gone afterwards. Yields the directory of its socket and log."""
     import subprocess
     import sys
@@ -27,6 +27,7 @@ def own_daemon(*, workers: int | None = None, config: Path | None = None) -> Ite
         command = [sys.executable, "-m", "prefetchd"]
         start = [*command, "run", "--detach", *(["--workers", str(workers)] if workers else [])]
         start += ["--config", str(config)] if config is not None else []
+        start += ["--autotune"] if autotune else []
         subprocess.run(start, check=True, stdin=subprocess.DEVNULL)
         try:
             yield Path(directory)

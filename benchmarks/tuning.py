@@ -100,7 +100,7 @@ def _measure(name: str, work: Work, seconds: float) -> None:
         theirs[workers] = _rate(endless(loader), work, WARM_S, seconds)
         print(f"  {name}: DataLoader, {workers:2} workers  {theirs[workers]:10,.1f} samples/s", flush=True)
         del loader
-    with own_daemon() as directory, PrefetchLoader(dataset, **common) as ours:
+    with own_daemon(autotune=True) as directory, PrefetchLoader(dataset, **common) as ours:
         rate = _rate(endless(ours), work, TUNED_AFTER_S, seconds)
         found = read_report(runtime_paths(f"{directory}/d.sock")).snapshot
         assert found is not None

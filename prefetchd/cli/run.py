@@ -32,7 +32,11 @@ from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
 @socket_option
 @config_option()
 @click.option("--workers", type=click.IntRange(1), help="Busy workers at once, over all streams. Default: no bound.")
-@click.option("--no-autotune", is_flag=True, help="Streams that say no number have as many workers as there are CPUs.")
+@click.option(
+    "--autotune/--no-autotune",
+    default=None,
+    help="Find out how many workers a stream needs that says no number. Default: as many as there are CPUs.",
+)
 @click.option(
     "--memory",
     callback=as_bytes,
@@ -85,7 +89,7 @@ def command(
     socket: str | None,
     config: str | None,
     workers: int | None,
-    no_autotune: bool,
+    autotune: bool | None,
     memory: int | None,
     worker_memory: int | None,
     nice: int | None,
@@ -124,7 +128,7 @@ def command(
             usable_cpus(),
             first_chosen(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
             first_chosen(linger, settings.linger_s, LINGER_CRASH_S),
-            autotune=not no_autotune and first_chosen(settings.autotune, True),
+            autotune=first_chosen(autotune, settings.autotune, False),
             name_waits_after_s=name_waits_after,
             name_waits_again_s=name_waits_after / 2,
         ),

@@ -126,6 +126,12 @@ class EngineMachine(RuleBasedStateMachine):
             trainer.fingerprint = OTHER.fingerprint
             self.has_changed = True
 
+    @precondition(lambda self: self.world.engine.streams)
+    @rule(which=st.integers(0, 3), workers=st.integers(0, 5))
+    def tune(self, which, workers):
+        """Workers come and go, as the daemon finds right."""
+        self.world.tune(which, workers)
+
     @rule(scarce=st.booleans())
     def processes_are_scarce(self, scarce):
         self.world.scarce = scarce

@@ -918,6 +918,14 @@ class World:
                 self.engine.ring_reserved(subject, max(reserved, self.slots if reserved else self.slots // 2))
         self.run()
 
+    def tune(self, which: int, workers: int) -> None:
+        """A stream is to have so many workers from now on; none whose loader has said a number."""
+        streams = list(self.engine.streams.values())
+        stream = streams[which % len(streams)]
+        if not stream.spec.workers and not stream.shards:
+            self.engine.tune(stream.number, workers)
+            self.run()
+
     def settle_first(self, *kinds: str) -> None:
         """The first pending event of each kind happens, in this order."""
         for kind in kinds:

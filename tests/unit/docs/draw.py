@@ -28,6 +28,7 @@ PACKAGES = (
     "prefetchd/plan",
     "prefetchd/ring",
     "prefetchd/diagnosis",
+    "prefetchd/tuning",
     "prefetchd/progress",
     "prefetchd/processes",
     "prefetchd/workers",

@@ -20,6 +20,7 @@ PREFIXES = {
     "`ring`:": "streams[].",
     "`recent`:": "streams[].",
     "One element of `paces`:": "streams[].paces[].",
+    "One element of `tuning`:": "streams[].tuning[].",
     "`verdict`:": "streams[].",
     "One element of `consumers`.": "streams[].consumers[].",
     "One element of a stream's `workers`:": "streams[].workers[].",

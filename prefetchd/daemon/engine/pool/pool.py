@@ -8,7 +8,8 @@ Rules
  3. Whoever is next, has an idle worker and may not use it, as `limit` workers are busy, waits for one: nobody else is
     given more meanwhile. So cheap tasks wait for no more than one of another stream's slow ones; or two, where these
     are short enough to be queued (LONG_PIECE_S).
- 4. A stream that has been measured keeps its turn for RING_COMES_WITHIN_S, in which it gets its ring: its first batch
+ 4. A stream that is tuned has as many workers as that says; those beyond, the last ones, get no more tasks, and end.
+ 5. A stream that has been measured keeps its turn for RING_COMES_WITHIN_S, in which it gets its ring: its first batch
     is not to wait for another one of somebody's slow tasks.
 """
 
@@ -31,7 +32,7 @@ from prefetchd.wire.messages import Fill, Measured, Message, Spent
 from prefetchd.wire.worker_status import WorkerStatus
 
 RING_COMES_WITHIN_S = 0.25
-"""The seconds in which a measured stream gets its ring (rule 4)."""
+"""The seconds in which a measured stream gets its ring (rule 5)."""
 LOOKED_AT_WITHIN_S = 3.0
 """The seconds after which a worker whose task is overdue is killed, whether or not it is known where it is."""
 
@@ -130,7 +131,7 @@ class Pool:
                 piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
                 assigned.setdefault(worker, []).append(self._given(worker, piece))
             elif contended and self._is_about_to_have_a_ring(stream):
-                # Rule 4.
+                # Rule 5.
                 break
             elif self._worker_for(stream) in (worker, None):
                 # Else what the stream has claimed, or found room for, is for another worker: that one is next.

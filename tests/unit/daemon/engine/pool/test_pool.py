@@ -72,7 +72,7 @@ def test_without_a_limit_all_workers_may_be_busy():
     assert len(busy(world)) == 6
 
 
-def test_rule_4_before_its_first_batch_is_filled_a_worker_has_one_task_at_a_time():
+def test_before_its_first_batch_is_filled_a_worker_has_one_task_at_a_time():
     world = World(workers=2, slots=8)
     stream = stream_of(world, workers=2)
     has_ring(world)
@@ -113,3 +113,43 @@ def test_nothing_is_begun_once_the_daemon_is_about_to_stop():
         world.work(0)
     arrive(world)
     assert not world.engine.is_busy
+
+
+def test_rule_4_workers_of_a_tuned_stream_come_as_they_are_wanted():
+    world = World(workers=4, slots=8)
+    world.engine.pool.limit = 0
+    stream = stream_of(world)
+    has_ring(world)
+    world.engine.tune(stream.number, 6)
+    world.run()
+    arrive(world)
+    assert len(busy(world, stream)) == 6
+
+
+def test_rule_4_those_beyond_end_with_their_tasks_and_the_others_go_on():
+    world = World(workers=4, slots=8)
+    stream = stream_of(world)
+    has_ring(world)
+    begun = {number: list(worker.tasks) for number, worker in world.workers.items()}
+    world.engine.tune(stream.number, 1)
+    world.run()
+    assert all(begun.values()), "all are busy"
+    assert len(world.workers) == 4, "none is ended in its task"
+    made = stream.counters.batches
+    while busy(world):
+        world.work(0)
+        arrive(world)
+    assert [worker.worker_index for worker in stream.workers.values()] == [0]
+    assert stream.counters.batches > made + 4, "the last one goes on"
+
+
+def test_rule_4_an_idle_one_ends_at_once():
+    world = World(workers=3, slots=1)
+    stream = stream_of(world)
+    has_ring(world)
+    world.settle()
+    assert not busy(world)
+    world.engine.tune(stream.number, 2)
+    world.run()
+    arrive(world)
+    assert len(stream.workers) == 2

@@ -1,0 +1,91 @@
+"""Nobody says how many workers: the daemon finds out, and no byte of any batch depends on it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from prefetchd_client import PrefetchLoader
+from torch.utils.data import Dataset
+
+from tests.scenario.watching import stream_when, until
+
+EPOCH = 4096
+
+
+class Waiting(Dataset):
+    """Each item waits, as for a network."""
+
+    def __init__(self, waits_s: float = 0.02) -> None:
+        self.waits_s = waits_s
+
+    def __len__(self) -> int:
+        return EPOCH
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.waits_s)
+        return index
+
+
+def taken_until(daemon, stream, batches, holds, what):
+    """Takes batches until the stream's snapshot is as wanted. Returns that, and the batches."""
+    taken = []
+
+    def look():
+        taken.append(next(batches))
+        return stream_when(daemon, stream)
+
+    found = until(lambda: (found := look()) and holds(found) and found, what)
+    return found, taken
+
+
+@pytest.fixture
+def tuning_daemon(daemon):
+    daemon.start("--autotune")
+    return daemon
+
+
+def test_workers_that_wait_become_more_than_the_cpus(tuning_daemon):
+    with PrefetchLoader(Waiting(), batch_size=8, stream="waits") as loader:
+        batches = iter(loader)
+        found, taken = taken_until(tuning_daemon, "waits", batches, lambda it: len(it["workers"]) >= 16, "16 workers")
+        assert found["tuned"]
+        assert found["workers_limit"] >= 16
+        first = found["tuning"][0]
+        assert first["workers"] > first["before"]
+        assert "samples wait" in first["why"]
+        taken += itertools.islice(batches, 100)
+    assert [index for batch in taken for index in batch.tolist()] == list(range(8 * len(taken)))
+    assert "workers tuned" in tuning_daemon.paths.log.read_text()
+
+
+def test_a_number_that_was_said_stays(tuning_daemon):
+    with PrefetchLoader(Waiting(), batch_size=8, stream="said", num_workers=2) as loader:
+        batches = iter(loader)
+        began_s = time.monotonic()
+        for _ in batches:
+            if time.monotonic() > began_s + 5:
+                break
+        found = stream_when(tuning_daemon, "said")
+    assert not found["tuned"]
+    assert (found["workers_limit"], found["tuning"]) == (2, [])
+
+
+@pytest.mark.parametrize("said", [["--no-autotune"], ["--autotune", "--workers", "2"], []])
+def test_it_may_be_off(daemon, said):
+    daemon.start(*said)
+    with PrefetchLoader(Waiting(0.001), batch_size=8, stream="off") as loader:
+        assert len(list(loader)) == EPOCH // 8
+        found = stream_when(daemon, "off")
+    assert not found["tuned"]
+    assert found["tuning"] == []
+
+
+def test_no_more_than_there_is_memory_for(daemon):
+    daemon.start("--autotune", "--worker-memory", "1MiB")
+    with PrefetchLoader(Waiting(0.005), batch_size=8, stream="short") as loader:
+        batches = iter(loader)
+        found, _ = taken_until(daemon, "short", batches, lambda it: it["tuning"], "one worker less")
+    assert found["workers_limit"] == 1
+    assert "`[daemon] worker_memory`" in found["tuning"][0]["why"]
