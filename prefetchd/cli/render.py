@@ -18,6 +18,7 @@ BAR_CELLS = 20
 CELLS = {"ready": "#", "leased": "=", "behind": "-", "filling": "+", "quarantined": "x", "free": "."}
 LEVELS = " ▁▂▃▄▅▆▇█"
 WIDTH = 80
+CHANGES_SHOWN = 2
 MOST_WORKERS = 16
 
 Section = tuple[int, list[str]]
@@ -112,6 +113,11 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
     for consumer in stream["consumers"]:
         sections.append((CONSUMERS, _flow(_consumer(consumer), width, begin="  consumer ")))
     sections.append((WORKERS, _workers(stream, width)))
+    for change in stream.get("tuning", [])[-CHANGES_SHOWN:]:
+        said = (
+            f"tuned {duration(change['ago_s'])} ago, {change['before']} -> {change['workers']} workers: {change['why']}"
+        )
+        sections.append((WORKERS, _flow(said.split(" "), width, gap=" ")))
     return [*sections, (ESSENTIAL, _flow(stream["verdict"]["text"].split(" "), width, gap=" ", begin="  > "))]
 
 

@@ -10,7 +10,7 @@ Rules
     each such trial, until samples have become other ones.
  4. Fewer are kept when trainers have not waited for KEPT_S, in which fewer would have been enough: as many as that
     took. If they wait soon afterwards, that is tried half as often.
- 5. More than the room allows go at once.
+ 5. More than the room allows go at once, and for HOLD_S no others come.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class _Span:
     cost: BatchCost
     busy: float
     stalled: float
+    is_consumed: bool
 
     @property
     def demand_per_s(self) -> float:
@@ -112,6 +113,7 @@ class WorkerTuner:
         self._no_more_until_s = -math.inf
         self._hold_s = HOLD_S
         self._held_cost: BatchCost | None = None
+        self._full_until_s = -math.inf
         # Since trainers waited last, or since a change: when a span began, and how many workers it took.
         self._calm: deque[tuple[float, float]] = deque()
         self._kept_s = KEPT_S
@@ -120,7 +122,8 @@ class WorkerTuner:
     def observe(self, sums: Sums, at_work: int, room: Room, now_s: float) -> Change | None:
         """Takes what the stream has done by now, by `at_work` workers; says what is to change. To be called once a
         second or more often."""
-        if self.workers > room.workers:
+        if self.workers > max(1, room.workers):
+            self._full_until_s, self._trial = now_s + HOLD_S, None
             return self._change(max(1, room.workers), room.why)
         if self._begin is None or at_work != self.workers:
             self._begin = (now_s, sums)
@@ -157,6 +160,7 @@ class WorkerTuner:
             BatchCost(task_s / samples, cpu_s / samples) if samples else BatchCost(0.0, 0.0),
             fill_s / over_s / self.workers,
             stalled_s / consumer_s if consumer_s > 0 else 0.0,
+            consumer_s > 0,
         )
 
     def _more(self, span: _Span, room: Room, now_s: float) -> Change | None:
@@ -164,7 +168,7 @@ class WorkerTuner:
             return None
         if now_s < self._lowered_s + self._kept_s:
             self._kept_s, self._lowered_s = 2 * self._kept_s, -math.inf
-        if now_s < self._no_more_until_s and not self._are_others(span):
+        if now_s < self._full_until_s or (now_s < self._no_more_until_s and not self._are_others(span)):
             return None
         useful = useful_workers(span.cost, room.cpus)
         wanted = useful
@@ -198,7 +202,7 @@ class WorkerTuner:
 
     def _fewer(self, span: _Span, now_s: float) -> Change | None:
         calm = self._calm
-        if span.stalled >= STALLED_SHARE:
+        if span.stalled >= STALLED_SHARE or not span.is_consumed:
             calm.clear()
             return None
         calm.append((now_s - span.over_s, span.busy * self.workers / MOST_BUSY))

@@ -85,17 +85,20 @@ class Autotune:
         """Notes what a worker of each stream costs: the most that one had."""
         self._free_bytes = _free_bytes()
         for stream in tuned:
-            # One of them, each time another.
-            workers = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
-            if workers:
-                worker = workers[int(self._looked_s / MEMORY_EVERY_S) % len(workers)]
-                found = private_bytes(self._backend.pid(worker.number))
-                if found is not None:
-                    self._worker_bytes[stream.number] = max(found, self._worker_bytes.get(stream.number, 0))
+            self._weigh(stream)
+
+    def _weigh(self, stream: StreamState) -> None:
+        """Looks at one of the stream's workers, each time at another."""
+        workers = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
+        if workers:
+            worker = workers[int(self._looked_s / MEMORY_EVERY_S) % len(workers)]
+            found = private_bytes(self._backend.pid(worker.number))
+            if found is not None:
+                self._worker_bytes[stream.number] = max(found, self._worker_bytes.get(stream.number, 0))
 
     def _tune(self, stream: StreamState, now_s: float) -> None:
         history = self._stats.history(stream.number)
-        if history is None or stream.paused:
+        if history is None:
             return
         tuner = self._tuners.get(stream.number)
         if tuner is None:
@@ -103,12 +106,16 @@ class Autotune:
                 self._engine.pool.worker_limit(stream), stream.schedule.rows_per_batch
             )
         at_work = sum(each.stage is WorkerStage.READY for each in stream.workers.values())
-        if at_work < len(stream.workers):
-            # Some begin or end.
+        if at_work < len(stream.workers) or stream.paused:
+            # Some begin or end, or none has anything to do.
             at_work = 0
-        change = tuner.observe(history.sums(), at_work, self._room(stream, tuner), now_s)
+        sums = history.sums()
+        if sums.samples and stream.number not in self._worker_bytes:
+            self._weigh(stream)
+        change = tuner.observe(sums, at_work, self._room(stream, tuner), now_s)
         if change is None:
             return
+        self._free_bytes -= (change.workers - change.before) * self._worker_bytes.get(stream.number, 0)
         self._changes.setdefault(stream.number, deque(maxlen=CHANGES_KEPT)).append((now_s, change))
         log.info(
             "workers tuned",
@@ -128,15 +135,17 @@ class Autotune:
         load = self._stats.load()
         trainers = load["trainers"] if load is not None else 0.0
         cpus = max(1.0, self._cpus - trainers)
-        worker_bytes = self._worker_bytes.get(stream.number, 0)
-        if not worker_bytes:
+        worker_bytes = self._worker_bytes.get(stream.number)
+        if worker_bytes is None:
             # Nobody knows yet what one costs.
-            return Room(cpus, MOST_WORKERS, "")
-        taken_bytes = sum(self._worker_bytes.get(number, 0) * each.workers for number, each in self._tuners.items())
-        memory = Memory(self._bound_bytes, taken_bytes, self._free_bytes, self._spare_bytes)
-        most, why = most_workers(tuner.workers, worker_bytes, memory)
-        if self._engine.pool.limit and self._engine.pool.limit < most:
-            most, why = self._engine.pool.limit, "workers were killed for memory"
+            most, why = tuner.workers, ""
+        else:
+            taken_bytes = sum(self._worker_bytes.get(number, 0) * each.workers for number, each in self._tuners.items())
+            memory = Memory(self._bound_bytes, taken_bytes, self._free_bytes, self._spare_bytes)
+            most, why = most_workers(tuner.workers, worker_bytes, memory)
+        limit = self._engine.pool.limit
+        if limit and limit < most:
+            most, why = limit, "workers were killed for memory"
         return Room(cpus, min(most, MOST_WORKERS), why)
 
 
