@@ -28,6 +28,8 @@ def test_all_that_can_be_said():
         [daemon]
         memory = "40GB"
         workers = 8
+        autotune = true
+        worker_memory = "8GB"
         nice = 10
         linger = 30
         linger_clean = 0
@@ -61,7 +63,7 @@ def test_all_that_can_be_said():
         progress = {file = "now.txt", poll = 2}
     """
     config = parse_config(text, "s.toml", "/etc/p")
-    assert config.daemon == DaemonConfig(8, 40 * 10**9, 10, 30.0, 0.0, 60.5, 2 * 10**9)
+    assert config.daemon == DaemonConfig(8, True, 40 * 10**9, 8 * 10**9, 10, 30.0, 0.0, 60.5, 2 * 10**9)
     (found,) = config.streams
     assert found.python.endswith("/venv/bin/python")
     assert not found.python.startswith("~")
