@@ -128,7 +128,7 @@ def command(
             usable_cpus(),
             first_chosen(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
             first_chosen(linger, settings.linger_s, LINGER_CRASH_S),
-            autotune=first_chosen(autotune, settings.autotune, False),
+            autotune=bool(settings.autotune if autotune is None else autotune),
             name_waits_after_s=name_waits_after,
             name_waits_again_s=name_waits_after / 2,
         ),
