@@ -10,6 +10,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
 from tests.scenario.watching import stream_when, until
+from tests.unit.docs.status_keys import documented_keys
 
 EPOCH = 4096
 
@@ -55,6 +56,10 @@ def test_workers_that_wait_become_more_than_the_cpus(tuning_daemon):
         first = found["tuning"][0]
         assert first["workers"] > first["before"]
         assert "samples wait" in first["why"]
+        types = {"ago_s": float, "before": int, "workers": int, "why": str}
+        assert {name: type(value) for name, value in first.items()} == types
+        documented = {name for name in documented_keys() if name.startswith("streams[].tuning[].")}
+        assert documented == {f"streams[].tuning[].{name}" for name in types}
         taken += itertools.islice(batches, 100)
     assert [index for batch in taken for index in batch.tolist()] == list(range(8 * len(taken)))
     assert "workers tuned" in tuning_daemon.paths.log.read_text()

@@ -101,7 +101,9 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon, monkeypatch):
         del kept
     seen = [*nodes(absent), *nodes(found)]
     paths = {path for path, _ in seen}
-    assert not documented.keys() - paths, "documented and not there"
+    # Nothing is tuned here: test_autotune.py has these.
+    missing = {path for path in documented.keys() - paths if not path.startswith("streams[].tuning[].")}
+    assert not missing, "documented and not there"
     assert not {path for path, value in seen if not isinstance(value, dict)} - documented.keys(), "not documented"
     for path, value in seen:
         allowed = [kind for name in documented.get(path, "object").split(" or ") for kind in KINDS[name]]

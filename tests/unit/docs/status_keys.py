@@ -35,8 +35,10 @@ TYPES = {
     "null": "null",
 }
 ALWAYS = ("state", "health", "heartbeat_age_s", "problems")
-# Missing as long as there is no ring, or as everything is there.
-SOMETIMES = re.compile(r"streams\[\]\.consumers\[\]\.(?!pid|departed)|streams\[\]\.workers\[\]\.pss_bytes")
+# Missing as long as there is no ring, as everything is there, or as nothing was tuned (scenario/test_autotune.py).
+SOMETIMES = re.compile(
+    r"streams\[\]\.consumers\[\]\.(?!pid|departed)|streams\[\]\.workers\[\]\.pss_bytes|streams\[\]\.tuning\[\]\."
+)
 OF_NUMBERS = ("ready_percents",)
 
 
