@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MOST_BUSY = 0.9
-"""The most that workers may be busy and still keep up."""
+from prefetchd.tuning.throughput import MOST_BUSY
+
 PACE_OVER_S = 3.0
 """The time that so many workers must have been busy before what they made is compared."""
 

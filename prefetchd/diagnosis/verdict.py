@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.diagnosis.rates import Rates, rates_of
+from prefetchd.tuning.worker_tuner import BUSY_SHARE, STALLED_SHARE, WAITS_ALWAYS_SHARE
 
 LIMITS = (
     "none",
@@ -34,12 +35,6 @@ LIMITS = (
 
 MEASURE_S = 3.0
 """The trainer's time below which nothing is judged."""
-STALLED_SHARE = 0.02
-"""The share of its time below which the trainer does not wait in earnest."""
-BUSY_SHARE = 0.75
-"""The share from which on the allowed workers have no time left."""
-WAITS_ALWAYS_SHARE = 0.95
-"""The share of waiting from which on a trainer has shown no pace of its own."""
 SELDOM_FULL_SHARE = 0.02
 """The share of time with a full ring below which idle workers wait for tasks, not for room."""
 STARVED_SHARE = 0.25

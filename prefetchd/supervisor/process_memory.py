@@ -7,7 +7,7 @@ from pathlib import Path
 
 def private_bytes(pid: int) -> int | None:
     """Returns the memory that no other process shares with `pid`: what its end would give back. None when there is no
-    such process, or it is somebody else's. Takes about a millisecond for each GB that it has mapped."""
+    such process, or it is somebody else's. The kernel walks through all that it has mapped for this."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

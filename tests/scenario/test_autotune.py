@@ -13,16 +13,18 @@ from tests.scenario.watching import stream_when, until
 from tests.unit.docs.status_keys import documented_keys
 
 EPOCH = 4096
+LONG = 1 << 20
+"""More than any number of workers makes in the time of a test."""
 
 
 class Waiting(Dataset):
     """Each item waits, as for a network."""
 
-    def __init__(self, waits_s: float = 0.02) -> None:
-        self.waits_s = waits_s
+    def __init__(self, waits_s: float = 0.02, length: int = LONG) -> None:
+        self.waits_s, self.length = waits_s, length
 
     def __len__(self) -> int:
-        return EPOCH
+        return self.length
 
     def __getitem__(self, index: int) -> int:
         time.sleep(self.waits_s)
@@ -80,7 +82,7 @@ def test_a_number_that_was_said_stays(tuning_daemon):
 @pytest.mark.parametrize("said", [["--no-autotune"], ["--autotune", "--workers", "2"], []])
 def test_it_may_be_off(daemon, said):
     daemon.start(*said)
-    with PrefetchLoader(Waiting(0.001), batch_size=8, stream="off") as loader:
+    with PrefetchLoader(Waiting(0.001, EPOCH), batch_size=8, stream="off") as loader:
         assert len(list(loader)) == EPOCH // 8
         found = stream_when(daemon, "off")
     assert not found["tuned"]

@@ -255,7 +255,8 @@ class Engine:
 
     def is_tuned(self, stream: StreamState) -> bool:
         """True when nobody has said how many workers the stream is to have, and tune() may."""
-        is_open = not stream.spec.workers and not stream.shards and stream.homes is None
+        # Shards and turns have homes among as many workers as there are to be.
+        is_open = not stream.spec.workers and stream.homes is None
         return self.limits.autotune and not self.limits.workers and is_open
 
     @_event

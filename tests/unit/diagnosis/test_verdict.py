@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from prefetchd.diagnosis.verdict import STALLED_SHARE, Verdict, judge
+from prefetchd.diagnosis.verdict import Verdict, judge
+from prefetchd.tuning.worker_tuner import STALLED_SHARE
 from tests.unit.diagnosis.pipelines import Pipeline
 
 
