@@ -60,4 +60,5 @@ def test_killed_workers(declared, expected, point):
     batches = declared.directory()
     assert all(map(equal, batches, expected))
     assert len(expected) == STEPS
-    assert declared.when()["worker_deaths"] >= 1
+    # Twenty files are made faster than the status is published: what is there may be of before the first death.
+    declared.when(lambda stream: stream["worker_deaths"] >= 1, "the death was counted")
