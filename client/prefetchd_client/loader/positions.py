@@ -72,9 +72,10 @@ class Positions:
         self._shard_states = (place.epoch, place.shards)
         # Before the cursor is placed: whoever begins there is to know.
         self._sessions.ensure().begin_shards(*self._shard_states)
-        self._go_to(place.epoch, place.step)
         if place.generators is not None:
+            # Likewise: what is ready of a plan from other states would be dropped.
             self._sessions.ensure().assume(place.epoch)
+        self._go_to(place.epoch, place.step)
 
     def standing(self) -> ResumePoint:
         """Returns where state() says that the trainer stands."""

@@ -571,7 +571,7 @@ class Engine:
         decide_who_rests(self.streams.values(), self._now_s)
         self.registry.unpark()
         for stream in self.streams.values():
-            if stream.plans is not None:
+            if stream.plans is not None and not stream.awaits_states:
                 stream.claims.prove()
         self.pool.dispatch()
         for stream in self.streams.values():

@@ -178,6 +178,7 @@ class Registry:
             return None
         stream = self._new_stream(spec)
         stream.has_program = found.has_program
+        stream.plan_unsaid = stream.is_planned
         stream.stage = Stage.PARKED if found.has_program else Stage.AWAITING_PROGRAM
         stream.layout, stream.slot_bytes, stream.ring_id = found.layout, found.slot_bytes, found.ring
         stream.batch_bytes = max((record.payload_bytes for record in found.records), default=0)

@@ -1,5 +1,6 @@
 """Resting decides which streams fill nothing for now, so that others, or their own trainers, come first. Pure. The
-rules, whose reasons are in decisions 0094 (1), 0017 (2), 0106 (3) and 0107 (4):
+rules, whose reasons are in decisions 0094 (1), 0017 (2), 0106 (3), 0107 (4)
+and 0021 (6):
 
 1. A stream that lingers rests while the process that has closed its loader lives on, and anybody consumes another
    stream: a DataLoader's workers would be gone, and these take the CPUs of those that are waited for.
@@ -12,6 +13,8 @@ rules, whose reasons are in decisions 0094 (1), 0017 (2), 0106 (3) and 0107 (4):
    wait: that one may be importing what it needs just now. So it does when that one has come, until it says where it
    begins: what it needs first is not to stand in line behind what was guessed.
 5. Kept streams neither rest nor are given way to: they are filled whether or not anybody is there.
+6. A stream of a dead daemon whose order only a sampler knows rests, and nothing of it is planned, until a trainer comes:
+   what the program says of itself may be another order than the one from which all that is ready was made.
 """
 
 from __future__ import annotations
@@ -34,13 +37,16 @@ def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
     awaited = _awaited(streams, now_s)
     for stream in streams:
         left_behind = consumed and stream.lingers and stream.leaver_lives
-        awaits_trainers = stream.settles_until_s is not None or _is_ahead_of_its_trainer(stream, now_s)
+        awaits_trainers = stream.settles_until_s is not None or stream.awaits_states
+        awaits_trainers = awaits_trainers or _is_ahead_of_its_trainer(stream, now_s)
         stream.claims.rests = left_behind or awaits_trainers or _gives_way(stream, awaited)
 
 
 def waits_for_time(streams: Collection[StreamState]) -> bool:
     """True while decide_who_rests() is to be called again, though nothing has happened (rule 4)."""
-    return any(stream.claims.rests and _has_lost_its_trainer(stream) for stream in streams)
+    return any(
+        stream.claims.rests and _has_lost_its_trainer(stream) and not stream.awaits_states for stream in streams
+    )
 
 
 def _is_ahead_of_its_trainer(stream: StreamState, now_s: float) -> bool:

@@ -60,6 +60,7 @@ class TrainerMessages:
         _check_position(message.cursor, message.epoch, message.step)
         for key in [key for key in stream.window.cursors if key[0] == PLACEHOLDER_CONSUMER]:  # type: ignore[index]
             stream.offering.close_cursor(key)  # type: ignore[arg-type]
+        stream.plan_unsaid = False
         position = (message.epoch, message.step)
         stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
 

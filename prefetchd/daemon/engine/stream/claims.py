@@ -212,8 +212,9 @@ class Claims:
 
     def prove(self) -> None:
         """Verifies batches that were made after another plan, or by a dead daemon: they are offered once the plan is
-        known to want just these."""
+        known to want just these. Of those that no cursor comes to, no plan is asked for."""
         unverified = [each for each in self.window.batches.values() if not each.plan_verified]
+        unverified = [each for each in unverified if self.window.is_ahead(each.position)]
         for batch in sorted(unverified, key=lambda each: each.position):
             contents = self._contents_at(batch.position)
             if contents is None:

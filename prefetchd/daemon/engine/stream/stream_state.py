@@ -137,6 +137,8 @@ class StreamState:
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
         self.settles_until_s: float | None = None
+        # What is ready was planned by a dead daemon, and no trainer has come since that could say from which states.
+        self.plan_unsaid = False
         # The daemon's own session on a declared stream, which keeps it while nobody else is there; and whether that
         # one is told of progress (else the stream waits for trainers).
         self.keeper: int | None = None
@@ -201,6 +203,13 @@ class StreamState:
     def is_awaited(self) -> bool:
         """True while a consumer may come back."""
         return any(not absent.departed for absent in self.absents.values())
+
+    @property
+    def awaits_states(self) -> bool:
+        """True while only a trainer, and none is there yet, can say from which states what is ready was planned."""
+        if not self.plan_unsaid or self.keeper is not None:
+            return False
+        return any(not batch.plan_verified for batch in self.window.batches.values())
 
     def awaits(self, hello: Hello) -> bool:
         """True when this hello comes from one of the stream's absent consumers."""

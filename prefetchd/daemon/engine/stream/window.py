@@ -134,6 +134,10 @@ class Window:
             for cursor in self.cursors.values()
         )
 
+    def is_ahead(self, position: Position) -> bool:
+        """True when some cursor comes to the batch at `position`, be it after the ring has turned over."""
+        return any(cursor.wants(position) and cursor.walks(position) for cursor in self.cursors.values())
+
     def is_claimed(self, position: Position) -> bool:
         """True when there is a batch at `position`, or will be, and it is the one that is wanted there."""
         batch = self.batches.get(position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -219,3 +220,31 @@ def test_rule_4_a_clean_end_is_none(world):
     world.kill(training)
     world.settle(waits=False)
     assert train.counters.batches >= SLOTS
+
+
+def test_rule_6_what_a_dead_daemon_has_left_of_a_plan_waits_for_who_can_say_what_it_was_made_from():
+    """Found under load: the next daemon planned by what the program said, and dropped all that was ready."""
+    world = World(slots=SLOTS, planned=True)
+    trainer = world.join(dataclasses.replace(SPEC, order="sampler"))
+    trainer.place(1, 0, 0, True)
+    trainer.activate(1)
+    world.settle()
+    world.kill(trainer)
+    world.crash()
+    world.former_workers_die()
+    (stream,) = world.engine.streams.values()
+    ready = set(stream.window.batches)
+    assert ready
+    world.settle()
+    assert stream.claims.rests
+    assert not world.planners
+    back = world.join(stream.spec, "s")
+    world.settle()
+    assert not world.planners
+    back.place(1, 0, 0, True)
+    world.run()
+    assert not stream.claims.rests
+    assert not world.planners, "its process comes first"
+    assert ready <= set(stream.window.batches)
+    world.settle()
+    assert world.planners

@@ -107,6 +107,19 @@ def test_rule_6_a_batch_of_another_plan_is_dropped():
     assert claims.dropped_for_plan == 1
 
 
+def test_rule_6_no_plan_is_asked_for_what_no_cursor_comes_to():
+    """Found by a ring that was adopted: what was left of the last epoch had a planner begin with that one."""
+    window = window_of(8)
+    asked = []
+    claims = claims_of(window, lambda position: asked.append(position))
+    walks(window, 3)
+    behind, ahead = ready(window, 2), ready(window, 3)
+    behind.plan_verified = ahead.plan_verified = False
+    claims.prove()
+    assert asked == [(0, 3)]
+    assert claims.dropped_for_plan == 0
+
+
 def test_rule_6_the_error_of_the_sampler_stands_in_the_batch_s_place():
     window = window_of(8)
     claims = claims_of(window, lambda position: Contents(0, error=b"it raised" if position[1] == 0 else None))
