@@ -12,7 +12,7 @@ from __future__ import annotations
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.records import record
 
-SHARE = 0.5
+SHARE = 0.75
 SPARE = 0.125
 
 

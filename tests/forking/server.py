@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import atexit
 import builtins
+import contextlib
 import ctypes
 import faulthandler
 import fcntl
@@ -22,6 +23,7 @@ import importlib.machinery
 import io
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -32,7 +34,7 @@ import tempfile
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LENGTH = struct.Struct("<I")
@@ -174,13 +176,26 @@ def _fork_or_execute(*arguments: Any) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            _forget()
-            # Whoever starts it waits until its descriptors are closed.
-            _show(asked[0])
-            _run(_become(*asked))
+            with _enough_descriptors():
+                _forget()
+                # Whoever starts it waits until its descriptors are closed.
+                _show(asked[0])
+                work = _become(*asked)
+            _run(work)
         finally:
             os._exit(255)
     return pid
+
+
+@contextlib.contextmanager
+def _enough_descriptors() -> Iterator[None]:
+    """An executed process begins without those of its parent, which may have no more of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _become_or_execute(path: Any, arguments: Any) -> None:
@@ -194,8 +209,10 @@ def _become_or_execute(path: Any, arguments: Any) -> None:
     try:
         _forget()
         request = _request(words, variables, os.getcwd(), passed, False)
-        _show(request)
-        _run(_become(request, [0, 1, 2, *passed]))
+        with _enough_descriptors():
+            _show(request)
+            work = _become(request, [0, 1, 2, *passed])
+        _run(work)
     finally:
         os._exit(255)
 

@@ -10,9 +10,10 @@ import sys
 import pytest
 from prefetchd_client import PrefetchLoader
 
+from benchmarks.memory_groups import kills_in
 from prefetchd.wire.errors import NoSpaceError
 from tests.scenario.bad_datasets import Rows, Strings
-from tests.scenario.memory_groups import kills_in, memory_group, start_in_group
+from tests.scenario.memory_groups import memory_group, start_in_group
 from tests.scenario.small_rooms import in_a_small_room
 from tests.scenario.watching import is_gone, stream_when, until
 

@@ -114,6 +114,28 @@ print(os.getpid(), done.stdout, done.stderr)
     assert said.count("not in the grandchild") == 1
 
 
+def test_who_has_no_descriptor_left_starts_one_that_has_its_own():
+    """Found under load: it ended with 255, as nothing that was executed does."""
+    grandchild = "import os, resource; print(len(os.listdir('/proc/self/fd')), resource.getrlimit(7)[0])"
+    code = f"""
+import os, resource, subprocess, sys
+assert resource.RLIMIT_NOFILE == 7
+resource.setrlimit(7, (40, resource.getrlimit(7)[1]))
+taken = []
+try:
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+# What subprocess.Popen takes itself.
+os.close(taken.pop())
+os.close(taken.pop())
+print(subprocess.run([sys.executable, "-c", {grandchild!r}]).returncode)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "40", "0"], done.stderr
+
+
 def test_it_becomes_another_one():
     another = "import os, sys; print(os.getpid(), sys.argv, 'hidden' in globals(), os.read(int(sys.argv[1]), 9))"
     code = f"""
