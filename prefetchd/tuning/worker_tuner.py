@@ -10,13 +10,15 @@ Rules
     each such trial, until samples have become other ones.
  4. Fewer are kept when trainers have not waited for KEPT_S, in which fewer would have been enough: as many as that
     took. If they wait soon afterwards, that is tried half as often.
- 5. More than the room allows go at once, and for HOLD_S no others come.
+ 5. More than the room allows go at once, and for HOLD_S no others come. Before more come the room is measured anew:
+    what a worker takes may have been found out only now.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from prefetchd.tuning.throughput import MOST_BUSY, BatchCost, throughput, useful_workers, workers_for
 from prefetchd.wire.records import record
@@ -108,6 +110,7 @@ class WorkerTuner:
     def __init__(self, workers: int, samples_a_batch: float) -> None:
         self.workers = workers
         self._samples_a_batch = samples_a_batch
+        self._measure: Callable[[], Room] = lambda: Room(1.0, 1, "")
         self._begin: tuple[float, Sums] | None = None
         self._trial: _Trial | None = None
         self._no_more_until_s = -math.inf
@@ -119,9 +122,12 @@ class WorkerTuner:
         self._kept_s = KEPT_S
         self._lowered_s = -math.inf
 
-    def observe(self, sums: Sums, at_work: int, room: Room, now_s: float) -> Change | None:
+    def observe(
+        self, sums: Sums, at_work: int, room: Room, now_s: float, measure: Callable[[], Room] | None = None
+    ) -> Change | None:
         """Takes what the stream has done by now, by `at_work` workers; says what is to change. To be called once a
-        second or more often."""
+        second or more often. `measure` finds out the room anew (rule 5)."""
+        self._measure = measure or (lambda: room)
         if self.workers > max(1, room.workers):
             self._full_until_s, self._trial = now_s + HOLD_S, None
             return self._change(max(1, room.workers), room.why)
@@ -174,8 +180,11 @@ class WorkerTuner:
         wanted = useful
         if span.stalled <= WAITS_ALWAYS_SHARE:
             wanted = min(useful, workers_for(span.demand_per_s, span.cost))
-        workers = math.ceil(min(wanted, STEP * self.workers, room.workers))
+        workers = min(math.ceil(min(wanted, STEP * self.workers)), room.workers)
         if workers <= self.workers or (wanted == useful and workers < WORTH_IT * self.workers):
+            return None
+        workers = min(workers, self._measure().workers)
+        if workers <= self.workers:
             return None
         self._trial = _Trial(self.workers, span)
         waits = f"samples wait {span.cost.waiting_share:.0%} of their time"

@@ -13,8 +13,8 @@ and 0021 (6):
    wait: that one may be importing what it needs just now. So it does when that one has come, until it says where it
    begins: what it needs first is not to stand in line behind what was guessed.
 5. Kept streams neither rest nor are given way to: they are filled whether or not anybody is there.
-6. A stream of a dead daemon whose order only a sampler knows rests, and nothing of it is planned, until a trainer comes:
-   what the program says of itself may be another order than the one from which all that is ready was made.
+6. A stream of a dead daemon whose order only a sampler knows rests, and nothing of it is planned, until a trainer
+   comes: what the program says of itself may be another order than the one from which all that is ready was made.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
 
 def waits_for_time(streams: Collection[StreamState]) -> bool:
     """True while decide_who_rests() is to be called again, though nothing has happened (rule 4)."""
-    return any(
-        stream.claims.rests and _has_lost_its_trainer(stream) and not stream.awaits_states for stream in streams
-    )
+    return any(stream.claims.rests and _has_lost_its_trainer(stream) and not stream.awaits_states for stream in streams)
 
 
 def _is_ahead_of_its_trainer(stream: StreamState, now_s: float) -> bool:

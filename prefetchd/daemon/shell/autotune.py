@@ -23,6 +23,7 @@ from prefetchd.tuning.worker_tuner import Change, Room, WorkerTuner
 MOST_WORKERS = 64
 """The most workers that a stream gets without being asked: each is a process."""
 MEMORY_EVERY_S = 5.0
+WEIGHED_AT_ONCE = 8
 CHANGES_KEPT = 8
 
 log = logging.getLogger("prefetchd")
@@ -87,14 +88,21 @@ class Autotune:
         for stream in tuned:
             self._weigh(stream)
 
-    def _weigh(self, stream: StreamState) -> None:
-        """Looks at one of the stream's workers, each time at another."""
-        workers = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
-        if workers:
-            worker = workers[int(self._looked_s / MEMORY_EVERY_S) % len(workers)]
-            found = private_bytes(self._backend.pid(worker.number))
+    def _weigh(self, stream: StreamState, workers: int = 1) -> None:
+        """Looks at so many of the stream's workers, each time at others."""
+        ready = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
+        first = int(self._looked_s / MEMORY_EVERY_S)
+        for at in range(first, first + min(workers, len(ready))):
+            found = private_bytes(self._backend.pid(ready[at % len(ready)].number))
             if found is not None:
                 self._worker_bytes[stream.number] = max(found, self._worker_bytes.get(stream.number, 0))
+
+    def _measured(self, stream: StreamState, tuner: WorkerTuner) -> Room:
+        """Returns the room for the stream's workers, of which several are looked at: one that has just begun may be
+        smaller than it will be."""
+        self._free_bytes = _free_bytes()
+        self._weigh(stream, WEIGHED_AT_ONCE)
+        return self._room(stream, tuner)
 
     def _tune(self, stream: StreamState, now_s: float) -> None:
         history = self._stats.history(stream.number)
@@ -110,9 +118,8 @@ class Autotune:
             # Some begin or end, or none has anything to do.
             at_work = 0
         sums = history.sums()
-        if sums.samples and stream.number not in self._worker_bytes:
-            self._weigh(stream)
-        change = tuner.observe(sums, at_work, self._room(stream, tuner), now_s)
+        room = self._room(stream, tuner)
+        change = tuner.observe(sums, at_work, room, now_s, lambda: self._measured(stream, tuner))
         if change is None:
             return
         self._free_bytes -= (change.workers - change.before) * self._worker_bytes.get(stream.number, 0)
@@ -137,8 +144,8 @@ class Autotune:
         cpus = max(1.0, self._cpus - trainers)
         worker_bytes = self._worker_bytes.get(stream.number)
         if worker_bytes is None:
-            # Nobody knows yet what one costs.
-            most, why = tuner.workers, ""
+            # Nobody knows yet what one costs: that is measured before there are more.
+            most, why = MOST_WORKERS, ""
         else:
             taken_bytes = sum(self._worker_bytes.get(number, 0) * each.workers for number, each in self._tuners.items())
             memory = Memory(self._bound_bytes, taken_bytes, self._free_bytes, self._spare_bytes)

@@ -135,6 +135,7 @@ class Tuned:
         self.pipeline = pipeline
         self.tuner = WorkerTuner(start, samples_a_batch=pipeline.batch)
         self.room = Room(float(pipeline.cpus), most, "no more are allowed")
+        self.measure: Callable[[], Room] = lambda: self.room
         self.changes: list[tuple[float, Change]] = []
         pipeline.have(start)
 
@@ -143,7 +144,7 @@ class Tuned:
         until_s = pipeline.now_s + seconds
         while pipeline.now_s < until_s:
             pipeline.run(LOOK_EVERY_S)
-            change = self.tuner.observe(pipeline.sums, pipeline.at_work, self.room, pipeline.now_s)
+            change = self.tuner.observe(pipeline.sums, pipeline.at_work, self.room, pipeline.now_s, self.measure)
             if change is not None:
                 self.changes.append((pipeline.now_s, change))
                 pipeline.have(change.workers)

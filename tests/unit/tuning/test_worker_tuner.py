@@ -107,6 +107,20 @@ def test_no_more_than_there_is_room_for():
     assert tuned.tuner.workers == 1
 
 
+def test_before_more_come_the_room_is_measured_anew_and_not_otherwise():
+    """Found in a cgroup: workers of 1 GiB had been looked at before they had it, and seven of them were killed."""
+    tuned = Tuned(Pipeline(DATASETS["it waits"]))
+    measured = []
+    tuned.measure = lambda: measured.append(tuned.pipeline.now_s) or Room(2.0, 3, "memory is short")
+    tuned.run(15)
+    assert tuned.tuner.workers == 3
+    before = len(measured)
+    assert measured
+    tuned.room = Room(2.0, 3, "memory is short")
+    tuned.run(15)
+    assert len(measured) == before
+
+
 def test_other_samples_are_tried_anew():
     """What did not help once may help when samples have become other ones."""
 
