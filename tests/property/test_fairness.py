@@ -29,10 +29,10 @@ FOR_EVER = float("inf")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A trainer. Each of its tasks takes `task_s`; batches are made `whole` by one task, or row by row; those of an
-    `iterable` each by the worker of its shard. It takes a batch as soon as it is there, or every `every_s`; in bursts
-    of `burst` batches every `pause_s`; or, if it `looks_on`, none at all. It comes at `begin_s` and goes at
-    `end_s`."""
+    """A trainer. Its batches are made `whole` by one task of `task_s`, or by rows of `task_s` each; those of an
+    `iterable` each by the worker of its shard, in `task_s`. It takes a batch as soon as it is there, or every
+    `every_s`; in bursts of `burst` batches every `pause_s`; or, if it `looks_on`, none at all. It comes at `begin_s`
+    and goes at `end_s`."""
 
     task_s: float
     whole: bool = False
@@ -43,6 +43,15 @@ class Kind:
     looks_on: bool = False
     begin_s: float = 0.0
     end_s: float = FOR_EVER
+
+    def takes_s(self, rows: int) -> float:
+        """How long a task of so many rows takes."""
+        return self.task_s if self.whole or self.iterable else self.task_s * max(1, rows)
+
+    @property
+    def longest_s(self) -> float:
+        """How long its longest task takes."""
+        return self.takes_s(SPEC.batch_size)
 
     @property
     def wants(self) -> float:
@@ -57,7 +66,7 @@ class Race:
         self.limit = limit
         self.kinds = kinds
         self.world = World(limit, slots, shards=[10**6] * SHARDS)
-        self.world.task_us = lambda stream: int(1e6 * self._kind(stream).task_s)
+        self.world.task_us = lambda stream, rows: int(1e6 * self._kind(stream).takes_s(rows))
         self.world.is_by_rows = lambda stream: not (self._kind(stream).whole or self._kind(stream).iterable)
         self.world.check = lambda: None  # other tests look at every slot after every event
         self.trainers: dict[int, object] = {}
@@ -127,7 +136,8 @@ class Race:
                 self.began.setdefault(worker.number, world.now)
 
     def _ends_at(self, worker) -> float:
-        return self.began[worker.number] + self._kind(worker.stream).task_s
+        task = worker.tasks[0]
+        return self.began[worker.number] + self._kind(worker.stream).takes_s(task.end - task.first)
 
     def run(self, until_s: float) -> Race:
         world, next_tick_s = self.world, TICK_S
@@ -179,7 +189,7 @@ class Race:
 
     def uninterrupted_s(self, number: int) -> float:
         """Worker seconds that tasks which are not interrupted may cost a trainer, over any time (invariant a)."""
-        tasks = [each.task_s for each in self.kinds]
+        tasks = [each.longest_s for each in self.kinds]
         # Of short ones a worker has the next in its queue.
         under_way = self.limit * (2 if min(tasks) <= LONG_PIECE_S else 1)
         return (under_way + 1) * (tasks[number] + max(tasks)) * (len(tasks) - 1) / len(tasks)
@@ -232,7 +242,7 @@ def test_over_any_time_each_has_a_fair_part_of_the_workers(limit, trainers):
     """But for what tasks allow that are not interrupted. Where that is a tenth of it: nine tenths of a fair part."""
     race = Race(limit, trainers)
     share = limit / len(trainers)
-    longest_s = max(each.task_s for each in trainers)
+    longest_s = max(each.longest_s for each in trainers)
     until_s = min(30 * longest_s / share, 2000 * min(each.task_s for each in trainers) / share)
     race.run(until_s)
     begin_s = max(taken[0] for taken in race.taken if taken)
@@ -382,11 +392,12 @@ def test_a_ring_that_is_filled_for_later_takes_little_beside_a_trainer_that_wait
 def test_one_that_comes_late_waits_for_one_task_of_the_others(slow_s, cheap, limit, late, whole, hours):
     """Found as a first batch after 33 s: whoever always waited went first."""
     at, cheap_s = (late + 30 * hours) * slow_s, cheap * slow_s
-    race = Race(limit, [Kind(slow_s), Kind(cheap_s, whole, begin_s=at)])
+    race = Race(limit, [Kind(slow_s, True), Kind(cheap_s, whole, begin_s=at)])
     race.run(at + 10 * slow_s)
     # What a worker has by then.
     queued_s = slow_s * (1 if slow_s > LONG_PIECE_S else 2)
-    assert race.taken[1][0] <= at + queued_s + 5 * cheap_s + 1e-6
+    # Its own rows: three are measured, and made.
+    assert race.taken[1][0] <= at + queued_s + 2 * SPEC.batch_size * cheap_s + 1e-6
 
 
 # --- the rules by themselves ---

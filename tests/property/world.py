@@ -289,7 +289,7 @@ class World:
     ) -> None:
         """`shards` has how many batches each shard of an iterable dataset has in an epoch."""
         self.engine = Engine(Limits(workers, workers))
-        self.task_us = lambda stream: 1000
+        self.task_us = lambda stream, rows: 1000
         self.is_by_rows = lambda stream: self.by_rows
         self.slots = slots
         self.most_slots = slots * 4
@@ -1007,7 +1007,7 @@ class World:
             self._made_by(worker)
             # Rows have the room that was measured.
             size = size if whole else SLOT_BYTES
-            answer = Filled(((task, size, self.task_us(worker.stream), end - first),))
+            answer = Filled(((task, size, self.task_us(worker.stream, end - first), end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
 
     def _made_by(self, worker: SimWorker) -> None:

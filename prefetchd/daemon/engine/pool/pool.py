@@ -126,7 +126,7 @@ class Pool:
             if not worker.busy and self._is_full(stream):
                 # Rule 3.
                 break
-            piece = stream.claims.next_piece(worker.number, stream.task_sizes.pieces)
+            piece = stream.claims.next_piece(worker.number, stream.small_pieces if contended else stream.pieces_at)
             if piece is not None:
                 piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
                 assigned.setdefault(worker, []).append(self._given(worker, piece))

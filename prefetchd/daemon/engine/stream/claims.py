@@ -99,16 +99,16 @@ class Claims:
         neediest = self.neediest()
         return self._awaits_plan if neediest is None else not self._comes_after_the_unstored(neediest.fill)
 
-    def next_piece(self, worker: int, pieces: int) -> Piece | None:
-        """Returns the next piece for `worker` (rule 3); a batch that is claimed for it is cut into `pieces`. None when
-        there is nothing for this worker."""
+    def next_piece(self, worker: int, pieces_at: Callable[[Position], int]) -> Piece | None:
+        """Returns the next piece for `worker` (rule 3); `pieces_at` says into how many a batch that is claimed for it
+        is cut. None when there is nothing for this worker."""
         piece = self.queue.take(worker)
         if piece is not None:
             return piece
         if self.window.ring is None and self._measuring is not None:
             return None
         starving = self._starving()
-        if starving is not None and self._claim(starving.fill, pieces):
+        if starving is not None and self._claim(starving.fill, pieces_at):
             return self.queue.take(worker)
         while self.roomless:
             # Rule 3c.
@@ -123,21 +123,21 @@ class Claims:
             piece = self.queue.take(worker)
             if piece is not None:
                 return piece
-        while not self.queue.is_crowded and self._claim_next(pieces):
+        while not self.queue.is_crowded and self._claim_next(pieces_at):
             piece = self.queue.take(worker)
             if piece is not None:
                 return piece
             # The batch was kept behind and needs no worker, or it is another worker's.
         return None
 
-    def _claim_next(self, pieces: int) -> bool:
+    def _claim_next(self, pieces_at: Callable[[Position], int]) -> bool:
         window = self.window
         if self.rests or self._measuring is not None or not window.may_fill():
             return False
         neediest = self.neediest()
         if neediest is None or self._comes_after_the_unstored(neediest.fill):
             return False
-        return self._claim(neediest.fill, pieces)
+        return self._claim(neediest.fill, pieces_at)
 
     def finds_no_room(self, batch: Batch) -> None:
         """Makes room for a batch that is made, and for whose file there is none on the disk (rule 9)."""
@@ -180,7 +180,7 @@ class Claims:
         """Orders batches that wait for room: what a call of next() waits for, then what comes soonest."""
         return not self.window.is_awaited(batch, urgent=True), self.window.turn(batch.position)
 
-    def _claim(self, position: Position, pieces: int) -> bool:
+    def _claim(self, position: Position, pieces_at: Callable[[Position], int]) -> bool:
         window = self.window
         contents = self._contents_at(position)
         if contents is None:
@@ -201,12 +201,11 @@ class Claims:
             return True
         if window.ring is None:
             self._measuring = batch
-            pieces = 1
         # Rule 7: without room it is not claimed, and its cursor asks for it again.
         elif not self._claim_room(batch):
             return False
         window.batches[position] = batch
-        batch.pending = cut(batch, pieces)
+        batch.pending = cut(batch, 1 if batch is self._measuring else pieces_at(position))
         self.queue.add(batch.pending)
         return True
 

@@ -285,6 +285,17 @@ class StreamState:
         dataset one a shard."""
         return self.shards or self.spec.workers or self.tuned_workers or otherwise
 
+    def pieces_at(self, position: Position) -> int:
+        """Returns into how many pieces the batch at `position` is cut."""
+        ring = self.window.ring
+        ring_batches = self.wanted_slots / ring.mean_span if ring is not None else 1.0
+        return self.task_sizes.pieces_at(self.window.lead(position), ring_batches)
+
+    def small_pieces(self, position: Position) -> int:
+        """Returns into how many pieces any batch is cut where streams take turns at the workers: the shorter a task,
+        the sooner comes the other's turn."""
+        return self.task_sizes.pieces
+
     def workers_changed(self) -> None:
         """Notes that workers of the stream have come or gone."""
         if self.homes is not None:

@@ -31,7 +31,7 @@ class Turns(World):
     def __init__(self, workers: int = 8, slots: int = SLOTS) -> None:
         super().__init__(workers, slots)
         # Long enough for batches to be cut: of short ones all that the ring has room for is under way at once.
-        self.task_us = lambda stream: 20_000
+        self.task_us = lambda stream, rows: 20_000
         self.turns = itertools.count()
 
 
@@ -148,8 +148,10 @@ def dead(world: World, batches: int):
     return train
 
 
-def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_back(world):
+def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_back():
     """Found with a script that was killed and started again: its imports took twice as long."""
+    # Of later batches each worker has one of its own under way.
+    world = Turns(2)
     train = dead(world, FEW_AHEAD + 1)
     world.settle(waits=False)
     before = train.counters.batches

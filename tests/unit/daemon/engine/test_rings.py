@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.rings import Rings
 from prefetchd.daemon.engine.stream.consumers import Consumer
 from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.ring.capacity import Bounds
-from tests.unit.daemon.engine.stream.rooms import SPEC, stream_of, walks, works
+from tests.unit.daemon.engine.stream.rooms import SPEC, into, stream_of, walks, works
 
 OF_FILES = dataclasses.replace(SPEC, store="files", directory="/batches")
 BATCH_BYTES = 1600
@@ -71,13 +71,13 @@ def test_a_ring_that_was_made_is_as_the_shell_says():
 def test_batches_are_claimed_once_there_is_memory_behind_its_slots():
     bed = Bed()
     walks(bed.stream.window)
-    measured = bed.stream.claims.next_piece(7, 1)
+    measured = bed.stream.claims.next_piece(7, into(1))
     bed.stream.filling.measured(measured, 7, by_rows=True, pieces=1)
     created(bed)
-    assert bed.stream.claims.next_piece(7, 1) is None
+    assert bed.stream.claims.next_piece(7, into(1)) is None
     bed.rings.reserved(1, 2)
-    assert [bed.stream.claims.next_piece(7, 1).batch.position[1] for _ in range(2)] == [0, 1]
-    assert bed.stream.claims.next_piece(7, 1) is None
+    assert [bed.stream.claims.next_piece(7, into(1)).batch.position[1] for _ in range(2)] == [0, 1]
+    assert bed.stream.claims.next_piece(7, into(1)) is None
 
 
 def test_workers_that_are_ready_are_lent_it_and_the_others_later():

@@ -25,7 +25,7 @@ from prefetchd.wire.messages import (
     StoreFailed,
     Unfit,
 )
-from tests.unit.daemon.engine.stream.rooms import SPEC, given, stream_of, walks, works
+from tests.unit.daemon.engine.stream.rooms import SPEC, given, into, stream_of, walks, works
 
 SHARDED = dataclasses.replace(SPEC, order="iterable", length=-1, logical_shards=2)
 
@@ -110,7 +110,7 @@ def test_a_digest_makes_the_batch_ready_and_takes_time():
 @pytest.mark.parametrize(("layout", "whole"), [(b"layout", False), (b"", True)])
 def test_what_is_measured_decides_how_the_stream_is_filled(layout, whole):
     bed = Bed(slots=0)
-    bed.worker.tasks[0] = bed.stream.claims.next_piece(7, 1)
+    bed.worker.tasks[0] = bed.stream.claims.next_piece(7, into(1))
     (batch,) = bed.stream.window.batches.values()
     bed.says(Measured(0, 700, layout))
     assert (bed.stream.batch_bytes, bed.stream.layout) == (700, layout)
@@ -155,15 +155,15 @@ def test_what_a_worker_gives_up_goes_to_another():
     bed = Bed()
     piece = given(bed.worker, 0)
     bed.says(Spent(0))
-    assert bed.stream.claims.next_piece(8, 1) is piece
+    assert bed.stream.claims.next_piece(8, into(1)) is piece
 
 
 def test_a_batch_that_cannot_be_stored_stays_with_its_worker_which_tries_again():
     bed = Bed()
     piece = given(bed.worker, 0, whole=True)
     bed.says(StoreFailed(0, "the disk is full"))
-    assert bed.stream.claims.next_piece(8, 1).batch is not piece.batch, "it is not another's"
-    assert bed.stream.claims.next_piece(7, 1) is piece
+    assert bed.stream.claims.next_piece(8, into(1)).batch is not piece.batch, "it is not another's"
+    assert bed.stream.claims.next_piece(7, into(1)) is piece
 
 
 def test_that_batches_cannot_be_stored_is_logged_once_though_others_can_be():

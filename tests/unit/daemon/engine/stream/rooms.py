@@ -3,6 +3,8 @@ of such rooms, with its workers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prefetchd.daemon.engine.commands import Command
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
 from prefetchd.daemon.engine.stream.stages import Stage, WorkerStage
@@ -10,7 +12,7 @@ from prefetchd.daemon.engine.stream.stream_state import Host, StreamState, Worke
 from prefetchd.daemon.engine.stream.window import Window
 from prefetchd.ring.cursors import Cursor, EpochLengths, new_cursor
 from prefetchd.ring.policy import Ring
-from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.wire.stream_spec import Position, StreamSpec
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 24, 4)
 STEPS = 9
@@ -34,6 +36,11 @@ def ready(window: Window, step: int) -> Batch:
     window.ring.fill(grant)
     batch = window.batches[0, step] = Batch((0, step), 1, grant, filled=True)
     return batch
+
+
+def into(pieces: int) -> Callable[[Position], int]:
+    """Each batch is cut into so many pieces."""
+    return lambda position: pieces
 
 
 def walks(window: Window, step: int = 0, key: tuple[str, int] = KEY, *, waiting: bool = False) -> Cursor:

@@ -7,7 +7,7 @@ from prefetchd.daemon.engine.stream.blame import Blame
 from prefetchd.daemon.engine.stream.claims import Claims
 from prefetchd.daemon.engine.stream.piece_queue import PieceQueue
 from prefetchd.daemon.engine.stream.window import Window
-from tests.unit.daemon.engine.stream.rooms import ready, walks, window_of
+from tests.unit.daemon.engine.stream.rooms import into, ready, walks, window_of
 
 ROWS = 4
 WORKER = 7
@@ -19,7 +19,7 @@ def claims_of(window: Window, contents_at=lambda position: Contents(ROWS)) -> Cl
 
 def claimed(claims: Claims, pieces: int = 1) -> tuple[int, int] | None:
     """The position of the next piece's batch."""
-    piece = claims.next_piece(WORKER, pieces)
+    piece = claims.next_piece(WORKER, into(pieces))
     return piece.batch.position if piece is not None else None
 
 
@@ -67,7 +67,7 @@ def test_rule_3a_pieces_that_are_queued_come_before_a_new_batch():
     window = window_of(8)
     claims = claims_of(window)
     walks(window)
-    pieces = [claims.next_piece(WORKER, 2) for _ in range(3)]
+    pieces = [claims.next_piece(WORKER, into(2)) for _ in range(3)]
     assert [(piece.batch.position, piece.first, piece.end) for piece in pieces] == [
         ((0, 0), 0, 2),
         ((0, 0), 2, 4),
@@ -79,9 +79,9 @@ def test_rule_5_the_first_batch_is_one_piece_and_no_other_is_claimed_before_ther
     window = window_of(0)
     claims = claims_of(window)
     walks(window)
-    piece = claims.next_piece(WORKER, 4)
+    piece = claims.next_piece(WORKER, into(4))
     assert (piece.first, piece.end) == (0, ROWS)
-    assert claims.next_piece(WORKER, 4) is None
+    assert claims.next_piece(WORKER, into(4)) is None
     assert not claims.has_work()
 
 
@@ -154,15 +154,15 @@ def test_rule_8_a_stream_that_rests_claims_nothing_and_makes_what_is_claimed():
     window = window_of(8)
     claims = claims_of(window)
     walks(window)
-    assert claims.next_piece(WORKER, 2).first == 0
+    assert claims.next_piece(WORKER, into(2)).first == 0
     claims.rests = True
-    assert claims.next_piece(WORKER, 2).first == 2
-    assert claims.next_piece(WORKER, 2) is None
+    assert claims.next_piece(WORKER, into(2)).first == 2
+    assert claims.next_piece(WORKER, into(2)) is None
 
 
 def unstored(claims: Claims) -> Batch:
     """A batch that is made, and goes to a worker again as its file found no room."""
-    piece = claims.next_piece(WORKER, 1)
+    piece = claims.next_piece(WORKER, into(1))
     assert piece is not None
     batch = piece.batch
     batch.under_way -= 1

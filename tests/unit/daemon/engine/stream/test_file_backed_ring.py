@@ -7,7 +7,7 @@ import dataclasses
 from prefetchd.daemon.engine.commands import FreeSlot
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES, lose, ring_of
 from prefetchd.ring.policy import Ring, SlotState
-from tests.unit.daemon.engine.stream.rooms import SPEC, ready, stream_of, walks
+from tests.unit.daemon.engine.stream.rooms import SPEC, into, ready, stream_of, walks
 
 OF_FILES = dataclasses.replace(SPEC, store=FILES, directory="/batches")
 
@@ -48,7 +48,7 @@ def test_a_batch_whose_file_has_gone_is_dropped_and_made_again():
     assert lose(stream, batch.grant.slot, batch.grant.generation)
     assert stream.window.batches == {}
     assert stream.window.may_fill()
-    assert stream.claims.next_piece(7, 1).batch.position == (0, 0)
+    assert stream.claims.next_piece(7, into(1)).batch.position == (0, 0)
 
 
 def test_not_if_the_slot_is_another_s_by_now():

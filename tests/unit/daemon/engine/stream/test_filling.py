@@ -11,7 +11,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.segment_layout import SLOT_READY
-from tests.unit.daemon.engine.stream.rooms import SPEC, stream_of, walks, works
+from tests.unit.daemon.engine.stream.rooms import SPEC, into, stream_of, walks, works
 
 WORKER, OTHER = 7, 8
 LOOKS_BACK = dataclasses.replace(SPEC, lookback=2)
@@ -28,9 +28,9 @@ def filling(slots: int = 4, spec=SPEC) -> StreamState:
 
 def hands_out(stream: StreamState, pieces: int = 2) -> list[Piece]:
     """All pieces of the next batch, each under way in WORKER."""
-    found = [stream.claims.next_piece(WORKER, pieces)]
+    found = [stream.claims.next_piece(WORKER, into(pieces))]
     while found[-1].batch.pending:
-        found.append(stream.claims.next_piece(WORKER, pieces))
+        found.append(stream.claims.next_piece(WORKER, into(pieces)))
     return found
 
 
@@ -38,7 +38,7 @@ def sharded(stream: StreamState, batches: int) -> list[Piece]:
     """The next batches, which WORKER makes, whatever their shard."""
     works(stream, WORKER)
     stream.homes.want(1)
-    pieces = [stream.claims.next_piece(WORKER, 1) for _ in range(batches)]
+    pieces = [stream.claims.next_piece(WORKER, into(1)) for _ in range(batches)]
     assert [each.batch.position[1] for each in pieces] == list(range(batches))
     return pieces
 
@@ -61,7 +61,7 @@ def test_rule_1_while_the_window_looks_back_its_digest_is_taken_before():
     stream = filling(spec=LOOKS_BACK)
     (piece,) = hands_out(stream, 1)
     assert not stream.filling.filled(piece, 90)
-    digests = stream.claims.next_piece(OTHER, 1)
+    digests = stream.claims.next_piece(OTHER, into(1))
     assert (digests.digests, digests.batch) == (True, piece.batch)
     assert stream.filling.digested(digests, 5)
     assert (piece.batch.filled, piece.batch.digest) == (True, 5)
@@ -140,8 +140,8 @@ def test_rule_4_who_has_made_a_larger_batch_keeps_it_and_gives_its_slots_up():
     assert stream.window.ring.state(grant.slot) is SlotState.FREE
     assert (piece.batch.whole, piece.batch.under_way) == (True, 0)
     stream.window.wanted_slots = 4
-    assert stream.claims.next_piece(OTHER, 1).batch is not piece.batch, "it is the other one's"
-    again = stream.claims.next_piece(WORKER, 1)
+    assert stream.claims.next_piece(OTHER, into(1)).batch is not piece.batch, "it is the other one's"
+    again = stream.claims.next_piece(WORKER, into(1))
     assert (again.batch, again.batch.grant.span, again.rows) == (piece.batch, 3, 4)
 
 
@@ -161,24 +161,24 @@ def test_rule_5_a_batch_with_a_row_that_does_not_fit_is_filled_again_as_one_task
     stream.filling.deviates(first)
     assert first.batch.pending == [], "not while another one writes to it"
     assert not stream.filling.filled(second, 90)
-    again = stream.claims.next_piece(OTHER, 2)
+    again = stream.claims.next_piece(OTHER, into(2))
     assert (again.batch, again.first, again.end) == (first.batch, 0, 4)
     assert stream.filling.filled(again, 120)
 
 
 def test_rule_5_no_more_of_it_is_handed_out_meanwhile():
     stream = filling()
-    first, second = (stream.claims.next_piece(WORKER, 3) for _ in range(2))
+    first, second = (stream.claims.next_piece(WORKER, into(3)) for _ in range(2))
     stream.filling.deviates(first)
-    assert stream.claims.next_piece(WORKER, 3).batch is not second.batch
+    assert stream.claims.next_piece(WORKER, into(3)).batch is not second.batch
 
 
 def test_rule_5_at_once_when_no_other_piece_is_under_way():
     stream = filling()
-    first = stream.claims.next_piece(WORKER, 2)
+    first = stream.claims.next_piece(WORKER, into(2))
     assert len(first.batch.pending) == 1
     stream.filling.deviates(first)
-    again = stream.claims.next_piece(OTHER, 2)
+    again = stream.claims.next_piece(OTHER, into(2))
     assert (again.batch, again.first, again.end) == (first.batch, 0, 4)
     assert first.batch.pending == [], "rows that nobody was given are in it"
 
@@ -188,18 +188,18 @@ def test_rule_5_also_when_the_last_of_its_other_pieces_is_lost():
     first, second = hands_out(stream)
     stream.filling.deviates(first)
     stream.filling.lost(second)
-    again = stream.claims.next_piece(OTHER, 2)
+    again = stream.claims.next_piece(OTHER, into(2))
     assert (again.batch, again.rows) == (first.batch, 4)
 
 
 def test_rule_6_a_piece_that_was_lost_goes_to_workers_again_before_all_others():
     stream = filling()
     first, second = hands_out(stream)
-    third = stream.claims.next_piece(WORKER, 2)
+    third = stream.claims.next_piece(WORKER, into(2))
     second.keeper = WORKER
     stream.filling.lost(second)
-    assert stream.claims.next_piece(OTHER, 2) is second, "its keeper is gone, too"
-    assert stream.claims.next_piece(OTHER, 2).batch is third.batch
+    assert stream.claims.next_piece(OTHER, into(2)) is second, "its keeper is gone, too"
+    assert stream.claims.next_piece(OTHER, into(2)).batch is third.batch
     assert first.batch.under_way == 2
 
 
@@ -218,12 +218,12 @@ def test_rule_7_a_batch_that_was_offered_is_ready_again_if_nobody_has_written_to
     stream = filling(spec=LOOKS_BACK)
     (piece,) = hands_out(stream, 1)
     stream.filling.filled(piece, 90)
-    stream.filling.digested(stream.claims.next_piece(WORKER, 1), 5)
+    stream.filling.digested(stream.claims.next_piece(WORKER, into(1)), 5)
     batch = piece.batch
     assert batch.under_way == 0
     batch.filled, batch.written = False, True
     stream.claims.queue.add_digest(batch)
-    again = stream.claims.next_piece(WORKER, 1)
+    again = stream.claims.next_piece(WORKER, into(1))
     grant = batch.grant
     assert not stream.filling.digested(again, digest), "it counts once"
     assert ((0, 0) in stream.window.batches) == batch.filled == is_there
@@ -235,7 +235,7 @@ def test_rule_7_nobody_counts_the_digest_of_a_batch_that_nobody_wants():
     stream = filling(spec=LOOKS_BACK)
     (piece,) = hands_out(stream, 1)
     stream.filling.filled(piece, 90)
-    digests = stream.claims.next_piece(WORKER, 1)
+    digests = stream.claims.next_piece(WORKER, into(1))
     stream.window.drop(piece.batch)
     assert not stream.filling.digested(digests, 5)
     assert not piece.batch.filled
@@ -251,10 +251,10 @@ def test_rule_8_that_a_batch_has_failed_is_news_once():
 
 def test_rule_8_a_batch_that_fails_is_made_no_further():
     stream = filling()
-    first = stream.claims.next_piece(WORKER, 2)
+    first = stream.claims.next_piece(WORKER, into(2))
     stream.filling.failed(first, ERROR)
     assert first.batch.pending == []
-    assert stream.claims.next_piece(WORKER, 2).batch is not first.batch
+    assert stream.claims.next_piece(WORKER, into(2)).batch is not first.batch
 
 
 def test_rule_8_when_the_first_one_fails_another_is_measured():
@@ -326,7 +326,9 @@ def test_the_batches_of_a_shard_that_has_ended_are_dropped():
     assert not stream.window.lengths.is_void((0, 2)), "the other shard's"
     assert set(stream.window.batches) == {(0, 0), (0, 2), (0, 4)}
     assert stream.window.ring.count(SlotState.FREE) == 5
-    assert stream.claims.next_piece(WORKER, 1).batch.position == (0, 6), "the lost one is no more, nor is the fifth"
+    assert stream.claims.next_piece(WORKER, into(1)).batch.position == (0, 6), (
+        "the lost one is no more, nor is the fifth"
+    )
 
 
 def test_one_of_them_that_is_under_way_ends_with_its_task():
@@ -361,5 +363,5 @@ def test_a_first_batch_that_does_not_exist_is_measured_no_longer():
     stream = filling(0, spec=SHARDED)
     (piece,) = sharded(stream, 1)
     stream.filling.shard_ended(piece, 0)
-    another = stream.claims.next_piece(WORKER, 1)
+    another = stream.claims.next_piece(WORKER, into(1))
     assert another.batch.position == (0, 1)

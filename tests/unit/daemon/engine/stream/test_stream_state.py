@@ -14,7 +14,7 @@ from prefetchd.daemon.engine.stream.stream_state import Host, StreamState
 from prefetchd.ring.policy import Grant
 from prefetchd.wire.messages import Hello
 from prefetchd.wire.segment_layout import CONSUMERS, SLOT_FILLING
-from tests.unit.daemon.engine.stream.rooms import SPEC, given, ready, stream_of, walks, works
+from tests.unit.daemon.engine.stream.rooms import SPEC, given, into, ready, stream_of, walks, works
 
 SAMPLED = dataclasses.replace(SPEC, order="sampler")
 SHARDED = dataclasses.replace(SPEC, order="iterable", length=-1, logical_shards=3)
@@ -185,7 +185,7 @@ def test_what_the_window_claims_is_written_into_the_ring():
     commands: list = []
     stream = stream_of(4, commands)
     walks(stream.window)
-    stream.claims.next_piece(7, 1)
+    stream.claims.next_piece(7, into(1))
     (write,) = [each for each in commands if isinstance(each, WriteSlot)]
     assert (write.stream, write.slot, write.record.state) == (1, 0, SLOT_FILLING)
 
