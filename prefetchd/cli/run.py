@@ -115,6 +115,12 @@ def command(
     """
     found = read_config(Path(config)) if config is not None else Config()
     settings = found.daemon
+    is_tuned = bool(settings.autotune if autotune is None else autotune)
+    if not is_tuned and (worker_memory, settings.worker_memory_bytes) != (None, None):
+        raise click.UsageError(
+            "--worker-memory (`[daemon] worker_memory`) bounds the workers that --autotune (`[daemon] autotune`) adds, "
+            "and that is off"
+        )
     listening = None if detach else listening_socket(os.environ)
     # Who listens for us has chosen the place.
     paths = runtime_paths(listening.getsockname() if listening is not None else socket)
@@ -128,7 +134,7 @@ def command(
             usable_cpus(),
             first_chosen(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
             first_chosen(linger, settings.linger_s, LINGER_CRASH_S),
-            autotune=bool(settings.autotune if autotune is None else autotune),
+            autotune=is_tuned,
             name_waits_after_s=name_waits_after,
             name_waits_again_s=name_waits_after / 2,
         ),

@@ -4,7 +4,8 @@ Rules
  1. The workers of all streams that are tuned take no more than a bound together: `[daemon] worker_memory`, else
     SHARE of what was free when the daemon began.
  2. What is free now stays free by SPARE of what was free then.
- 3. One that is there already is not ended for memory that it has not taken yet; a stream has one worker at least.
+ 3. One that is there already is not ended for memory that it has not taken yet; a stream has one worker at least. One
+    that alone takes more than somebody has allowed for all is an error.
 """
 
 from __future__ import annotations
@@ -25,6 +26,17 @@ class Memory:
     taken_bytes: int
     free_bytes: int
     spare_bytes: int
+
+
+def is_too_large(worker_bytes: int, bound_bytes: int) -> str:
+    """Returns why not even one worker may be there, for people; empty when it may. `bound_bytes` was said by
+    somebody."""
+    if worker_bytes <= bound_bytes:
+        return ""
+    return (
+        f"a worker takes {format_bytes(worker_bytes)}, and all workers together may take {format_bytes(bound_bytes)}: "
+        "give them more with `[daemon] worker_memory` (`--worker-memory`), or say how many there are to be (num_workers)"
+    )
 
 
 def most_workers(workers: int, worker_bytes: int, memory: Memory) -> tuple[int, str]:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from prefetchd.tuning.throughput import MOST_BUSY, BatchCost, throughput, useful_workers, workers_for
 from prefetchd.wire.records import record
 
-LOOK_S = 1.0
+LOOK_S = 0.9
+"""A little less than the second between two looks at the CPUs."""
 FEWEST_SAMPLES = 8
 STALLED_SHARE = 0.02
 """The share of its time below which a trainer does not wait in earnest."""
@@ -49,7 +50,8 @@ OTHER_SAMPLES = 1.5
 @record
 class Sums:
     """What a stream has done by now; all of it only grows. Seconds are those of workers in tasks (`fill_s`), on CPUs
-    and in line for one, and of trainers: all of their time, and what of it they have waited for batches."""
+    and in line for one, and of trainers: all of their time, and what of it they have waited for batches. What workers
+    have of CPUs is looked at now and then: up to `cpu_over_s`."""
 
     samples: int = 0
     consumed: int = 0
@@ -58,6 +60,7 @@ class Sums:
     cpu_wait_s: float = 0.0
     consumer_s: float = 0.0
     stalled_s: float = 0.0
+    cpu_over_s: float = 0.0
 
 
 @record
@@ -112,6 +115,7 @@ class WorkerTuner:
         self._samples_a_batch = samples_a_batch
         self._measure: Callable[[], Room] = lambda: Room(1.0, 1, "")
         self._begin: tuple[float, Sums] | None = None
+        self._looked_s = 0.0
         self._trial: _Trial | None = None
         self._no_more_until_s = -math.inf
         self._hold_s = HOLD_S
@@ -131,7 +135,14 @@ class WorkerTuner:
         if self.workers > max(1, room.workers):
             self._full_until_s, self._trial = now_s + HOLD_S, None
             return self._change(max(1, room.workers), room.why)
-        if self._begin is None or at_work != self.workers:
+        if at_work != self.workers:
+            self._begin = None
+            return None
+        # A span begins and ends when CPUs are looked at: else what they did would be of another span.
+        is_look, self._looked_s = sums.cpu_over_s > self._looked_s, sums.cpu_over_s
+        if not is_look:
+            return None
+        if self._begin is None:
             self._begin = (now_s, sums)
             return None
         span = self._judged(sums, now_s)

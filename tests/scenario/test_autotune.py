@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 
 import pytest
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.errors import StreamFailedError
 from torch.utils.data import Dataset
 
 from tests.scenario.watching import stream_when, until
 from tests.unit.docs.status_keys import documented_keys
 
 EPOCH = 4096
+WORKER_BYTES = 64 << 20
 LONG = 1 << 20
 """More than any number of workers makes in the time of a test."""
 
@@ -89,10 +92,45 @@ def test_it_may_be_off(daemon, said):
     assert found["tuning"] == []
 
 
+class Large(Waiting):
+    """What a process needs for its samples it keeps."""
+
+    kept = b""
+
+    def __getitem__(self, index: int) -> int:
+        Large.kept = Large.kept or os.urandom(WORKER_BYTES)
+        return super().__getitem__(index)
+
+
 def test_no_more_than_there_is_memory_for(daemon):
-    daemon.start("--autotune", "--worker-memory", "1MiB")
-    with PrefetchLoader(Waiting(0.005), batch_size=8, stream="short") as loader:
+    daemon.start("--autotune", "--worker-memory", f"{4 * WORKER_BYTES}")
+    most = 0
+    with PrefetchLoader(Large(), batch_size=8, stream="large") as loader:
         batches = iter(loader)
-        found, _ = taken_until(daemon, "short", batches, lambda it: it["tuning"], "one worker less")
-    assert found["workers_limit"] == 1
-    assert "`[daemon] worker_memory`" in found["tuning"][0]["why"]
+
+        def is_full(found: dict) -> bool:
+            nonlocal most
+            most = max(most, len(found["workers"]))
+            # One more would be seen soon.
+            return found["workers_limit"] == 3 and found["produced_batches"] > 200
+
+        found, _ = taken_until(daemon, "large", batches, is_full, "as many as there is room for")
+    assert found["tuned"]
+    assert most <= 3
+
+
+def test_a_bound_that_is_too_small_for_one_worker_is_an_error_with_figures(daemon):
+    daemon.start("--autotune", "--worker-memory", "1MiB")
+    with (
+        PrefetchLoader(Waiting(0.005), batch_size=8, stream="short") as loader,
+        pytest.raises(StreamFailedError, match=r"a worker takes .*MiB.* may take 1.0 MiB.*`\[daemon\] worker_memory`"),
+    ):
+        for _ in loader:
+            pass
+
+
+def test_a_bound_of_what_is_not_tuned_is_an_error(daemon):
+    refused = daemon.command("run", "--worker-memory", "1GiB", check=False)
+    assert refused.returncode
+    assert "--worker-memory" in refused.stderr
+    assert "--autotune" in refused.stderr

@@ -25,7 +25,8 @@ class Counts:
     `collating_s` is spent in collate_fn and `disk_s` waiting for a disk. `ready_share` is the part of the ring's slots
     whose batches are ready; `is_full`: there is nothing to fill that there is room for; `is_starting`: there is, and no
     worker that has begun. `workers` may be busy, `busy` are. `consumers` has for each that has got a batch (its number,
-    what next() has waited in it by now). `longest_task_s` is the longest task since the last observation.
+    what next() has waited in it by now). `longest_task_s` is the longest task since the last observation. CPUs are
+    looked at now and then: up to `cpu_over_s`.
     """
 
     batches: int = 0
@@ -44,6 +45,7 @@ class Counts:
     busy: int = 0
     consumers: tuple[tuple[int, float], ...] = ()
     longest_task_s: float = 0.0
+    cpu_over_s: float = 0.0
 
 
 @record
@@ -163,6 +165,7 @@ class History:
             self._cpu_wait_s,
             self._consumer_s,
             self._stalled_s,
+            last.cpu_over_s,
         )
 
     def paces(self) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
 from prefetchd.ring.memory_limits import available_bytes, cgroup_headroom_bytes
 from prefetchd.supervisor.backend import Backend
 from prefetchd.supervisor.process_memory import private_bytes
-from prefetchd.tuning.worker_memory import SHARE, SPARE, Memory, most_workers
+from prefetchd.tuning.worker_memory import SHARE, SPARE, Memory, is_too_large, most_workers
 from prefetchd.tuning.worker_tuner import Change, Room, WorkerTuner
 
 MOST_WORKERS = 64
@@ -40,6 +40,7 @@ class Autotune:
         self._backend = backend
         self._cpus = cpus
         free_bytes = _free_bytes()
+        self._is_bound_said = worker_memory_bytes is not None
         self._bound_bytes = worker_memory_bytes if worker_memory_bytes is not None else int(SHARE * free_bytes)
         self._spare_bytes = int(SPARE * free_bytes)
         self._tuners: dict[int, WorkerTuner] = {}
@@ -87,6 +88,10 @@ class Autotune:
         self._free_bytes = _free_bytes()
         for stream in tuned:
             self._weigh(stream)
+            if self._is_bound_said:
+                why = is_too_large(self._worker_bytes.get(stream.number, 0), self._bound_bytes)
+                if why:
+                    self._engine.fail(stream.number, f"stream {stream.name!r} can have no worker: {why}")
 
     def _weigh(self, stream: StreamState, workers: int = 1) -> None:
         """Looks at so many of the stream's workers, each time at others."""

@@ -63,6 +63,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float | None]], ...
         "Share of the trainer's time that loading costs",
         lambda stream: stream["verdict"]["stalled_share"],
     ),
+    ("prefetchd_stream_workers", "Workers that it may have busy at once", lambda stream: stream["workers_limit"]),
+    (
+        "prefetchd_stream_tuned",
+        "1: the daemon finds out how many workers it needs",
+        lambda stream: stream["tuned"],
+    ),
     (
         "prefetchd_workers_wanted",
         "Workers that the verdict advises",

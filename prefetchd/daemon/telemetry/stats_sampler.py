@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -41,6 +42,9 @@ class StatsSampler:
         self._histories: dict[int, History] = {}
         self._busy: dict[int, deque[tuple[float, float]]] = {}
         self._cpu: dict[int, CpuTimes] = {}
+        # By stream: what its workers have had, those that have ended too; and how long they were looked at by now.
+        self._cpu_sums: defaultdict[int, _CpuSums] = defaultdict(_CpuSums)
+        self._looked_s = 0.0
         self._cpu_at_s = self._observed_s = 0.0
         self._load = CpuLoad()
         # Of each stream by its number: what its workers have spent in collate_fn and waiting for a disk, and for how
@@ -69,6 +73,7 @@ class StatsSampler:
         for gone in [number for number in self._histories if number not in streams]:
             del self._histories[gone]
             self._waits.pop(gone, None)
+            self._cpu_sums.pop(gone, None)
             for sums in (self._collating_s, self._disk_s, self._late_s):
                 sums.pop(gone, None)
             self._waits_told = {key: counts for key, counts in self._waits_told.items() if key[0] != gone}
@@ -154,16 +159,16 @@ class StatsSampler:
         if _is_followed(stream):
             assert stream.keeper is not None
             consumers.append((stream.keeper, self._late_s[stream.number]))
-        cpu = [self._cpu[number] for number in stream.workers if number in self._cpu]
+        cpu = self._cpu_sums[stream.number]
         ready = ready_slots(stream, ring) if ring is not None else 0
         return Counts(
             counters.batches,
             counters.samples,
             counters.consumed,
             counters.fill_us / 1e6 + sum(under_way_s),
-            sum(each.ran_s for each in cpu),
-            sum(each.waited_s for each in cpu),
-            sum(each.process_s for each in cpu),
+            cpu.ran_s,
+            cpu.waited_s,
+            cpu.process_s,
             self._collating_s[stream.number],
             self._disk_s[stream.number],
             ready / ring.reserved if ring is not None and ring.reserved else 0.0,
@@ -173,6 +178,7 @@ class StatsSampler:
             sum(each.busy for each in stream.workers.values()),
             tuple(consumers),
             max([counters.take_longest_task_us() / 1e6, *under_way_s]),
+            self._looked_s,
         )
 
     def _is_starting(self, stream: StreamState) -> bool:
@@ -186,6 +192,7 @@ class StatsSampler:
 
     def _look_at_workers(self, now_s: float, since_s: float) -> None:
         own = {os.getpid()}
+        self._looked_s += since_s
         for worker in self._engine.pool.workers.values():
             seen = self._busy.setdefault(worker.number, deque(maxlen=KEPT_SAMPLES + 1))
             seen.append((now_s, _busy_s(worker, now_s)))
@@ -193,11 +200,27 @@ class StatsSampler:
             own.add(pid)
             times = cpu_times(pid) if pid else None
             if times is not None:
+                self._cpu_sums[worker.stream.number].add(times, self._cpu.get(worker.number))
                 self._cpu[worker.number] = times
                 if worker.busy and times.state == WAITS_FOR_DISK:
                     self._disk_s[worker.stream.number] += since_s
         trainers = {each.pid for stream in self._engine.streams.values() for each in stream.consumers.values()}
         self._load.observe(now_s, own, trainers)
+
+
+@dataclasses.dataclass
+class _CpuSums:
+    """What workers have had of the CPUs, as in CpuTimes. It only grows: what one had stays when it ends."""
+
+    ran_s: float = 0.0
+    waited_s: float = 0.0
+    process_s: float = 0.0
+
+    def add(self, now: CpuTimes, before: CpuTimes | None) -> None:
+        """Adds what one worker has had since it was looked at last."""
+        self.ran_s += now.ran_s - (before.ran_s if before is not None else 0.0)
+        self.waited_s += now.waited_s - (before.waited_s if before is not None else 0.0)
+        self.process_s += now.process_s - (before.process_s if before is not None else 0.0)
 
 
 def ready_slots(stream: StreamState, ring: Ring) -> int:

@@ -10,6 +10,7 @@ from prefetchd.tuning.worker_tuner import Change, Room, Sums, WorkerTuner
 
 STEP_S = 0.001
 LOOK_EVERY_S = 0.25
+CPU_EVERY_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +55,14 @@ class Pipeline:
         self._ready = 0.0
         self._works_until_s = 0.0
         self._share = 1.0
+        # What was seen of the CPUs at the last look.
+        self._seen = dict.fromkeys(("cpu_s", "cpu_wait_s", "cpu_over_s"), 0.0)
         self._sums: dict[str, float] = dict.fromkeys((field.name for field in dataclasses.fields(Sums)), 0.0)
 
     @property
     def sums(self) -> Sums:
         whole = {name: int(self._sums[name]) for name in ("samples", "consumed")}
-        return Sums(**(self._sums | whole))
+        return Sums(**(self._sums | whole | self._seen))
 
     @property
     def at_work(self) -> int:
@@ -78,6 +81,9 @@ class Pipeline:
 
     def _step(self) -> None:
         self.now_s += STEP_S
+        if self.now_s >= self._sums["cpu_over_s"] + CPU_EVERY_S:
+            self._sums["cpu_over_s"] = self.now_s
+            self._seen = {name: self._sums[name] for name in ("cpu_s", "cpu_wait_s", "cpu_over_s")}
         while self._coming and self._coming[0] <= self.now_s:
             self._coming.pop(0)
             self._workers.append(_Worker())

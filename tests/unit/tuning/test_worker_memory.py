@@ -7,7 +7,7 @@ import os
 import pytest
 
 from prefetchd.supervisor.process_memory import private_bytes
-from prefetchd.tuning.worker_memory import Memory, most_workers
+from prefetchd.tuning.worker_memory import Memory, is_too_large, most_workers
 
 GB = 10**9
 
@@ -41,3 +41,10 @@ def test_what_a_process_has_for_itself():
     assert after - before > 48 << 20
     assert kept
     assert private_bytes(1 << 30) is None
+
+
+def test_a_bound_that_is_too_small_for_one_is_named_with_both_figures():
+    assert not is_too_large(10 << 20, 10 << 20)
+    why = is_too_large(30 << 20, 10 << 20)
+    for said in ("30.0 MiB", "10.0 MiB", "`[daemon] worker_memory`"):
+        assert said in why

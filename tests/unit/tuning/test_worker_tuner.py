@@ -143,7 +143,7 @@ def test_why_is_said_in_figures():
 def test_nothing_is_decided_of_workers_that_are_not_there_yet():
     tuner, room = WorkerTuner(2, 8), Room(2.0, 64, "")
     for second in range(20):
-        sums = Sums(100 * second, second, 2.0 * second, 0.1 * second, 0.0, 1.0 * second, 1.0 * second)
+        sums = Sums(100 * second, second, 2.0 * second, 0.1 * second, 0.0, 1.0 * second, 1.0 * second, 1.0 * second)
         assert tuner.observe(sums, 1, room, float(second)) is None
 
 
