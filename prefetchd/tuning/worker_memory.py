@@ -35,7 +35,7 @@ def is_too_large(worker_bytes: int, bound_bytes: int) -> str:
         return ""
     return (
         f"a worker takes {format_bytes(worker_bytes)}, and all workers together may take {format_bytes(bound_bytes)}: "
-        "give them more with `[daemon] worker_memory` (`--worker-memory`), or say how many there are to be (num_workers)"
+        "give them more with `[daemon] worker_memory` (`--worker-memory`), or say how many there are (num_workers=)"
     )
 
 
