@@ -16,6 +16,7 @@ from prefetchd.wire.printable import printable
 VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
+    "advise": "Say what other numbers would bring.",
     "config": "Check a configuration file.",
     "warm": "Return when the streams of a configuration are filled.",
     "reload": "Have the daemon take a configuration on.",

@@ -32,7 +32,7 @@ from prefetchd.wire.runtime_paths import runtime_paths
     help="Where to write it.",
 )
 def command(socket: str | None, seconds: float, output: Path) -> None:
-    """Record which worker filled which rows when, and when trainers waited.
+    """Record which worker filled which rows when, when trainers waited, and when a stream got other workers.
 
     Open the file in https://ui.perfetto.dev or in chrome://tracing: a track for each worker of each stream, and one for
     each trainer. Only what ends while it looks is recorded.
@@ -40,6 +40,7 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
     Exit code: 0 written, 1 no daemon, it ended meanwhile, or the file cannot be written.
     """
     events: list[Ints] = []
+    changes: list[tuple[Ints, str]] = []
     names: dict[int, str] = {}
     dropped = 0
     with ControlClient(runtime_paths(socket)) as client:
@@ -50,6 +51,7 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
             while not isinstance(message := client.hear(), Done):
                 if isinstance(message, TraceEvents):
                     events += message.events
+                    changes += zip(message.tuned, (why.decode("utf-8", "replace") for why in message.whys))
                     names |= {n: name.decode("utf-8", "replace") for n, name in zip(message.streams, message.names)}
                     # The count so far, not a sum: each message has all that were dropped.
                     dropped = message.dropped
@@ -57,10 +59,14 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
                 progress.update(round(1000 * (now_s - seen_s)))
                 seen_s = now_s
     try:
-        output.write_text(json.dumps(trace_json(events, names, dropped)) + "\n", "utf-8")
+        output.write_text(json.dumps(trace_json(events, names, dropped, changes)) + "\n", "utf-8")
     except OSError as error:
         raise click.ClickException(f"{output} cannot be written: {error.strerror}") from None
-    click.echo(one_line(f"{len(events)} events in {output}" + (f"; {dropped} more had no room" if dropped else "")))
+    click.echo(
+        one_line(
+            f"{len(events) + len(changes)} events in {output}" + (f"; {dropped} more had no room" if dropped else "")
+        )
+    )
 
 
 def _progress(seconds: float) -> Any:

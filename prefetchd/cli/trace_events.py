@@ -14,10 +14,14 @@ FIRST_STREAM = 1000
 another."""
 
 
-def trace_json(events: Iterable[Ints], names: Mapping[int, str], dropped: int) -> dict[str, Any]:
-    """Returns the whole file. Times in it are microseconds since the first event."""
+def trace_json(
+    events: Iterable[Ints], names: Mapping[int, str], dropped: int, changes: Iterable[tuple[Ints, str]] = ()
+) -> dict[str, Any]:
+    """Returns the whole file. Times in it are microseconds since the first event. `changes` are TraceEvents.tuned, each
+    with its reason."""
     rows = sorted(events, key=lambda each: each[8])
-    first_us = rows[0][8] if rows else 0
+    changed = sorted(changes)
+    first_us = min([*(each[8] for each in rows[:1]), *(row[0] for row, _ in changed[:1])], default=0)
     found: list[dict[str, Any]] = []
     tracks: dict[tuple[int, int], str] = {}
     ends: dict[tuple[int, int], int] = {}
@@ -43,6 +47,20 @@ def trace_json(events: Iterable[Ints], names: Mapping[int, str], dropped: int) -
                 "pid": track[0],
                 "tid": track[1],
                 "args": {"epoch": epoch, "step": step, **about},
+            }
+        )
+    for (at_us, stream, before, workers), why in changed:
+        tracks[FIRST_STREAM + stream, 0] = "workers tuned"
+        found.append(
+            {
+                "name": f"{before} to {workers} workers",
+                "cat": "tuned",
+                "ph": "i",
+                "s": "p",
+                "ts": at_us - first_us,
+                "pid": FIRST_STREAM + stream,
+                "tid": 0,
+                "args": {"why": why},
             }
         )
     named = [_name("process_name", pid, 0, _process(pid, names)) for pid in sorted({pid for pid, _ in tracks})]

@@ -486,12 +486,15 @@ class TraceEvents(Message):
     """Lists what has ended since the last TraceEvents: rows (0, stream, worker, epoch, step, first row, end row, kind
     as in Fill, began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in
     next(); times in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had
-    no room."""
+    no room. `tuned` are changes of numbers of workers: rows (at, stream, before, workers), with their reasons,
+    `whys`."""
 
     events: Rows
     streams: Ints = ()
     names: Blobs = ()
     dropped: int = 0
+    tuned: Rows = ()
+    whys: Blobs = ()
 
 
 TRACED_FILL, TRACED_WAIT = 0, 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import threading
 import time
 
 import pytest
@@ -12,6 +14,7 @@ from prefetchd_client.errors import StreamFailedError
 from torch.utils.data import Dataset
 
 from tests.scenario.watching import stream_when, until
+from tests.unit.cli.trace_format import check_trace
 from tests.unit.docs.status_keys import documented_keys
 
 EPOCH = 4096
@@ -68,6 +71,22 @@ def test_workers_that_wait_become_more_than_the_cpus(tuning_daemon):
         taken += itertools.islice(batches, 100)
     assert [index for batch in taken for index in batch.tolist()] == list(range(8 * len(taken)))
     assert "workers tuned" in tuning_daemon.paths.log.read_text()
+
+
+def test_a_trace_has_what_was_decided_and_why(tuning_daemon, tmp_path):
+    file = tmp_path / "trace.json"
+    with PrefetchLoader(Waiting(), batch_size=8, stream="traced") as loader:
+        batches = iter(loader)
+        next(batches)
+        tracing = threading.Thread(target=tuning_daemon.command, args=("trace", "--seconds", "3", "-o", str(file)))
+        tracing.start()
+        while tracing.is_alive():
+            next(batches)
+        decided = stream_when(tuning_daemon, "traced", lambda it: it["tuning"], "more workers")["tuning"][0]
+    check_trace(file.read_text())
+    found = [each for each in json.loads(file.read_text())["traceEvents"] if each["ph"] == "i"]
+    assert found[0]["name"] == f"{decided['before']} to {decided['workers']} workers"
+    assert found[0]["args"] == {"why": decided["why"]}
 
 
 def test_a_number_that_was_said_stays(tuning_daemon):

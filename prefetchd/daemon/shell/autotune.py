@@ -14,6 +14,7 @@ from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
+from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.ring.memory_limits import available_bytes, cgroup_headroom_bytes
 from prefetchd.supervisor.backend import Backend
 from prefetchd.supervisor.process_memory import private_bytes
@@ -33,11 +34,18 @@ class Autotune:
     """Tunes the streams of one daemon whose loaders have left it open."""
 
     def __init__(
-        self, engine: Engine, stats: StatsSampler, backend: Backend, cpus: int, worker_memory_bytes: int | None
+        self,
+        engine: Engine,
+        stats: StatsSampler,
+        backend: Backend,
+        tracing: Tracing,
+        cpus: int,
+        worker_memory_bytes: int | None,
     ) -> None:
         self._engine = engine
         self._stats = stats
         self._backend = backend
+        self._tracing = tracing
         self._cpus = cpus
         free_bytes = _free_bytes()
         self._is_bound_said = worker_memory_bytes is not None
@@ -129,6 +137,7 @@ class Autotune:
             return
         self._free_bytes -= (change.workers - change.before) * self._worker_bytes.get(stream.number, 0)
         self._changes.setdefault(stream.number, deque(maxlen=CHANGES_KEPT)).append((now_s, change))
+        self._tracing.tuned(stream, change)
         log.info(
             "workers tuned",
             extra={

@@ -1,6 +1,8 @@
-"""Records traces for those who ask: which worker filled which rows when, and when trainers waited.
+"""Records traces for those who ask: which worker filled which rows when, when trainers waited, and when a stream got
+another number of workers.
 
-Nothing is kept while nobody asks. What is observed is what passes by anyway: answers of workers, progress of trainers.
+Nothing is kept while nobody asks. What is observed is what passes by anyway: answers of workers, progress of trainers,
+decisions of the tuner.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 import time
 
 from prefetchd.daemon.engine.engine import Engine
+from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.sessions import Session
+from prefetchd.tuning.worker_tuner import Change
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import (
     TRACED_FILL,
@@ -82,6 +86,12 @@ class Tracing:
         place = (stream.number, stream.consumers[session].pid, epoch, message.step - 1, 0, 0, 0)
         self._add((TRACED_WAIT, *place, began_us, message.waited_us), stream.name)
 
+    def tuned(self, stream: StreamState, change: Change) -> None:
+        """Traces that a stream has another number of workers from now on."""
+        at_us = time.monotonic_ns() // 1000
+        for trace in self._traces.values():
+            trace.add_change((at_us, stream.number, change.before, change.workers), change.why, stream.name)
+
     def _add(self, event: Ints, stream: str) -> None:
         for trace in self._traces.values():
             trace.add(event, stream)
@@ -107,6 +117,7 @@ class _Trace:
         self._until_s = until_s
         self._events: list[Ints] = []
         self._names: dict[int, str] = {}
+        self._changes: list[tuple[Ints, str]] = []
         self._dropped = 0
 
     def add(self, event: Ints, stream: str) -> None:
@@ -116,13 +127,23 @@ class _Trace:
         self._events.append(event)
         self._names[event[1]] = stream
 
+    def add_change(self, row: Ints, why: str, stream: str) -> None:
+        if len(self._changes) >= MOST_KEPT_EVENTS:
+            self._dropped += 1
+            return
+        self._changes.append((row, why))
+        self._names[row[1]] = stream
+
     def send(self) -> bool:
         """Sends as much as the peer reads; False when that was the last of it."""
-        while self._session.is_clear and self._events:
+        while self._session.is_clear and (self._events or self._changes):
             events, self._events = self._events[:EVENTS_A_MESSAGE], self._events[EVENTS_A_MESSAGE:]
+            changes, self._changes = self._changes[:EVENTS_A_MESSAGE], self._changes[EVENTS_A_MESSAGE:]
             names = tuple(name.encode("utf-8", "replace") for name in self._names.values())
-            self._session.send(TraceEvents(tuple(events), tuple(self._names), names, self._dropped))
-        if time.monotonic() < self._until_s or self._events:
+            tuned = tuple(row for row, _ in changes)
+            whys = tuple(why.encode("utf-8", "replace") for _, why in changes)
+            self._session.send(TraceEvents(tuple(events), tuple(self._names), names, self._dropped, tuned, whys))
+        if time.monotonic() < self._until_s or self._events or self._changes:
             return True
         self._session.send(TraceEvents((), (), (), self._dropped))
         self._session.send(Done())

@@ -24,6 +24,17 @@ def test_a_task_and_a_wait():
     assert found[1]["args"] == {"epoch": 0, "step": 7, "rows": "8 to 16"}
 
 
+def test_another_number_of_workers():
+    tuned = ((1_000_500, 3, 2, 8), "samples wait")
+    found = trace_json([WAIT], {3: "train"}, 0, [tuned])
+    assert len(check_trace(json.dumps(found))) == 1
+    (change,) = [each for each in found["traceEvents"] if each["ph"] == "i"]
+    assert (change["name"], change["ts"], change["args"]) == ("2 to 8 workers", 500, {"why": "samples wait"})
+    alone = trace_json([], {3: "train"}, 0, [tuned])
+    assert check_trace(json.dumps(alone)) == []
+    assert alone["traceEvents"][-1]["ts"] == 0
+
+
 def test_nothing_happened():
     assert check_trace(json.dumps(trace_json([], {}, 0))) == []
 

@@ -25,6 +25,14 @@ def check_trace(text: str) -> list[dict[str, Any]]:
             assert isinstance(event["args"]["name"], str)
             processes.add(event["pid"]) if event["name"] == "process_name" else named.add(track)
             continue
+        if event["ph"] == "i":
+            assert event["s"] in ("g", "p", "t")
+            assert type(event["ts"]) is int
+            assert event["ts"] >= 0
+            assert isinstance(event["name"], str)
+            assert track in named
+            assert event["pid"] in processes
+            continue
         assert event["ph"] == "X"
         assert type(event["ts"]) is int
         assert event["ts"] >= 0

@@ -90,7 +90,12 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Reloaded(config=b"/etc/streams.toml", streams=(b"a", b"b"), begun=(b"b",), ended=(b"c",), later=(b"workers",)),
     m.Trace(10_000),
     m.TraceEvents(
-        ((0, 1, 2, 0, 7, 0, 16, 1, 1_000_000, 2_500), (1, 1, 4711, 0, 7, 0, 0, 0, 900_000, 10)), (1,), (b"s",), 3
+        ((0, 1, 2, 0, 7, 0, 16, 1, 1_000_000, 2_500), (1, 1, 4711, 0, 7, 0, 0, 0, 900_000, 10)),
+        (1,),
+        (b"s",),
+        3,
+        ((950_000, 1, 2, 8),),
+        (b"samples wait",),
     ),
     m.Done((b"train.py:0", b"eval")),
     m.SpawnStream(host=3, program_bytes=4096, spec=b"\x80"),
