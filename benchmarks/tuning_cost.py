@@ -23,6 +23,8 @@ from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
 BATCH = 8
+BUFFER = 16
+"""It is full soon: then the daemon does what it does for ever."""
 SAMPLES = 1 << 20
 LOCKED_S = 0.005
 STEP_S = 0.05
@@ -69,7 +71,7 @@ def _run(lock: str, step_s: float, seconds: float, *, autotune: bool) -> tuple[f
     """Returns the trainer's batches a second, and the share of a CPU that the daemon uses."""
     with (
         own_daemon(autotune=autotune) as directory,
-        PrefetchLoader(Locked(lock), batch_size=BATCH) as loader,
+        PrefetchLoader(Locked(lock), batch_size=BATCH, buffer=BUFFER) as loader,
     ):
         batches = endless(loader)
         next(batches)

@@ -24,7 +24,9 @@ from prefetchd.tuning.worker_tuner import Change, Room, WorkerTuner
 MOST_WORKERS = 64
 """The most workers that a stream gets without being asked: each is a process."""
 MEMORY_EVERY_S = 5.0
-WEIGHED_AT_ONCE = 8
+WEIGHED_EVERY_S = 30.0
+WEIGHED_AT_ONCE = 4
+"""To weigh a worker with torch in it takes 6 ms: the kernel walks through all that it has mapped."""
 CHANGES_KEPT = 8
 
 log = logging.getLogger("prefetchd")
@@ -56,6 +58,7 @@ class Autotune:
         self._worker_bytes: dict[int, int] = {}
         self._free_bytes = free_bytes
         self._looked_s = 0.0
+        self._weighed_s: dict[int, float] = {}
 
     def look(self, now_s: float) -> None:
         """Looks at all streams, and changes what is to be changed. To be called several times a second, after the
@@ -90,11 +93,14 @@ class Autotune:
         del self._tuners[number]
         self._changes.pop(number, None)
         self._worker_bytes.pop(number, None)
+        self._weighed_s.pop(number, None)
 
     def _look_at_memory(self, tuned: list[StreamState]) -> None:
-        """Notes what a worker of each stream costs: the most that one had."""
+        """Notes what is free, and now and then what a worker of each stream costs."""
         self._free_bytes = _free_bytes()
         for stream in tuned:
+            if self._looked_s - self._weighed_s.get(stream.number, -WEIGHED_EVERY_S) < WEIGHED_EVERY_S:
+                continue
             self._weigh(stream)
             if self._is_bound_said:
                 why = is_too_large(self._worker_bytes.get(stream.number, 0), self._bound_bytes)
@@ -102,13 +108,14 @@ class Autotune:
                     self._engine.fail(stream.number, f"stream {stream.name!r} can have no worker: {why}")
 
     def _weigh(self, stream: StreamState, workers: int = 1) -> None:
-        """Looks at so many of the stream's workers, each time at others."""
+        """Notes the most that one of the stream's workers had, of which so many are looked at, each time others."""
         ready = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
-        first = int(self._looked_s / MEMORY_EVERY_S)
+        first = int(self._looked_s / WEIGHED_EVERY_S)
         for at in range(first, first + min(workers, len(ready))):
             found = private_bytes(self._backend.pid(ready[at % len(ready)].number))
             if found is not None:
                 self._worker_bytes[stream.number] = max(found, self._worker_bytes.get(stream.number, 0))
+                self._weighed_s[stream.number] = self._looked_s
 
     def _measured(self, stream: StreamState, tuner: WorkerTuner) -> Room:
         """Returns the room for the stream's workers, of which several are looked at: one that has just begun may be
