@@ -113,7 +113,7 @@ class History:
         self._was_full = counts.is_full or (self._was_full and counts.ready_share > 0)
         if counts.is_starting:
             self._starting_s += since_s
-        # The sums fall when workers end: their times are gone from them.
+        # A sum that falls takes nothing off what there was.
         self._cpu_s += max(0.0, counts.cpu_s - self._last.cpu_s)
         self._cpu_wait_s += max(0.0, counts.cpu_wait_s - self._last.cpu_wait_s)
         self._process_cpu_s += max(0.0, counts.process_cpu_s - self._last.process_cpu_s)
