@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.diagnosis.rates import Rates, rates_of
+from prefetchd.tuning.ring_tuner import LONG_TASK, SELDOM_FULL_SHARE, bridging_batches, missing_batches
 from prefetchd.tuning.worker_tuner import BUSY_SHARE, STALLED_SHARE, WAITS_ALWAYS_SHARE
 
 LIMITS = (
@@ -35,8 +36,6 @@ LIMITS = (
 
 MEASURE_S = 3.0
 """The trainer's time below which nothing is judged."""
-SELDOM_FULL_SHARE = 0.02
-"""The share of time with a full ring below which idle workers wait for tasks, not for room."""
 STARVED_SHARE = 0.25
 """The share of waiting for a CPU from which on it is the lack of CPUs that makes tasks long."""
 COMPUTING_SHARE = 0.7
@@ -47,8 +46,6 @@ MOST_OF_IT = 0.5
 """The share of their time from which on what workers do is what their tasks are about."""
 OTHERS_SHARE = 0.25
 """The share of all CPUs from which on foreign processes are a load."""
-BURST_RESERVE = 1.25
-"""How much more than what was missing in the mean burst a buffer should have: not all bursts are alike."""
 SHORT_SAMPLE_S = 50e-6
 """The time of a sample below which most of it may be the calls that it takes."""
 SCALING_STEP = 1.5
@@ -161,9 +158,9 @@ def _find(rates: Rates) -> _Finding:
             "it does not get the CPU in time, or batches are too small. Larger batches, or CPUs, would help"
         )
         return _Finding("daemon", head + text)
-    bridging = math.ceil(rates.demand * rates.longest_task_s) + rates.workers + 1
+    bridging = bridging_batches(rates.demand, rates.longest_task_s, rates.workers)
     most = min(rates.demand, rates.supply)
-    if rates.longest_task_s > 3 * rates.cost_s and bridging > rates.ring_batches / 2:
+    if rates.longest_task_s > LONG_TASK * rates.cost_s and bridging > rates.ring_batches / 2:
         text = (
             f"single tasks take up to {_duration(rates.longest_task_s)} (a batch: {_duration(rates.cost_s)}), and the "
             f"ring of {rates.ring_batches:.0f} batches lasts {_duration(rates.ring_batches / rates.demand)}; "
@@ -182,8 +179,7 @@ def _in_bursts(rates: Rates, head: str, most: float) -> _Finding:
     if not rates.bursts:
         wanted = max(2 * math.ceil(rates.ring_batches), 8)
         return _Finding("buffer", f"{head}a larger buffer= would even that out: {wanted} or more", buffer=wanted)
-    missing = rates.stalled_s / rates.bursts * rates.supply
-    wanted = math.ceil(rates.ring_batches + BURST_RESERVE * missing) + 1
+    wanted = math.ceil(rates.ring_batches + missing_batches(rates.stalled_s, rates.bursts, rates.supply)) + 1
     return _Finding("buffer", f"{head}buffer={wanted} would bridge its bursts", buffer=wanted, expected=most)
 
 

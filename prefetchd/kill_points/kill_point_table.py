@@ -27,6 +27,7 @@ POINTS: dict[str, str] = {
     "daemon.ring.headless": "a ring's segment exists and is locked, without a header",
     "daemon.ring.created": "the ring exists, and the engine does not know of it",
     "daemon.ring.uncounted": "there is memory behind more slots than the ring's count says",
+    "daemon.ring.shrunk": "the ring counts fewer slots than it had, and the memory behind the others is still there",
     "daemon.ring.shared": "a trainer has been sent the ring",
     "daemon.drop.ringless": "a stream's ring is unlinked, its program is not",
     # --- daemon: sessions ---

@@ -13,7 +13,9 @@ rules, whose reasons are in decisions 0003 (batches in several slots) and 0017 (
 5. `on_free` is called for each use that is over, before its slots can be claimed.
 6. Slots become usable as they get memory, the first ones first. A claim takes the slot that was freed last, else the
    lowest one: reuse stays warm, and the first slots are prefaulted first.
-7. A grant of a former daemon is adopted into free slots alone, and only if its generation is older than any that may
+7. A ring that is to have fewer slots claims no others (`restrict`). Those beyond end with the batches that are in them,
+   and lose their memory from the end, as far as none is in use (`take_back`).
+8. A grant of a former daemon is adopted into free slots alone, and only if its generation is older than any that may
    yet be given: so it cannot be taken for another use (`adopt`).
 """
 
@@ -94,6 +96,8 @@ class Ring:
         self.slots = slots
         self._on_free = on_free
         self.reserved = 0
+        self.usable = slots
+        """No claim takes a slot from this one on (rule 7)."""
         self._claims = 0
         self._claimed_slots = 0
         self._states: list[SlotState] = []
@@ -110,8 +114,32 @@ class Ring:
         self._states += [SlotState.FREE] * (slots - self.reserved)
         self._counts[SlotState.FREE] += slots - self.reserved
         # The lowest slot is on top: the first slots are prefaulted first, and reuse stays warm.
-        self._free = list(range(slots - 1, self.reserved - 1, -1)) + self._free
+        self._free = list(range(min(slots, self.usable) - 1, self.reserved - 1, -1)) + self._free
         self.reserved = slots
+
+    def restrict(self, slots: int) -> None:
+        """Has claims take slots up to `slots` (exclusive) only, be that fewer than before or more (rule 7)."""
+        if not 1 <= slots <= self.slots:
+            raise InvariantError(f"{slots} of {self.slots} slots")
+        again = [each for each in range(self.usable, min(slots, self.reserved)) if self._states[each] is SlotState.FREE]
+        self._free = again[::-1] + [each for each in self._free if each < slots]
+        self.usable = slots
+
+    def take_back(self) -> int:
+        """Gives up the slots beyond the usable ones, from the end, down to one that is in use. Returns how many have
+        memory now; the caller may take that of the others."""
+        slots = self.reserved
+        while slots > self.usable and self._states[slots - 1] is SlotState.FREE:
+            slots -= 1
+        self._counts[SlotState.FREE] -= self.reserved - slots
+        del self._states[slots:]
+        self.reserved = slots
+        return slots
+
+    @property
+    def claimable(self) -> int:
+        """The slots that claims can have now."""
+        return len(self._free)
 
     def count(self, state: SlotState) -> int:
         """Counts the slots in `state`; a batch of span n counts n times."""
@@ -135,8 +163,9 @@ class Ring:
 
     @property
     def capacity(self) -> int:
-        """Batches of average span that the reserved slots take."""
-        return self.reserved * self._claims // self._claimed_slots if self._claims else self.reserved
+        """Batches of average span that the slots take which are reserved and usable."""
+        slots = min(self.reserved, self.usable)
+        return slots * self._claims // self._claimed_slots if self._claims else slots
 
     def claim(self, span: int = 1) -> Grant | None:
         """FREE -> FILLING: claims `span` slots for one batch. Returns None when fewer are free."""
@@ -234,6 +263,6 @@ class Ring:
         self._move(self._current(grant), event)
         del self._grants[grant.slot]
         self._leases.pop(grant.slot, None)
-        self._free += reversed(grant.slots)
+        self._free += [slot for slot in reversed(grant.slots) if slot < self.usable]
         if self._on_free is not None:
             self._on_free(grant)

@@ -156,6 +156,8 @@ class RingSegment:
         ring._write_header(header)
         kill_point("daemon.adopt.headed")
         ring._reserved_bytes = ring._prefaulted_bytes = header.slot_payload_offset(reserved)
+        # The dead daemon may have counted slots out, and not come to their memory.
+        ring._free_unreserved()
         return ring
 
     def name_program(self, name: str) -> None:
@@ -219,6 +221,27 @@ class RingSegment:
     def grow(self, slots: int) -> None:
         """Lets reserve_step() go up to `slots` from now on."""
         self._want(max(self.wanted_slots, min(slots, self.header.slots)))
+
+    def shrink(self, slots: int, *, keeps_memory: bool = False) -> None:
+        """Counts the slots from `slots` on as not reserved: nobody uses them. Their memory goes unless it `keeps_memory`,
+        as for a process that has had it pinned. They may be reserved again."""
+        self._want(slots)
+        RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
+        self._reserved_bytes = self.header.slot_payload_offset(slots)
+        self._prefaulted_bytes = min(self._prefaulted_bytes, self._reserved_bytes)
+        self._used_slots = min(self._used_slots, slots)
+        kill_point("daemon.ring.shrunk")
+        if not keeps_memory:
+            self._free_unreserved()
+
+    def _free_unreserved(self) -> None:
+        """Takes the memory behind slots that are not reserved."""
+        page_bytes = os.fstatvfs(self._fd).f_bsize
+        begin = -(-self._reserved_bytes // page_bytes) * page_bytes
+        if begin < len(self.memory.memory):
+            # A store that cannot keeps it until the ring is gone.
+            with contextlib.suppress(OSError):
+                self.memory.memory.madvise(mmap.MADV_REMOVE, begin)
 
     def _want(self, slots: int) -> None:
         self.wanted_slots = slots

@@ -51,9 +51,11 @@ OTHER_SAMPLES = 1.5
 class Sums:
     """What a stream has done by now; all of it only grows. Seconds are those of workers in tasks (`fill_s`), on CPUs
     and in line for one, and of trainers: all of their time, and what of it they have waited for batches. What workers
-    have of CPUs is looked at now and then: up to `cpu_over_s`."""
+    have of CPUs is looked at now and then: up to `cpu_over_s`. `full_s` is how long there was nothing to fill that the
+    ring had room for, `bursts` how often a full ring became empty."""
 
     samples: int = 0
+    batches: int = 0
     consumed: int = 0
     fill_s: float = 0.0
     cpu_s: float = 0.0
@@ -61,6 +63,8 @@ class Sums:
     consumer_s: float = 0.0
     stalled_s: float = 0.0
     cpu_over_s: float = 0.0
+    full_s: float = 0.0
+    bursts: int = 0
 
 
 @record

@@ -132,6 +132,12 @@ class EngineMachine(RuleBasedStateMachine):
         """Workers come and go, as the daemon finds right."""
         self.world.tune(which, workers)
 
+    @precondition(lambda self: self.world.engine.streams)
+    @rule(which=st.integers(0, 3), slots=st.integers(1, 16))
+    def resize(self, which, slots):
+        """Rings get more slots and fewer, as the daemon finds right."""
+        self.world.resize(which, slots)
+
     @rule(scarce=st.booleans())
     def processes_are_scarce(self, scarce):
         self.world.scarce = scarce

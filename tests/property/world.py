@@ -57,7 +57,7 @@ from prefetchd.wire.messages import (
     WaitNamed,
     Welcome,
 )
-from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_EMPTY, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.wire.worker_status import DIGESTING, ITERATING, LOADING, NO_WORKER_STATUS, WorkerStatus
 
@@ -532,7 +532,7 @@ class World:
             found = FoundRing(
                 stream.ring_id,
                 ring.slots,
-                stream.wanted_slots,
+                max(stream.wanted_slots, ring.reserved),
                 SLOT_BYTES,
                 stream.layout,
                 stream.has_program,
@@ -772,6 +772,12 @@ class World:
                     trainer.open = False
             case c.GrowRing(stream, slots):
                 self.pending.append(("grown", stream, slots))
+            case c.ShrinkRing(stream, slots):
+                for slot in [each for each in self.memory[stream] if each >= slots]:
+                    assert not self.is_held(stream, slot), "memory is taken from a slot under its holder"
+                    assert self.records[stream][slot].state == SLOT_EMPTY, "memory is taken from a slot in use"
+                    # Who still reads or writes it finds nothing.
+                    del self.memory[stream][slot]
             case c.ShareRing(session, stream):
                 trainer = self.trainers.get(session)
                 if trainer is not None:
@@ -925,6 +931,12 @@ class World:
         if not stream.spec.workers and not stream.shards:
             self.engine.tune(stream.number, workers)
             self.run()
+
+    def resize(self, which: int, slots: int) -> None:
+        """A ring is to have so many slots from now on."""
+        streams = list(self.engine.streams.values())
+        self.engine.resize_ring(streams[which % len(streams)].number, slots)
+        self.run()
 
     def settle_first(self, *kinds: str) -> None:
         """The first pending event of each kind happens, in this order."""

@@ -166,6 +166,14 @@ class GrowRing(Command):
 
 
 @record
+class ShrinkRing(Command):
+    """Take the memory behind the ring's slots from `slots` on: nobody uses them."""
+
+    stream: int
+    slots: int
+
+
+@record
 class WriteSlot(Command):
     """Write a slot's record into the segment."""
 

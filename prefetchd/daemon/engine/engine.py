@@ -28,9 +28,10 @@ from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.resting import decide_who_rests, waits_for_time
 from prefetchd.daemon.engine.rings import Rings
 from prefetchd.daemon.engine.stream.adoption import FoundRing
-from prefetchd.daemon.engine.stream.file_backed_ring import lose
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES, lose
 from prefetchd.daemon.engine.stream.growth import refuse_what_is_held
 from prefetchd.daemon.engine.stream.keeping import follow, keep
+from prefetchd.daemon.engine.stream.resizing import give_up_slots, resize
 from prefetchd.daemon.engine.stream.stages import Stage, Stuck
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.engine.trainers import UNKNOWN, Identity, Trainers
@@ -385,6 +386,20 @@ class Engine:
         """Notes that slots up to `slots` have memory behind them."""
         self._rings.reserved(number, slots)
 
+    def is_ring_tuned(self, stream: StreamState) -> bool:
+        """True when nobody has said how large the stream's ring is to be, and resize_ring() may."""
+        spec = stream.spec
+        is_said = spec.buffer_bytes or spec.buffer_batches or spec.low_watermark or spec.high_watermark
+        return self.limits.autotune and not is_said and spec.store != FILES and stream.window.ring is not None
+
+    @_event
+    def resize_ring(self, number: int, slots: int) -> None:
+        """Has the ring of a stream of which is_ring_tuned() get `slots`: at once more, if there is memory, or fewer as
+        batches are consumed."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            resize(stream, slots, self._commands)
+
     @_event
     def ring_failed(self, number: int, code: str, message: str, short_bytes: int = 0) -> None:
         """Notes that the segment cannot be made, for which `short_bytes` are missing."""
@@ -586,5 +601,6 @@ class Engine:
                 offering.prepare(session)
                 if offering.has_offers(session):
                     self._commands.append(Wake(session))
+            give_up_slots(stream, self._commands)
         # Last: what is claimed and what is offered asks for plans.
         self.planners.dispatch(self._now_s)

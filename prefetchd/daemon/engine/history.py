@@ -159,6 +159,7 @@ class History:
         last = self._last
         return Sums(
             last.samples,
+            last.batches,
             last.consumed,
             last.fill_s,
             max(self._cpu_s, self._process_cpu_s),
@@ -166,7 +167,14 @@ class History:
             self._consumer_s,
             self._stalled_s,
             last.cpu_over_s,
+            self._full_s,
+            self._bursts,
         )
+
+    @property
+    def latest(self) -> Counts:
+        """The counts that were observed last."""
+        return self._last
 
     def paces(self) -> list[dict[str, Any]]:
         """Returns what was made with each number of workers that there was, while all of them were busy, the latest

@@ -107,7 +107,7 @@ def _is_full(stream: StreamState) -> bool:
     ring = stream.window.ring
     if ring is None or ring.reserved < stream.wanted_slots or any(each.busy for each in stream.workers.values()):
         return False
-    return not (stream.claims.has_work() and ring.count(SlotState.FREE))
+    return not (stream.claims.has_work() and ring.claimable)
 
 
 def _is_iterated(stream: StreamState) -> bool:

@@ -224,7 +224,7 @@ def _no_room(stream: StreamState, batch: Batch | None) -> Cause | None:
             Cause(f"its ring for batches of {stream.batch_bytes} bytes is being made") if stream.batch_bytes else None
         )
     span = batch.span if batch is not None else 1
-    if ring.count(SlotState.FREE) >= span:
+    if ring.claimable >= span:
         return None
     return Cause(
         f"the ring is full: {_slots(ring)}; the batch takes {span}. {_holders(stream)}",

@@ -23,7 +23,7 @@ from prefetchd.wire.messages import Program, Published
 from prefetchd.wire.os_errors import why
 from prefetchd.wire.own_segments import ATTEMPTS, make_named
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.segment_layout import DEPARTED
+from prefetchd.wire.segment_layout import DEPARTED, MEMORY_MODES, decode_memory_mode
 
 BURIED_WITHIN_S = 2.0
 BURIED_LOOK_AGAIN_S = 0.005
@@ -198,6 +198,12 @@ class StreamRings:
         """Reserves up to `slots`; the engine is told as they come."""
         self._once_buried(partial(self._grow, stream, slots), time.monotonic() + BURIED_WITHIN_S)
 
+    def shrink(self, stream: int, slots: int) -> None:
+        """Takes the memory behind the ring's slots from `slots` on, which nobody uses."""
+        ring = self.ring(stream)
+        if ring is not None:
+            ring.shrink(slots, keeps_memory=_is_pinned(ring))
+
     def _once_buried(self, then: Callable[[], None], until_s: float) -> None:
         """Calls then() once no process of a dropped stream lives, or at `until_s`: a ring that has yielded its memory
         is mapped until its workers are dead."""
@@ -292,3 +298,13 @@ class StreamRings:
             return None
         rings = [each.ring.wanted_bytes for each in self.resources.values() if each.ring is not None]
         return max(0, self._memory_bytes - sum(rings))
+
+
+def _is_pinned(ring: RingSegment) -> bool:
+    """True when a device may read the ring's memory where it lies now: other memory in its place would not be seen. A
+    consumer says so before it pins anything, and pins only what it is leased."""
+    memory = memoryview(ring.memory.memory)
+    consumers = (each for each in range(ring.header.consumers) if ring.has_living_consumer(each))
+    return any(
+        decode_memory_mode(memory, ring.header.consumer_record_offset(each)) != MEMORY_MODES[0] for each in consumers
+    )

@@ -112,6 +112,8 @@ class CommandExecutor:
                 self._rings.create(command)
             case c.GrowRing(stream, slots):
                 self._rings.grow(stream, slots)
+            case c.ShrinkRing(stream, slots):
+                self._rings.shrink(stream, slots)
             case c.ReportStall():
                 self._wait_names.name(command)
             case c.FreeSlot(stream, slot, generation):

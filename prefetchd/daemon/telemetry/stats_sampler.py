@@ -248,7 +248,7 @@ def _is_late(stream: StreamState) -> bool:
 
 
 def _is_full(stream: StreamState, ring: Ring) -> bool:
-    return ring.count(SlotState.FREE) < ring.mean_span or not stream.claims.has_work()
+    return ring.claimable < ring.mean_span or not stream.claims.has_work()
 
 
 def _busy_s(worker: Worker, now_s: float) -> float:

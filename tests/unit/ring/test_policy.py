@@ -364,7 +364,7 @@ def test_slots_that_were_in_use_are_used_again_before_new_ones():
 
 
 @pytest.mark.parametrize("slots", [-1, 1, 6])
-def test_a_ring_neither_shrinks_nor_outgrows_itself(slots):
+def test_reserving_neither_takes_slots_back_nor_outgrows_the_ring(slots):
     ring = ring_of(5, reserved=2)
     pictured = picture(ring)
     with pytest.raises(InvariantError, match=f"reserve {slots} slots; 2 of 5"):
@@ -424,6 +424,47 @@ def test_slots_that_are_not_reserved_not_there_or_named_twice_are_not_adopted(sl
     assert_not_adopted(slots, quarantined=False)
 
 
+# --- fewer slots ---
+
+
+def test_a_ring_that_is_to_have_fewer_slots_claims_no_others_and_gives_up_what_is_in_them_last():
+    ring = ring_of(6)
+    grants = [ring.claim() for _ in range(5)]
+    ring.restrict(2)
+    assert (ring.capacity, ring.claimable) == (2, 0)
+    assert ring.take_back() == 5, "the last slot is free, the one before is not"
+    ring.abandon(grants[3])
+    assert ring.take_back() == 5
+    ring.abandon(grants[4])
+    assert ring.take_back() == 3
+    ring.abandon(grants[0])
+    assert ring.claim().slots == (0,), "a slot that may be claimed is, be others beyond still in use"
+    ring.abandon(grants[2])
+    assert ring.take_back() == 2
+    assert ring.claim() is None
+
+
+def test_slots_that_are_to_be_given_up_can_be_had_after_all():
+    ring = ring_of(4)
+    last = [ring.claim() for _ in range(4)][3]
+    ring.restrict(1)
+    ring.abandon(last)
+    assert ring.claim() is None
+    ring.restrict(4)
+    assert ring.claim().slots == (3,)
+    assert ring.take_back() == 4
+
+
+def test_slots_without_memory_can_have_it_again():
+    ring = ring_of(4)
+    ring.restrict(2)
+    assert ring.take_back() == 2
+    ring.reserve(3)
+    assert [each.slots for each in drained(ring)] == [(0,), (1,)]
+    ring.restrict(3)
+    assert ring.claim().slots == (2,)
+
+
 # --- the ring against a naive model ---
 
 
@@ -442,13 +483,16 @@ class RingMachine(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, 8), first_generation=st.integers(1, 5))
     def begin(self, slots, first_generation):
         self.ring = Ring(slots, first_generation=first_generation)
-        self.reserved = 0
+        self.reserved, self.usable = 0, slots
         self.uses: list[Use] = []
         self.over: list[Grant] = []
         self.last_generation = first_generation - 1
 
     def free_slots(self) -> set[int]:
         return set(range(self.reserved)) - {slot for use in self.uses for slot in use.grant.slots}
+
+    def claimable(self) -> set[int]:
+        return {slot for slot in self.free_slots() if slot < self.usable}
 
     def pick(self, index: int) -> Use:
         return self.uses[index % len(self.uses)]
@@ -478,9 +522,24 @@ class RingMachine(RuleBasedStateMachine):
             with pytest.raises(InvariantError):
                 self.ring.reserve(slots)
 
+    @rule(slots=st.integers(0, 9))
+    def restrict(self, slots):
+        if 1 <= slots <= self.ring.slots:
+            self.ring.restrict(slots)
+            self.usable = slots
+        else:
+            with pytest.raises(InvariantError):
+                self.ring.restrict(slots)
+
+    @rule()
+    def take_back(self):
+        in_use = [slot for use in self.uses for slot in use.grant.slots]
+        self.reserved = min(self.reserved, max([self.usable, *(slot + 1 for slot in in_use)]))
+        assert self.ring.take_back() == self.reserved
+
     @rule(span=st.integers(1, 4))
     def claim(self, span):
-        free = self.free_slots()
+        free = self.claimable()
         grant = self.ring.claim(span)
         if len(free) < span:
             assert grant is None
@@ -536,7 +595,7 @@ class RingMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 99), quarantined=st.booleans())
     def adopt(self, index, quarantined):
         grant = self.over[index % len(self.over)]
-        if set(grant.slots) <= self.free_slots():
+        if set(grant.slots) <= self.claimable():
             self.ring.adopt(grant, quarantined=quarantined)
             self.over.remove(grant)
             self.uses.append(Use(grant, QUARANTINED if quarantined else READY))
@@ -555,10 +614,14 @@ class RingMachine(RuleBasedStateMachine):
             told = len(self.free_slots()) if state is FREE else sum(u.grant.span for u in self.uses if u.state is state)
             assert self.ring.count(state) == told
         assert self.ring.reserved == self.reserved
+        assert self.ring.claimable == len(self.claimable())
+        if not self.over and not self.uses:
+            assert self.ring.capacity == min(self.reserved, self.usable)
 
     def teardown(self):
         if not hasattr(self, "ring"):
             return
+        self.ring.restrict(self.ring.slots)
         claimed = drained(self.ring)
         assert {grant.slot for grant in claimed} == self.free_slots(), "every free slot can still be had, each once"
         assert len(claimed) == len({grant.slot for grant in claimed})

@@ -13,7 +13,7 @@ import pytest
 from prefetchd.ring import segment as segment_module
 from prefetchd.ring.segment import RingSegment, new_header, unlink
 from prefetchd.wire.errors import NoSpaceError
-from prefetchd.wire.file_locks import is_locked, reopen
+from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.messages import Published
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import (
@@ -253,6 +253,51 @@ def test_a_ring_is_reserved_up_to_what_is_wanted_and_grows(make, name):
     ring.grow(1000)
     assert reserve(ring) == [100]
     assert told_slots(ring) == 100
+
+
+def test_a_ring_that_shrinks_gives_up_the_memory_behind_its_last_slots_and_may_have_it_again(make, name):
+    ring = make(slots=100, wanted=40)
+    assert reserve(ring) == [40]
+    for slot in range(40):
+        ring.memory.batch(slot)[:3] = b"old"
+    before = resident_bytes(name)
+    ring.shrink(10)
+    assert told_slots(ring) == ring.wanted_slots == 10
+    assert ring.is_reserved
+    assert before - resident_bytes(name) == 30 * ring.header.slot_bytes
+    assert bytes(ring.memory.batch(9)[:3]) == b"old"
+    assert bytes(ring.memory.batch(10)[:3]) == b"\0\0\0"
+    ring.grow(20)
+    assert reserve(ring) == [20]
+    assert bytes(ring.memory.batch(19)[:3]) == b"\0\0\0"
+
+
+def test_what_is_pinned_stays_where_it_is(make, name):
+    ring = make(slots=100, wanted=40)
+    reserve(ring)
+    ring.memory.batch(39)[:3] = b"old"
+    before = resident_bytes(name)
+    ring.shrink(10, keeps_memory=True)
+    assert (told_slots(ring), resident_bytes(name)) == (10, before)
+    ring.grow(40)
+    assert reserve(ring) == [40]
+    assert bytes(ring.memory.batch(39)[:3]) == b"old"
+
+
+def test_memory_that_a_dead_daemon_has_counted_out_and_not_given_up_is_given_up_by_the_next(make, name):
+    ring = make(slots=100, wanted=40)
+    reserve(ring)
+    before = resident_bytes(name)
+    ring.shrink(10, keeps_memory=True)
+    ring.close(unlink_name=False)
+    fd = os.open(f"/dev/shm{name}", os.O_RDWR)
+    assert try_lock(fd, DAEMON_LOCK_OFFSET)
+    adopted = RingSegment.adopt(name, fd, 2)
+    try:
+        assert before - resident_bytes(name) == 30 * adopted.header.slot_bytes
+        assert adopted.reserved_slots == adopted.wanted_slots == 10
+    finally:
+        adopted.close()
 
 
 def full_after(free_bytes: int):

