@@ -114,9 +114,10 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
         sections.append((CONSUMERS, _flow(_consumer(consumer), width, begin="  consumer ")))
     sections.append((WORKERS, _workers(stream, width)))
     for change in stream.get("tuning", [])[-CHANGES_SHOWN:]:
-        said = (
-            f"tuned {duration(change['ago_s'])} ago, {change['before']} -> {change['workers']} workers: {change['why']}"
-        )
+        # Of an older daemon there are workers alone.
+        is_of_ring = change.get("batches") is not None
+        after = f"{change['batches']} batches" if is_of_ring else f"{change['workers']} workers"
+        said = f"tuned {duration(change['ago_s'])} ago, {change['before']} -> {after}: {change['why']}"
         sections.append((WORKERS, _flow(said.split(" "), width, gap=" ")))
     return [*sections, (ESSENTIAL, _flow(stream["verdict"]["text"].split(" "), width, gap=" ", begin="  > "))]
 

@@ -40,7 +40,7 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
     Exit code: 0 written, 1 no daemon, it ended meanwhile, or the file cannot be written.
     """
     events: list[Ints] = []
-    changes: list[tuple[Ints, str]] = []
+    changes: list[tuple[str, Ints, str]] = []
     names: dict[int, str] = {}
     dropped = 0
     with ControlClient(runtime_paths(socket)) as client:
@@ -51,7 +51,9 @@ def command(socket: str | None, seconds: float, output: Path) -> None:
             while not isinstance(message := client.hear(), Done):
                 if isinstance(message, TraceEvents):
                     events += message.events
-                    changes += zip(message.tuned, (why.decode("utf-8", "replace") for why in message.whys))
+                    kinds = ["workers"] * len(message.tuned) + ["batches"] * len(message.resized)
+                    whys = (why.decode("utf-8", "replace") for why in message.whys)
+                    changes += zip(kinds, message.tuned + message.resized, whys)
                     names |= {n: name.decode("utf-8", "replace") for n, name in zip(message.streams, message.names)}
                     # The count so far, not a sum: each message has all that were dropped.
                     dropped = message.dropped

@@ -15,13 +15,13 @@ another."""
 
 
 def trace_json(
-    events: Iterable[Ints], names: Mapping[int, str], dropped: int, changes: Iterable[tuple[Ints, str]] = ()
+    events: Iterable[Ints], names: Mapping[int, str], dropped: int, changes: Iterable[tuple[str, Ints, str]] = ()
 ) -> dict[str, Any]:
-    """Returns the whole file. Times in it are microseconds since the first event. `changes` are TraceEvents.tuned, each
-    with its reason."""
+    """Returns the whole file. Times in it are microseconds since the first event. `changes` are TraceEvents.tuned
+    and .resized, each with what there is another number of ("workers", "batches"), and with its reason."""
     rows = sorted(events, key=lambda each: each[8])
-    changed = sorted(changes)
-    first_us = min([*(each[8] for each in rows[:1]), *(row[0] for row, _ in changed[:1])], default=0)
+    changed = sorted(changes, key=lambda each: each[1])
+    first_us = min([*(each[8] for each in rows[:1]), *(row[0] for _, row, _ in changed[:1])], default=0)
     found: list[dict[str, Any]] = []
     tracks: dict[tuple[int, int], str] = {}
     ends: dict[tuple[int, int], int] = {}
@@ -49,11 +49,11 @@ def trace_json(
                 "args": {"epoch": epoch, "step": step, **about},
             }
         )
-    for (at_us, stream, before, workers), why in changed:
-        tracks[FIRST_STREAM + stream, 0] = "workers tuned"
+    for what, (at_us, stream, before, after), why in changed:
+        tracks[FIRST_STREAM + stream, 0] = "tuned"
         found.append(
             {
-                "name": f"{before} to {workers} workers",
+                "name": f"{before} to {after} {what}",
                 "cat": "tuned",
                 "ph": "i",
                 "s": "p",

@@ -138,7 +138,9 @@ class Service:
         )
         self._stats = StatsSampler(self.engine, self._rings.resources, backend)
         self._cpus = usable_cpus()
-        self._autotune = Autotune(self.engine, self._stats, backend, tracing, self._cpus, worker_memory_bytes)
+        self._autotune = Autotune(
+            self.engine, self._stats, backend, self._rings, tracing, self._cpus, worker_memory_bytes
+        )
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
         self._closing = Closing(

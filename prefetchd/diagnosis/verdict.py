@@ -90,7 +90,7 @@ def judge(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy: f
     found = _find(rates)
     return Verdict(
         found.limit,
-        found.text + _at_once(rates, found.limit),
+        found.text + _at_once(rates, found.limit) + _by_itself(stream, found),
         rates.stalled,
         rates.demand,
         rates.supply if math.isfinite(rates.supply) else None,
@@ -295,6 +295,16 @@ def _at_once(rates: Rates, limit: str) -> str:
         f". Its samples take {rates.sample_s * 1e6:.0f} us each, by a call of __getitem__ for each of them: "
         "__getitems__, which makes those of a batch at once, may take a quarter of that"
     )
+
+
+def _by_itself(stream: Mapping[str, Any], found: _Finding) -> str:
+    """Says who turns what the text names, where that need not be a person."""
+    # Those of an older daemon are missing.
+    if found.workers is not None and stream.get("tuned"):
+        return ". The daemon tunes their number itself (autotune), as far as more of them help"
+    if found.buffer is not None and stream.get("buffer_tuned"):
+        return ". The daemon tunes the buffer itself (autotune), as far as more of it helps"
+    return ""
 
 
 def _bound(wanted: int, rates: Rates) -> str:

@@ -31,6 +31,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 
 DEFAULT_BUFFER_BYTES = 1 << 30
 DEFAULT_SHARE = 4
+BUDGET_SHARE = 2
 DEFAULT_EPOCHS = 2
 UNKNOWN_EPOCH_STEPS = 1024
 LEAST_DEFAULT_SLOTS = 8
@@ -77,13 +78,13 @@ def measured_slot_bytes(batch_bytes: int, *, by_rows: bool, as_files: bool) -> i
 
 
 def default_buffer_bytes(room: Room) -> int:
-    """Returns the least of 1 GiB, a quarter of the free store, a quarter of the cgroup's headroom, and what the
-    daemon's memory setting leaves."""
+    """Returns the least of 1 GiB, a quarter of the free store, a quarter of the cgroup's headroom, and half of what the
+    daemon's memory setting leaves: other loaders are to have a ring, too."""
     shares = [DEFAULT_BUFFER_BYTES, room.store_bytes // DEFAULT_SHARE]
     if room.memory_bytes is not None:
         shares.append(room.memory_bytes // DEFAULT_SHARE)
     if room.budget_bytes is not None:
-        shares.append(room.budget_bytes)
+        shares.append(room.budget_bytes // BUDGET_SHARE)
     return min(shares)
 
 
@@ -141,7 +142,7 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
         slots = min(slots, max(LEAST_DEFAULT_SLOTS, spec.minimum_slots, DEFAULT_EPOCHS * steps))
         asked = f"buffer={_mib(default_bytes)} (the default here)"
     else:
-        # A quarter of what is free does not hold the smallest ring; all of it may.
+        # Its share of what is free does not hold the smallest ring; all of it may.
         slots = spec.minimum_slots
         asked = f"the smallest ring, {slots} batches of {_mib(batch_bytes)},"
         lower = "use smaller batches"
@@ -155,7 +156,7 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
     for what, limit, remedy in (
         (f"{room.store} has", room.store_bytes, f"enlarge {_named(room.store)}"),
         ("the cgroup has", room.memory_bytes, "raise the memory limit of the daemon's cgroup"),
-        ("the daemon's memory setting leaves", room.budget_bytes, "raise --memory"),
+        ("the daemon's memory setting has", room.budget_bytes, "raise --memory"),
     ):
         if limit is not None and needed > limit:
             text = f"{asked} needs {_mib(needed)}; {what} {_mib(limit)} left: {lower}, or {remedy}"
@@ -167,18 +168,28 @@ def check_growth(ring_bytes: int, growth_bytes: int, room: Room) -> None:
     """Raises NoSpaceError when a ring of `ring_bytes` must not take `growth_bytes` more (rule 5)."""
     for what, left, allowed, remedy in (
         (f"{room.store} has", room.store_bytes, room.store_bytes, f"enlarge {_named(room.store)}"),
-        ("the daemon's memory setting leaves", room.budget_bytes, room.budget_bytes, "raise --memory"),
+        ("the daemon's memory setting has", room.budget_bytes, room.budget_bytes, "raise --memory"),
         (
             "the cgroup has",
             room.memory_bytes,
-            # The largest growth g for which left - g >= ring + g.
-            ((room.memory_bytes or 0) - ring_bytes) // 2,
+            _beside(ring_bytes, room),
             "raise the memory limit of the daemon's cgroup",
         ),
     ):
         if left is not None and allowed is not None and growth_bytes > allowed:
             text = f"a ring of {_mib(ring_bytes)} wants {_mib(growth_bytes)} more; {what} {_mib(left)} left: {remedy}"
             raise NoSpaceError(text, growth_bytes - allowed)
+
+
+def growth_bytes(ring_bytes: int, room: Room) -> int:
+    """Returns the most that a ring of `ring_bytes` may take more (rule 5)."""
+    limits = (room.store_bytes, room.budget_bytes, None if room.memory_bytes is None else _beside(ring_bytes, room))
+    return max(0, min(limit for limit in limits if limit is not None))
+
+
+def _beside(ring_bytes: int, room: Room) -> int:
+    """Returns the largest growth that leaves as much of the cgroup's memory as the ring has then."""
+    return ((room.memory_bytes or 0) - ring_bytes) // 2
 
 
 def check_step(step_bytes: int, memory_bytes: int | None) -> None:

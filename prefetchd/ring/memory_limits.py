@@ -51,6 +51,12 @@ def available_bytes() -> int:
     return _machine_bytes("MemAvailable")
 
 
+def left_bytes() -> int:
+    """Returns what this process and its children may still have of memory: the machine's, or their cgroup's."""
+    headroom_bytes = cgroup_headroom_bytes()
+    return available_bytes() if headroom_bytes is None else min(available_bytes(), headroom_bytes)
+
+
 def _huge_bytes(page_bytes: int, which: str) -> int:
     """Returns the bytes of all pages of that size, or of those that are free, as `which` says."""
     return (_number(Path(_HUGE_PAGES.format(page_bytes >> 10, which))) or 0) * page_bytes

@@ -223,8 +223,8 @@ class RingSegment:
         self._want(max(self.wanted_slots, min(slots, self.header.slots)))
 
     def shrink(self, slots: int, *, keeps_memory: bool = False) -> None:
-        """Counts the slots from `slots` on as not reserved: nobody uses them. Their memory goes unless it `keeps_memory`,
-        as for a process that has had it pinned. They may be reserved again."""
+        """Counts the slots from `slots` on, which nobody uses, as not reserved. Their memory goes, unless it
+        `keeps_memory` as for a process that has had it pinned. They may be reserved again."""
         self._want(slots)
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         self._reserved_bytes = self.header.slot_payload_offset(slots)

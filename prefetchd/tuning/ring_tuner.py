@@ -7,8 +7,9 @@ Rules
     at other times: by what workers made while trainers waited in a burst, RESERVE times (missing_batches). Where it
     lasts no longer than the longest task seen, twice what bridges that (bridging_batches). At most STEP times as deep
     at once, and no deeper than the room allows.
- 3. What was added is on trial: if trainers wait for more than KEPT_SHARE of what they had waited, and do not get
-    FASTER times as many batches, the depth before comes back, and no other is tried for HOLD_S; twice as long after each such trial.
+ 3. What was added is on trial: if trainers wait for more than KEPT_SHARE of what they had waited (in a burst, or of
+    their time), and do not get FASTER times as many batches, the depth before comes back, and no other is tried for
+    HOLD_S; twice as long after each such trial.
  4. What has not been needed for KEPT_S, in which trainers have not waited, is to spare: the batches that were always
     ready, less half of those that were needed. It stays until others need the memory (`give_up`).
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from prefetchd.tuning.worker_tuner import BUSY_SHARE, HOLD_S, KEPT_S, MOST_HOLD_S, STALLED_SHARE, STEP, Sums
 from prefetchd.wire.records import record
@@ -123,10 +125,13 @@ class RingTuner:
         self._calm: deque[tuple[float, float]] = deque()
         self._stalled_s = 0.0
         self._ring_batches = 0.0
+        self.short_batches = 0
+        """By how many batches the ring would have to be deeper than it may be; of the last look."""
 
-    def observe(self, look: RingLook, most_batches: int, now_s: float) -> RingChange | None:
-        """Takes what is seen now; says what is to change. To be called several times a second. `most_batches` is what
-        there is room for."""
+    def observe(self, look: RingLook, most_batches: Callable[[], int], now_s: float) -> RingChange | None:
+        """Takes what is seen now; says what is to change. To be called several times a second. `most_batches` finds out
+        what there is room for."""
+        self.short_batches = 0
         self._watch_calm(look, now_s)
         self._longest_task_s = max(self._longest_task_s, look.longest_task_s)
         if self._begin is None:
@@ -182,12 +187,11 @@ class RingTuner:
         while now_s - self._calm[0][0] > KEPT_S:
             self._calm.popleft()
 
-    def _judge(self, span: _Span, look: RingLook, most_batches: int, now_s: float) -> RingChange | None:
+    def _judge(self, span: _Span, look: RingLook, most_batches: Callable[[], int], now_s: float) -> RingChange | None:
         trial, self._trial = self._trial, None
         depth = math.floor(look.ring_batches)
         if trial is not None:
-            waits_less = span.stalled <= max(STALLED_SHARE, KEPT_SHARE * trial.span.stalled)
-            if not waits_less and span.consumed_per_s < FASTER * trial.span.consumed_per_s:
+            if not _waits_less(span, trial.span) and span.consumed_per_s < FASTER * trial.span.consumed_per_s:
                 self._no_more_until_s = now_s + self._hold_s
                 self._hold_s = min(2 * self._hold_s, MOST_HOLD_S)
                 waited = f"the trainer waited {span.stalled:.0%} of its time with {depth} batches"
@@ -200,11 +204,17 @@ class RingTuner:
         if now_s < self._no_more_until_s:
             return None
         wanted, what = self._wanted(span, look)
-        batches = min(math.ceil(min(wanted, STEP * look.ring_batches)), most_batches)
+        batches = math.ceil(min(wanted, STEP * look.ring_batches))
+        if batches <= depth:
+            return None
+        most = max(depth, most_batches())
+        self.short_batches = max(0, batches - most)
+        batches = min(batches, most)
         if batches <= depth:
             return None
         self._trial, self._is_refilling = _Trial(depth, span), True
-        return RingChange(depth, batches, f"the trainer waited {span.stalled:.0%} of its time, and workers idled: {what}")
+        why = f"the trainer waited {span.stalled:.0%} of its time, and workers idled: {what}"
+        return RingChange(depth, batches, why)
 
     def _has_long_tasks(self, span: _Span) -> bool:
         return self._longest_task_s > LONG_TASK * span.cost_s
@@ -218,6 +228,15 @@ class RingTuner:
             return 0.0, ""
         missing = missing_batches(span.stalled_s, span.bursts, look.workers / span.cost_s)
         return look.ring_batches + missing + 1, f"the ring was full, and empty {span.bursts}x in {span.over_s:.0f} s"
+
+
+def _waits_less(now: _Span, before: _Span) -> bool:
+    if now.stalled < STALLED_SHARE:
+        return True
+    if now.bursts and before.bursts:
+        # Spans have more or less of what lies between bursts in them.
+        return now.stalled_s / now.bursts <= KEPT_SHARE * before.stalled_s / before.bursts
+    return now.stalled <= KEPT_SHARE * before.stalled
 
 
 def _span(before: Sums, now: Sums, over_s: float) -> _Span:

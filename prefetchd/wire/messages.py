@@ -486,8 +486,8 @@ class TraceEvents(Message):
     """Lists what has ended since the last TraceEvents: rows (0, stream, worker, epoch, step, first row, end row, kind
     as in Fill, began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in
     next(); times in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had
-    no room. `tuned` are changes of numbers of workers: rows (at, stream, before, workers), with their reasons,
-    `whys`."""
+    no room. `tuned` are changes of numbers of workers: rows (at, stream, before, workers); `resized` of rings: rows
+    (at, stream, before, batches). `whys` are the reasons of all, in this order."""
 
     events: Rows
     streams: Ints = ()
@@ -495,6 +495,7 @@ class TraceEvents(Message):
     dropped: int = 0
     tuned: Rows = ()
     whys: Blobs = ()
+    resized: Rows = ()
 
 
 TRACED_FILL, TRACED_WAIT = 0, 1

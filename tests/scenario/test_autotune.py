@@ -64,7 +64,7 @@ def test_workers_that_wait_become_more_than_the_cpus(tuning_daemon):
         first = found["tuning"][0]
         assert first["workers"] > first["before"]
         assert "samples wait" in first["why"]
-        types = {"ago_s": float, "before": int, "workers": int, "why": str}
+        types = {"ago_s": float, "before": int, "workers": int, "batches": type(None), "why": str}
         assert {name: type(value) for name, value in first.items()} == types
         documented = {name for name in documented_keys() if name.startswith("streams[].tuning[].")}
         assert documented == {f"streams[].tuning[].{name}" for name in types}
@@ -101,7 +101,21 @@ def test_a_number_that_was_said_stays(tuning_daemon):
     assert (found["workers_limit"], found["tuning"]) == (2, [])
 
 
-@pytest.mark.parametrize("said", [["--no-autotune"], ["--autotune", "--workers", "2"], []])
+def test_the_daemon_s_workers_are_a_bound(daemon):
+    daemon.start("--autotune", "--workers", "6")
+    with PrefetchLoader(Waiting(), batch_size=8, stream="bounded") as loader:
+        batches = iter(loader)
+        began_s = time.monotonic()
+        most = 0
+        while time.monotonic() < began_s + 5:
+            next(batches)
+            most = max(most, len(stream_when(daemon, "bounded")["workers"]))
+        found = stream_when(daemon, "bounded")
+    assert found["tuned"]
+    assert (most, found["workers_limit"], found["tuning"]) == (6, 6, [])
+
+
+@pytest.mark.parametrize("said", [["--no-autotune"], []])
 def test_it_may_be_off(daemon, said):
     daemon.start(*said)
     with PrefetchLoader(Waiting(0.001, EPOCH), batch_size=8, stream="off") as loader:

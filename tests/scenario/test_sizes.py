@@ -104,11 +104,20 @@ def test_the_daemon_s_memory_bounds_all_rings_together(bounded):
             pytest.raises(NoSpaceError) as caught,
         ):
             next(iter(two))
-        assert "the daemon's memory setting leaves 8." in str(caught.value)
+        assert "the daemon's memory setting has 8." in str(caught.value)
         assert "lower buffer=, or raise --memory" in str(caught.value)
         with PrefetchLoader(Rows(256, MIB // 32), stream="three", **arguments | {"buffer": "6MiB"}) as three:
             assert len(list(three)) == 64
         assert len(list(one)) == 64
+
+
+def test_a_ring_of_which_nobody_has_said_how_large_leaves_room_for_others(bounded):
+    loaders = [
+        PrefetchLoader(Rows(256, MIB // 32), batch_size=4, stream=name, socket=bounded) for name in ("four", "five")
+    ]
+    assert [len(list(loader)) for loader in loaders] == [64, 64]
+    for loader in loaders:
+        loader.close()
 
 
 def test_a_ring_without_a_consumer_yields_to_one_that_has_one(bounded):

@@ -53,7 +53,7 @@ from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 class Limits:
     """Bounds what the daemon may use, and how long it waits. Durations in seconds. `workers` may be busy at once, over
     all streams; 0: as many as they have. A stream that says no number has `workers`, or `stream_workers` where that is
-    0; from there on it is tuned with `autotune`."""
+    0; from there on it is tuned with `autotune`, within `workers`."""
 
     workers: int = 0
     stream_workers: int = 1
@@ -258,7 +258,7 @@ class Engine:
         """True when nobody has said how many workers the stream is to have, and tune() may."""
         # Shards and turns have homes among as many workers as there are to be.
         is_open = not stream.spec.workers and stream.homes is None
-        return self.limits.autotune and not self.limits.workers and is_open
+        return self.limits.autotune and is_open
 
     @_event
     def tune(self, number: int, workers: int) -> None:

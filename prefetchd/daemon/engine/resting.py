@@ -25,7 +25,6 @@ from prefetchd.daemon.engine.stream.keeping import GOES_ON, waits_for_trainers
 from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.engine.stream.supply import is_about_to_wait
-from prefetchd.ring.policy import SlotState
 
 RETURNS_WITHIN_S = 10.0
 """The time for which the CPUs are left to a trainer that is started again (rule 4)."""

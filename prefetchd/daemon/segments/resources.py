@@ -18,6 +18,7 @@ from prefetchd.ring.capacity import (
     bounds_for,
     check_growth,
     check_step,
+    growth_bytes,
 )
 from prefetchd.ring.file_ring import FileRing, file_bytes
 from prefetchd.ring.memory_limits import (
@@ -211,12 +212,19 @@ class StreamResources:
 
     def grow_ring(self, slots: int, budget_bytes: int | None) -> None:
         """Lets the ring's reserve_step() go on up to `slots`. Raises NoSpaceError."""
-        ring = self.ring
+        ring, room = self.ring, self._room_now(budget_bytes)
         assert ring is not None
-        directory = self.spec.directory or SHARED_MEMORY
-        room = Room(free_bytes(directory), directory, cgroup_headroom_bytes(), budget_bytes)
         check_growth(ring.wanted_bytes, (slots - ring.wanted_slots) * ring.header.slot_bytes, room)
         ring.grow(slots)
+
+    def growth_room(self, budget_bytes: int | None) -> tuple[int, int]:
+        """Returns what the store has left, and what the ring may take more."""
+        room = self._room_now(budget_bytes)
+        return room.store_bytes, growth_bytes(self.ring.wanted_bytes, room) if self.ring is not None else 0
+
+    def _room_now(self, budget_bytes: int | None) -> Room:
+        directory = self.spec.directory or SHARED_MEMORY
+        return Room(free_bytes(directory), directory, cgroup_headroom_bytes(), budget_bytes)
 
     def reserve_step(self) -> int:
         """Does the ring's reserve_step(), but not beyond what the memory cgroup has left. Raises NoSpaceError."""

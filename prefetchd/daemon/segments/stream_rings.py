@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -197,6 +198,16 @@ class StreamRings:
     def grow(self, stream: int, slots: int) -> None:
         """Reserves up to `slots`; the engine is told as they come."""
         self._once_buried(partial(self._grow, stream, slots), time.monotonic() + BURIED_WITHIN_S)
+
+    def growth_room(self, stream: int) -> tuple[int, int]:
+        """Returns the bytes that the store of the stream's ring has left, and those that the ring may take more; 0 each
+        where nobody can tell."""
+        resources = self.resources.get(stream)
+        if resources is None:
+            return 0, 0
+        with contextlib.suppress(OSError):
+            return resources.growth_room(self._budget_bytes())
+        return 0, 0
 
     def shrink(self, stream: int, slots: int) -> None:
         """Takes the memory behind the ring's slots from `slots` on, which nobody uses."""

@@ -1,6 +1,6 @@
-"""Lets the daemon find out how many workers streams are to have: looks at each, asks its tuner, and tells the engine.
+"""Lets the daemon find out what loaders have left open: how many workers a stream has, and how deep its ring is.
 
-It decides nothing itself: prefetchd/tuning/ does.
+It notes what was changed and why, for status, traces and the log. What is changed is decided in prefetchd/tuning/.
 """
 
 from __future__ import annotations
@@ -11,173 +11,74 @@ from collections import deque
 from typing import Any
 
 from prefetchd.daemon.engine.engine import Engine
-from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.daemon.segments.stream_rings import StreamRings
+from prefetchd.daemon.shell.ring_autotune import RingAutotune
+from prefetchd.daemon.shell.worker_autotune import WorkerAutotune
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
 from prefetchd.daemon.telemetry.tracing import Tracing
-from prefetchd.ring.memory_limits import available_bytes, cgroup_headroom_bytes
 from prefetchd.supervisor.backend import Backend
-from prefetchd.supervisor.process_memory import private_bytes
-from prefetchd.tuning.worker_memory import SHARE, SPARE, Memory, is_too_large, most_workers
-from prefetchd.tuning.worker_tuner import Change, Room, WorkerTuner
+from prefetchd.tuning.ring_tuner import RingChange
+from prefetchd.tuning.worker_tuner import Change
 
-MOST_WORKERS = 64
-"""The most workers that a stream gets without being asked: each is a process."""
-MEMORY_EVERY_S = 5.0
-WEIGHED_EVERY_S = 30.0
-WEIGHED_AT_ONCE = 4
-"""To weigh a worker with torch in it takes 6 ms: the kernel walks through all that it has mapped."""
 CHANGES_KEPT = 8
 
 log = logging.getLogger("prefetchd")
 
 
 class Autotune:
-    """Tunes the streams of one daemon whose loaders have left it open."""
+    """Tunes the streams of one daemon."""
 
     def __init__(
         self,
         engine: Engine,
         stats: StatsSampler,
         backend: Backend,
+        rings: StreamRings,
         tracing: Tracing,
         cpus: int,
         worker_memory_bytes: int | None,
     ) -> None:
         self._engine = engine
-        self._stats = stats
-        self._backend = backend
         self._tracing = tracing
-        self._cpus = cpus
-        free_bytes = _free_bytes()
-        self._is_bound_said = worker_memory_bytes is not None
-        self._bound_bytes = worker_memory_bytes if worker_memory_bytes is not None else int(SHARE * free_bytes)
-        self._spare_bytes = int(SPARE * free_bytes)
-        self._tuners: dict[int, WorkerTuner] = {}
-        self._changes: dict[int, deque[tuple[float, Change]]] = {}
-        self._worker_bytes: dict[int, int] = {}
-        self._free_bytes = free_bytes
-        self._looked_s = 0.0
-        self._weighed_s: dict[int, float] = {}
+        self._workers = WorkerAutotune(engine, stats, backend, cpus, worker_memory_bytes, self._note)
+        self._rings = RingAutotune(engine, stats, rings, self._note)
+        self._changes: dict[int, deque[tuple[float, Change | RingChange]]] = {}
 
     def look(self, now_s: float) -> None:
         """Looks at all streams, and changes what is to be changed. To be called several times a second, after the
         sampler has observed them."""
-        streams = self._engine.streams
-        for gone in [number for number in self._tuners if number not in streams]:
-            self._forget(gone)
-        tuned = []
-        for stream in streams.values():
-            if self._engine.is_tuned(stream):
-                tuned.append(stream)
-            elif stream.number in self._tuners:
-                self._forget(stream.number)
-                self._engine.tune(stream.number, 0)
-        if tuned and now_s - self._looked_s >= MEMORY_EVERY_S:
-            self._looked_s = now_s
-            self._look_at_memory(tuned)
-        for stream in tuned:
-            self._tune(stream, now_s)
+        self._changes = {number: each for number, each in self._changes.items() if number in self._engine.streams}
+        self._workers.look(now_s)
+        self._rings.look(now_s)
 
     def tell(self, snapshot: dict[str, Any]) -> None:
         """Adds to each stream of the snapshot, in the engine's order, whether it is tuned, and its last changes."""
         now_s = time.monotonic()
         for stream, found in zip(self._engine.streams.values(), snapshot["streams"]):
             found["tuned"] = self._engine.is_tuned(stream)
-            found["tuning"] = [
-                {"ago_s": now_s - at_s, "before": change.before, "workers": change.workers, "why": change.why}
-                for at_s, change in self._changes.get(stream.number, ())
-            ]
+            found["buffer_tuned"] = self._engine.is_ring_tuned(stream)
+            found["tuning"] = [_about(now_s - at_s, change) for at_s, change in self._changes.get(stream.number, ())]
 
-    def _forget(self, number: int) -> None:
-        del self._tuners[number]
-        self._changes.pop(number, None)
-        self._worker_bytes.pop(number, None)
-        self._weighed_s.pop(number, None)
-
-    def _look_at_memory(self, tuned: list[StreamState]) -> None:
-        """Notes what is free, and now and then what a worker of each stream costs."""
-        self._free_bytes = _free_bytes()
-        for stream in tuned:
-            if self._looked_s - self._weighed_s.get(stream.number, -WEIGHED_EVERY_S) < WEIGHED_EVERY_S:
-                continue
-            self._weigh(stream)
-            if self._is_bound_said:
-                why = is_too_large(self._worker_bytes.get(stream.number, 0), self._bound_bytes)
-                if why:
-                    self._engine.fail(stream.number, f"stream {stream.name!r} can have no worker: {why}")
-
-    def _weigh(self, stream: StreamState, workers: int = 1) -> None:
-        """Notes the most that one of the stream's workers had, of which so many are looked at, each time others."""
-        ready = [each for each in stream.workers.values() if each.stage is WorkerStage.READY]
-        first = int(self._looked_s / WEIGHED_EVERY_S)
-        for at in range(first, first + min(workers, len(ready))):
-            found = private_bytes(self._backend.pid(ready[at % len(ready)].number))
-            if found is not None:
-                self._worker_bytes[stream.number] = max(found, self._worker_bytes.get(stream.number, 0))
-                self._weighed_s[stream.number] = self._looked_s
-
-    def _measured(self, stream: StreamState, tuner: WorkerTuner) -> Room:
-        """Returns the room for the stream's workers, of which several are looked at: one that has just begun may be
-        smaller than it will be."""
-        self._free_bytes = _free_bytes()
-        self._weigh(stream, WEIGHED_AT_ONCE)
-        return self._room(stream, tuner)
-
-    def _tune(self, stream: StreamState, now_s: float) -> None:
-        history = self._stats.history(stream.number)
-        if history is None:
-            return
-        tuner = self._tuners.get(stream.number)
-        if tuner is None:
-            tuner = self._tuners[stream.number] = WorkerTuner(
-                self._engine.pool.worker_limit(stream), stream.schedule.rows_per_batch
-            )
-        at_work = sum(each.stage is WorkerStage.READY for each in stream.workers.values())
-        if at_work < len(stream.workers) or stream.paused:
-            # Some begin or end, or none has anything to do.
-            at_work = 0
-        sums = history.sums()
-        room = self._room(stream, tuner)
-        change = tuner.observe(sums, at_work, room, now_s, lambda: self._measured(stream, tuner))
-        if change is None:
-            return
-        self._free_bytes -= (change.workers - change.before) * self._worker_bytes.get(stream.number, 0)
+    def _note(self, stream: StreamState, change: Change | RingChange, now_s: float) -> None:
         self._changes.setdefault(stream.number, deque(maxlen=CHANGES_KEPT)).append((now_s, change))
-        self._tracing.tuned(stream, change)
-        log.info(
-            "workers tuned",
-            extra={
-                "fields": {
-                    "stream": stream.name,
-                    "before": change.before,
-                    "workers": change.workers,
-                    "why": change.why,
-                }
-            },
-        )
-        self._engine.tune(stream.number, change.workers)
-
-    def _room(self, stream: StreamState, tuner: WorkerTuner) -> Room:
-        """Returns what the stream's workers may have: CPUs that trainers leave, processes that there is memory for."""
-        load = self._stats.load()
-        trainers = load["trainers"] if load is not None else 0.0
-        cpus = max(1.0, self._cpus - trainers)
-        worker_bytes = self._worker_bytes.get(stream.number)
-        if worker_bytes is None:
-            # Nobody knows yet what one costs: that is measured before there are more.
-            most, why = MOST_WORKERS, ""
+        about = {"stream": stream.name, **_about(0.0, change)}
+        del about["ago_s"]
+        if isinstance(change, Change):
+            self._tracing.tuned(stream, change)
+            del about["batches"]
+            log.info("workers tuned", extra={"fields": about})
         else:
-            taken_bytes = sum(self._worker_bytes.get(number, 0) * each.workers for number, each in self._tuners.items())
-            memory = Memory(self._bound_bytes, taken_bytes, self._free_bytes, self._spare_bytes)
-            most, why = most_workers(tuner.workers, worker_bytes, memory)
-        limit = self._engine.pool.limit
-        if limit and limit < most:
-            most, why = limit, "workers were killed for memory"
-        return Room(cpus, min(most, MOST_WORKERS), why)
+            self._tracing.resized(stream, change)
+            del about["workers"]
+            log.info("buffer tuned", extra={"fields": about})
 
 
-def _free_bytes() -> int:
-    headroom_bytes = cgroup_headroom_bytes()
-    free_bytes = available_bytes()
-    return free_bytes if headroom_bytes is None else min(free_bytes, headroom_bytes)
+def _about(ago_s: float, change: Change | RingChange) -> dict[str, Any]:
+    return {
+        "ago_s": ago_s,
+        "before": change.before,
+        "workers": change.workers if isinstance(change, Change) else None,
+        "batches": change.batches if isinstance(change, RingChange) else None,
+        "why": change.why,
+    }

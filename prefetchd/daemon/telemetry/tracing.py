@@ -1,5 +1,5 @@
 """Records traces for those who ask: which worker filled which rows when, when trainers waited, and when a stream got
-another number of workers.
+another number of workers or a ring of another depth.
 
 Nothing is kept while nobody asks. What is observed is what passes by anyway: answers of workers, progress of trainers,
 decisions of the tuner.
@@ -13,6 +13,7 @@ from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.sessions import Session
+from prefetchd.tuning.ring_tuner import RingChange
 from prefetchd.tuning.worker_tuner import Change
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import (
@@ -90,7 +91,13 @@ class Tracing:
         """Traces that a stream has another number of workers from now on."""
         at_us = time.monotonic_ns() // 1000
         for trace in self._traces.values():
-            trace.add_change((at_us, stream.number, change.before, change.workers), change.why, stream.name)
+            trace.add_change(True, (at_us, stream.number, change.before, change.workers), change.why, stream.name)
+
+    def resized(self, stream: StreamState, change: RingChange) -> None:
+        """Traces that a stream's ring is to have another depth from now on."""
+        at_us = time.monotonic_ns() // 1000
+        for trace in self._traces.values():
+            trace.add_change(False, (at_us, stream.number, change.before, change.batches), change.why, stream.name)
 
     def _add(self, event: Ints, stream: str) -> None:
         for trace in self._traces.values():
@@ -117,7 +124,7 @@ class _Trace:
         self._until_s = until_s
         self._events: list[Ints] = []
         self._names: dict[int, str] = {}
-        self._changes: list[tuple[Ints, str]] = []
+        self._changes: list[tuple[bool, Ints, str]] = []
         self._dropped = 0
 
     def add(self, event: Ints, stream: str) -> None:
@@ -127,11 +134,11 @@ class _Trace:
         self._events.append(event)
         self._names[event[1]] = stream
 
-    def add_change(self, row: Ints, why: str, stream: str) -> None:
+    def add_change(self, is_of_workers: bool, row: Ints, why: str, stream: str) -> None:
         if len(self._changes) >= MOST_KEPT_EVENTS:
             self._dropped += 1
             return
-        self._changes.append((row, why))
+        self._changes.append((is_of_workers, row, why))
         self._names[row[1]] = stream
 
     def send(self) -> bool:
@@ -140,9 +147,12 @@ class _Trace:
             events, self._events = self._events[:EVENTS_A_MESSAGE], self._events[EVENTS_A_MESSAGE:]
             changes, self._changes = self._changes[:EVENTS_A_MESSAGE], self._changes[EVENTS_A_MESSAGE:]
             names = tuple(name.encode("utf-8", "replace") for name in self._names.values())
-            tuned = tuple(row for row, _ in changes)
-            whys = tuple(why.encode("utf-8", "replace") for _, why in changes)
-            self._session.send(TraceEvents(tuple(events), tuple(self._names), names, self._dropped, tuned, whys))
+            tuned, resized = ([each for each in changes if each[0] is kind] for kind in (True, False))
+            whys = tuple(why.encode("utf-8", "replace") for _, _, why in tuned + resized)
+            rows = [tuple(row for _, row, _ in each) for each in (tuned, resized)]
+            self._session.send(
+                TraceEvents(tuple(events), tuple(self._names), names, self._dropped, rows[0], whys, rows[1])
+            )
         if time.monotonic() < self._until_s or self._events or self._changes:
             return True
         self._session.send(TraceEvents((), (), (), self._dropped))

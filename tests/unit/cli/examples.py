@@ -79,7 +79,10 @@ def stream(**changes: Any) -> dict[str, Any]:
         "consumers": [consumer()],
         "workers_limit": 2,
         "tuned": True,
-        "tuning": [{"ago_s": 7.0, "before": 1, "workers": 2, "why": "the trainer waited 31% of its time"}],
+        "buffer_tuned": True,
+        "tuning": [
+            {"ago_s": 7.0, "before": 1, "workers": 2, "batches": None, "why": "the trainer waited 31% of its time"}
+        ],
         "workers": [worker(1), worker(2, phase="collating", index=-1, phase_s=3.4)],
         "recent": recent(),
         "paces": [{"workers": 2, "batches_per_s": 12.4, "over_s": 60.0}],

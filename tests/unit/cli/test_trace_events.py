@@ -25,7 +25,7 @@ def test_a_task_and_a_wait():
 
 
 def test_another_number_of_workers():
-    tuned = ((1_000_500, 3, 2, 8), "samples wait")
+    tuned = ("workers", (1_000_500, 3, 2, 8), "samples wait")
     found = trace_json([WAIT], {3: "train"}, 0, [tuned])
     assert len(check_trace(json.dumps(found))) == 1
     (change,) = [each for each in found["traceEvents"] if each["ph"] == "i"]
@@ -33,6 +33,15 @@ def test_another_number_of_workers():
     alone = trace_json([], {3: "train"}, 0, [tuned])
     assert check_trace(json.dumps(alone)) == []
     assert alone["traceEvents"][-1]["ts"] == 0
+
+
+def test_another_depth_of_the_ring():
+    resized = ("batches", (1_000_600, 3, 30, 60), "it was empty")
+    found = trace_json([WAIT], {3: "train"}, 0, [resized, ("workers", (1_000_500, 3, 2, 8), "samples wait")])
+    check_trace(json.dumps(found))
+    changes = [each for each in found["traceEvents"] if each["ph"] == "i"]
+    assert [each["name"] for each in changes] == ["2 to 8 workers", "30 to 60 batches"]
+    assert changes[1]["args"] == {"why": "it was empty"}
 
 
 def test_nothing_happened():

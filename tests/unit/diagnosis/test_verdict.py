@@ -75,6 +75,16 @@ def test_so_many_workers_as_it_says_keep_up_and_fewer_do_not(task_s, workers, st
         assert verdict(dataclasses.replace(pipeline, workers=fewer)).limit == "dataset"
 
 
+def test_where_the_daemon_turns_it_itself_that_is_said():
+    workers = "The daemon tunes their number itself"
+    buffer = "The daemon tunes the buffer itself"
+    assert workers in verdict(SLOW_DATASET, tuned=True, buffer_tuned=True).text
+    assert workers not in verdict(SLOW_DATASET, tuned=False, buffer_tuned=True).text
+    assert buffer in verdict(SMALL_BUFFER, tuned=True, buffer_tuned=True).text
+    assert buffer not in verdict(SMALL_BUFFER, tuned=True, buffer_tuned=False).text
+    assert "itself" not in verdict(SLOW_TRAINER, tuned=True, buffer_tuned=True).text
+
+
 SHORT_SAMPLES = Pipeline(2, 16, always(0.1), always(0.03), computing=1.0, cpus=2)
 
 

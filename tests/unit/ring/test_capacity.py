@@ -65,7 +65,7 @@ def test_the_default_is_the_least_of_a_gibibyte_and_shares_of_what_there_is():
     assert default_buffer_bytes(Room(100 * GIB)) == DEFAULT_BUFFER_BYTES == GIB
     assert default_buffer_bytes(Room(2 * GIB)) == GIB // 2
     assert default_buffer_bytes(Room(100 * GIB, memory_bytes=400 * MIB)) == 100 * MIB
-    assert default_buffer_bytes(Room(100 * GIB, memory_bytes=400 * MIB, budget_bytes=30 * MIB)) == 30 * MIB
+    assert default_buffer_bytes(Room(100 * GIB, memory_bytes=400 * MIB, budget_bytes=30 * MIB)) == 15 * MIB
     assert default_buffer_bytes(Room(0, memory_bytes=400 * MIB)) == 0
 
 
@@ -161,7 +161,7 @@ def test_what_the_error_says_would_do_does(buffer_bytes, slot_bytes, minimum):
         (Room(GIB, store="/mnt/ram"), None),
         (Room(50 * MIB, store="/mnt/ram"), "/mnt/ram has 50.0 MiB left: lower buffer=, or enlarge /mnt/ram"),
         (Room(GIB, memory_bytes=60 * MIB), "the cgroup has 60.0 MiB left"),
-        (Room(GIB, budget_bytes=70 * MIB), "the daemon's memory setting leaves 70.0 MiB left"),
+        (Room(GIB, budget_bytes=70 * MIB), "the daemon's memory setting has 70.0 MiB left"),
         (Room(GIB, memory_bytes=GIB, budget_bytes=GIB), None),
     ],
 )
@@ -200,7 +200,7 @@ def test_small_sizes_are_told_as_what_they_are():
 
 def test_a_ring_grows_within_the_budget():
     check_growth(10 * MIB, 5 * MIB, Room(GIB, budget_bytes=5 * MIB))
-    with pytest.raises(NoSpaceError, match=r"memory setting leaves 5\.0 MiB left: raise --memory") as caught:
+    with pytest.raises(NoSpaceError, match=r"memory setting has 5\.0 MiB left: raise --memory") as caught:
         check_growth(10 * MIB, 6 * MIB, Room(GIB, budget_bytes=5 * MIB))
     assert caught.value.short_bytes == MIB
 

@@ -1,5 +1,5 @@
-"""Simulates a stream, its workers and its trainer, which takes samples in their order: time goes by in small steps, CPUs
-are shared evenly."""
+"""Simulates a stream, its workers and its trainer, which takes samples in their order. Time goes by in small steps,
+and CPUs are shared evenly."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Tuned:
 
 
 class TunedRing:
-    """A pipeline of a fixed number of workers, with a tuner of its ring. `changes` has what that has decided, and when."""
+    """A pipeline of so many workers under a tuner of its ring. `changes` has what that has decided, and when."""
 
     def __init__(self, pipeline: Pipeline, *, workers: int = 2, most: int = 1000) -> None:
         self.pipeline, self.most = pipeline, most
@@ -220,11 +220,11 @@ class TunedRing:
             pipeline.run(LOOK_EVERY_S)
             longest_s = pipeline.take_longest_task_s()
             look = RingLook(pipeline.sums, pipeline.at_work, pipeline.ring, pipeline.ready_batches, longest_s)
-            change = self.tuner.observe(look, self.most, pipeline.now_s)
+            change = self.tuner.observe(look, lambda: self.most, pipeline.now_s)
             if change is not None:
-                self.carry_out(change)
+                self.execute(change)
 
-    def carry_out(self, change: RingChange) -> None:
+    def execute(self, change: RingChange) -> None:
         self.changes.append((self.pipeline.now_s, change))
         self.pipeline.ring = change.batches
 

@@ -108,7 +108,7 @@ def test_what_was_never_needed_for_a_minute_is_to_spare():
     assert tuned.tuner.spare_batches == 0, "half a minute says too little"
     tuned.run(40)
     assert 55 <= tuned.tuner.spare_batches < 64
-    tuned.carry_out(tuned.tuner.give_up(40, "another stream needs it"))
+    tuned.execute(tuned.tuner.give_up(40, "another stream needs it"))
     assert tuned.pipeline.ring == 24
     assert tuned.tuner.spare_batches == 0
     assert tuned.stalled(70) == 0.0
@@ -119,7 +119,7 @@ def test_what_bursts_need_is_not_to_spare():
     tuned.run(80)
     spare = tuned.tuner.spare_batches
     assert 20 <= spare <= 110
-    tuned.carry_out(tuned.tuner.give_up(spare, "another stream needs it"))
+    tuned.execute(tuned.tuner.give_up(spare, "another stream needs it"))
     assert tuned.stalled(60) < 0.01
 
 

@@ -1,7 +1,7 @@
-"""Resizing gives a ring as many slots as the daemon has found to be right. Pure. The rules, whose reasons are in decision
-0116:
+"""Resizing gives a ring as many slots as the daemon has found to be right. Pure. The rules, whose reasons are in
+decision 0116:
 
-1. More slots are asked for as for larger batches (growth.py): where there is no memory for them, the ring stays as it is.
+1. More slots are asked for as for larger batches (growth.py): where there is no memory for them, the ring stays.
 2. Fewer slots than the smallest ring has, or than the batches behind the consumers are to have, are never left.
 3. A ring that is to have fewer claims no others from then on. Those beyond are given up from the end, each when the
    batch in it has been used: nothing that is ready is thrown away.
