@@ -27,7 +27,7 @@ def own_daemon(*, workers: int | None = None, config: Path | None = None, autotu
         command = [sys.executable, "-m", "prefetchd"]
         start = [*command, "run", "--detach", *(["--workers", str(workers)] if workers else [])]
         start += ["--config", str(config)] if config is not None else []
-        start += ["--autotune"] if autotune else []
+        start += ["--autotune" if autotune else "--no-autotune"]
         subprocess.run(start, check=True, stdin=subprocess.DEVNULL)
         try:
             yield Path(directory)

@@ -130,7 +130,7 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
                 usable_cpus(),
                 first_chosen(settings.linger_clean_s, LINGER_CLEAN_S),
                 first_chosen(settings.linger_s, LINGER_CRASH_S),
-                autotune=bool(settings.autotune),
+                autotune=settings.autotune is not False,
             ),
             nice=first_chosen(settings.nice, NICE),
             memory_bytes=settings.memory_bytes,

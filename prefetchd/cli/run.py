@@ -35,7 +35,7 @@ from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
 @click.option(
     "--autotune/--no-autotune",
     default=None,
-    help="Find out how many workers a stream needs that says no number. Default: as many as there are CPUs.",
+    help="Find out how many workers a stream needs that says no number, and how large a buffer. Default: yes.",
 )
 @click.option(
     "--memory",
@@ -47,7 +47,7 @@ from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
     "--worker-memory",
     callback=as_bytes,
     metavar="SIZE",
-    help="Bound of the workers together that the daemon adds by itself. Default: half of what is free.",
+    help="Bound of the workers together that the daemon adds by itself. Default: 3/4 of what is free.",
 )
 @click.option("--nice", type=click.IntRange(0, 19), help=f"Added niceness of workers. Default: {NICE}.")
 @click.option(
@@ -115,7 +115,7 @@ def command(
     """
     found = read_config(Path(config)) if config is not None else Config()
     settings = found.daemon
-    is_tuned = bool(settings.autotune if autotune is None else autotune)
+    is_tuned = bool(first_chosen(autotune, settings.autotune, True))
     if not is_tuned and (worker_memory, settings.worker_memory_bytes) != (None, None):
         raise click.UsageError(
             "--worker-memory (`[daemon] worker_memory`) bounds the workers that --autotune (`[daemon] autotune`) adds, "

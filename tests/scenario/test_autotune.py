@@ -115,7 +115,15 @@ def test_the_daemon_s_workers_are_a_bound(daemon):
     assert (most, found["workers_limit"], found["tuning"]) == (6, 6, [])
 
 
-@pytest.mark.parametrize("said", [["--no-autotune"], []])
+def test_it_is_on_unless_somebody_says_no(daemon):
+    daemon.start()
+    with PrefetchLoader(Waiting(0.001, EPOCH), batch_size=8, stream="on") as loader:
+        assert len(list(loader)) == EPOCH // 8
+        found = stream_when(daemon, "on")
+    assert (found["tuned"], found["buffer_tuned"]) == (True, True)
+
+
+@pytest.mark.parametrize("said", [["--no-autotune"]])
 def test_it_may_be_off(daemon, said):
     daemon.start(*said)
     with PrefetchLoader(Waiting(0.001, EPOCH), batch_size=8, stream="off") as loader:
@@ -163,7 +171,7 @@ def test_a_bound_that_is_too_small_for_one_worker_is_an_error_with_figures(daemo
 
 
 def test_a_bound_of_what_is_not_tuned_is_an_error(daemon):
-    refused = daemon.command("run", "--worker-memory", "1GiB", check=False)
+    refused = daemon.command("run", "--no-autotune", "--worker-memory", "1GiB", check=False)
     assert refused.returncode
     assert "--worker-memory" in refused.stderr
     assert "--autotune" in refused.stderr

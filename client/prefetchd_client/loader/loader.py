@@ -60,8 +60,9 @@ class PrefetchLoader(RebuildGuard):
       seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0, or this
                 process's rank where several share nothing: each has an order of its own, as with DataLoader
       buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB, a quarter of the
-                free shared memory, a quarter of what the memory cgroup leaves, and two epochs; it grows for a single
-                batch that is much larger than the first, as far as memory is free
+                free shared memory, a quarter of what the memory cgroup leaves, and two epochs. It grows for a single
+                batch that is much larger than the first, and where the loop waits in bursts (docs/tuning.md), as far
+                as memory is free
       lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
                 most half of it. What its holder has written to is made again. Costs workers one more pass over each
                 batch
@@ -88,7 +89,7 @@ class PrefetchLoader(RebuildGuard):
 
     pin_memory=True: tensors that are pinned, and are the ring's own memory.
 
-    num_workers 0 lets the daemon decide; another number is how many workers this stream has, unless `[daemon] workers`
+    num_workers 0 lets the daemon find the number (docs/tuning.md); another one is how many workers this stream has, unless `[daemon] workers`
     of a configuration or `prefetchd run --workers` allow fewer, which is warned of. Of an IterableDataset it is the
     number of shards, as get_worker_info() tells them, and decides which batches there are. Workers are forks of this
     process as it is now; with multiprocessing_context "spawn" or "forkserver" they are forks of an interpreter of their
