@@ -63,7 +63,8 @@ def what_is_wrong(words: list[str]) -> str | None:
         command, rest = found, rest[1:]
     # The options of a script that it runs are behind this.
     rest = rest[: rest.index("--")] if "--" in rest else rest
-    known = {option for parameter in command.get_params(context) for option in parameter.opts} | {"--help", "-h"}
+    parameters = command.get_params(context)
+    known = {option for each in parameters for option in [*each.opts, *each.secondary_opts]} | {"--help", "-h"}
     unknown = [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
     return f"no option {' '.join(unknown)}" if unknown else None
 

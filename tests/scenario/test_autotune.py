@@ -82,11 +82,13 @@ def test_a_trace_has_what_was_decided_and_why(tuning_daemon, tmp_path):
         tracing.start()
         while tracing.is_alive():
             next(batches)
-        decided = stream_when(tuning_daemon, "traced", lambda it: it["tuning"], "more workers")["tuning"][0]
+        decided = stream_when(tuning_daemon, "traced", lambda it: it["tuning"], "more workers")["tuning"]
     check_trace(file.read_text())
     found = [each for each in json.loads(file.read_text())["traceEvents"] if each["ph"] == "i"]
-    assert found[0]["name"] == f"{decided['before']} to {decided['workers']} workers"
-    assert found[0]["args"] == {"why": decided["why"]}
+    # Something may have been decided before the trace began.
+    told = [(f"{each['before']} to {each['workers']} workers", {"why": each["why"]}) for each in decided]
+    assert found
+    assert all((each["name"], each["args"]) in told for each in found if each["name"].endswith("workers"))
 
 
 def test_a_number_that_was_said_stays(tuning_daemon):

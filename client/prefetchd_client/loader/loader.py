@@ -89,15 +89,15 @@ class PrefetchLoader(RebuildGuard):
 
     pin_memory=True: tensors that are pinned, and are the ring's own memory.
 
-    num_workers 0 lets the daemon find the number (docs/tuning.md); another one is how many workers this stream has, unless `[daemon] workers`
-    of a configuration or `prefetchd run --workers` allow fewer, which is warned of. Of an IterableDataset it is the
-    number of shards, as get_worker_info() tells them, and decides which batches there are. Workers are forks of this
-    process as it is now; with multiprocessing_context "spawn" or "forkserver" they are forks of an interpreter of their
-    own, to which dataset and functions are pickled. prefetch_factor and in_order are accepted and have no meaning:
-    batches are prefetched up to `buffer`, and the order is always kept. With persistent_workers dataset, collate_fn and
-    worker_init_fn stay what they are when the first epoch begins, and the base seed is drawn from `generator` in epoch
-    0 alone, as with DataLoader; workers outlive the trainer anyway. pin_memory_device is ignored, as DataLoader ignores
-    it (docs/arguments.md).
+    num_workers 0 lets the daemon find the number (docs/tuning.md); another one is how many workers this stream has,
+    unless `[daemon] workers` of a configuration or `prefetchd run --workers` allow fewer, which is warned of. Of an
+    IterableDataset it is the number of shards, as get_worker_info() tells them, and decides which batches there are.
+    Workers are forks of this process as it is now; with multiprocessing_context "spawn" or "forkserver" they are forks
+    of an interpreter of their own, to which dataset and functions are pickled. prefetch_factor and in_order are
+    accepted and have no meaning: batches are prefetched up to `buffer`, and the order is always kept. With
+    persistent_workers dataset, collate_fn and worker_init_fn stay what they are when the first epoch begins, and the
+    base seed is drawn from `generator` in epoch 0 alone, as with DataLoader; workers outlive the trainer anyway.
+    pin_memory_device is ignored, as DataLoader ignores it (docs/arguments.md).
 
     timeout makes next() raise after so many seconds, as DataLoader's does. A piece of a batch that takes a worker
     longer is given up with its worker: that batch's place has a TaskTimeoutError that names the sample. Without a
