@@ -75,6 +75,7 @@ POINTS: dict[str, str] = {
     "worker.ring.mapped": "it has mapped the ring",
     "worker.task.begun": "before a task",
     "worker.measured": "it has measured the stream's first batch, and not told",
+    "worker.sample.headless": "a sample for another worker is written, and does not count yet",
     "worker.row.written": "after one row of a task, among others in the middle of a batch",
     "worker.meta.unwritten": "all rows of a batch's first task are written, its meta is not",
     "worker.whole.half": "within copying a whole batch into its slots",

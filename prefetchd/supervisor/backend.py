@@ -113,6 +113,10 @@ class Backend(Protocol):
         """Starts a worker. Answered by worker_ready, worker_died or worker_not_started, and by load_failed before that
         if worker_init_fn raised. With the `worker_index` PLANNER it is the stream's planner."""
 
+    def lend_samples(self, worker: int, owner: int) -> None:
+        """Lets the worker, which is ready, put samples where `owner` finds them, in its next task (messages.Fill, kind
+        4)."""
+
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         """Makes the worker, which is ready, map the ring; keeps no hold of ring_fd."""
 

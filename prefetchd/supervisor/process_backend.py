@@ -76,6 +76,9 @@ class ProcessBackend:
         found.workers.add(worker)
         found.child.send(SpawnWorker(worker, worker_index, workers), (note.fd,))
 
+    def lend_samples(self, worker: int, owner: int) -> None:
+        self._workers.lend_samples(worker, owner)
+
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         self._workers.lend_ring(worker, ring_fd, layout)
 

@@ -10,7 +10,7 @@ from prefetchd.supervisor.backend import BackendEvents
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
 from prefetchd.wire.framing import close_all
-from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing
+from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing, UseSamples
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 
@@ -88,6 +88,11 @@ class ProcessWorkers:
 
     def of_stream(self, stream: int) -> list[int]:
         return [worker for worker, its in self._stream_of.items() if its == stream]
+
+    def lend_samples(self, worker: int, owner: int) -> None:
+        child, note = self._children.get(worker), self._notes.get(owner)
+        if child is not None and note is not None:
+            child.send(UseSamples(), (note.fd,))
 
     def lend_ring(self, worker: int, ring_fd: int, layout: bytes) -> None:
         child = self._children.get(worker)

@@ -1,7 +1,8 @@
 """Locks single bytes of files by open file description: the kernel says who lives, never a pid.
 
 Source: fcntl_locking(2), "Open file description locks". Such a lock belongs to the description that one open(2) made,
-is inherited over fork, passes with SCM_RIGHTS, and ends when the last descriptor of it closes. Nothing here blocks.
+is inherited over fork, passes with SCM_RIGHTS, and ends when the last descriptor of it closes. Nothing here
+blocks, but for wait_lock().
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ def try_lock(fd: int, offset: int, *, shared: bool = False) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
+
+
+def wait_lock(fd: int, offset: int) -> None:
+    """Locks the byte at `offset` through `fd`. Blocks while a description other than this one holds it."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0))
 
 
 def unlock(fd: int, offset: int) -> None:

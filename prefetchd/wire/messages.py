@@ -688,6 +688,13 @@ class UseRing(Message):
     layout: bytes = b""
 
 
+@_numbered(77)
+@record
+class UseSamples(Message):
+    """Lends the worker the status of another one, which it is to help with its next task; a descriptor of that comes
+    with this message."""
+
+
 @_numbered(51)
 @record
 class Fill(Message):
@@ -695,8 +702,9 @@ class Fill(Message):
     wire.fill_task reads them.
 
     kind 0 measures (no slot yet), 1 fills rows, 2 fills a whole batch, 3 takes the digest of a batch, whose payload
-    bytes stand in the end row's place. A batch of several slots has them chained in the segment's records. What follows
-    the slot are (row, attempt) pairs of samples that are known to end their workers: they count as samples that raise;
+    bytes stand in the end row's place, 4 loads samples for the worker that was lent last (UseSamples), whose task
+    stands in the slot's place. A batch of several slots has them chained in the segment's records. What follows the
+    slot are (row, attempt) pairs of samples that are known to end their workers: they count as samples that raise;
     row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
     bytes; empty for orders that are arithmetic.
     """
@@ -705,7 +713,7 @@ class Fill(Message):
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST = 0, 1, 2, 3
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP = 0, 1, 2, 3, 4
 
 
 # --- daemon <-> planner ---------------------------------------------------------------------------------------
@@ -792,6 +800,18 @@ class Measured(Message):
     payload_bytes: int
     layout: bytes = b""
     one_by_one: bool = False
+
+
+@_numbered(78)
+@record
+class Helped(Message):
+    """Says that a task of helping has ended: `samples` were loaded for the other worker. Where it is not `of_use`, such
+    samples cannot be handed over, or that takes too long."""
+
+    task: int
+    samples: int = 0
+    of_use: bool = True
+    duration_us: int = 0
 
 
 @_numbered(62)

@@ -8,7 +8,8 @@ stuck or dead.
             32  attempt    0: the row's own sample; else the number of the sample that substitutes for it
             40  since_ns   monotonic clock when the row or the phase began
             48  reserved
-            64  end; from STACK_OFFSET on stacks are written (stack_dumps)
+            64  end; from STACK_OFFSET on stacks are written (stack_dumps), from SAMPLES_OFFSET on samples that other
+                workers have loaded for this one (workers.shared_samples)
 
 Words of 64 bits in the machine's own order, in a memfd that the daemon makes and hands over when it starts the worker.
 One writer, the worker. Nothing waits for a status and nothing is decided by a living worker's: one that is read while
@@ -29,6 +30,7 @@ ALL_AT_ONCE = -1
 STATUS_WORDS = struct.Struct("=6q16x")
 STATUS_WORDS_BYTES = STATUS_WORDS.size
 STACK_OFFSET = 4096
+SAMPLES_OFFSET = 1 << 32
 
 TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
 

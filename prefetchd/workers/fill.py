@@ -15,6 +15,7 @@
 6. A sample that deviates from the layout, or is left out, ends the task with Deviation. Then default_collate decides,
    and the batch is made whole.
 7. Errors of the user's code come out as UserCodeError, which says where it happened.
+8. Samples of a batch that is made whole may come from other workers (decision 0117).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING
 from prefetchd.workers.batch_codec import EncodedBatch, encode_batch
 from prefetchd.workers.file_codec import EncodedFile, StoreError, encode_file
 from prefetchd.workers.gathering import gather_of, rows_of, runs
+from prefetchd.workers.helped_samples import HelpedSamples, help_owner
 from prefetchd.workers.own_generators import OwnGenerators
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import RowPlan, plan_rows
@@ -49,6 +51,7 @@ from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import Shards
+from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError, text_of, user_code
 
 _Place: TypeAlias = tuple[Position, bytes]
@@ -75,7 +78,9 @@ class Filler:
         program: Program,
         seeder: SampleSeeder | None = None,
         note: WorkerStatusWriter | None = None,
+        shared: SharedSamples | None = None,
     ) -> None:
+        """`shared` is where other workers may put samples for this one."""
         self.plan = _plan_of(spec)
         self.note = note or WorkerStatusWriter()
         self.times = Durations()
@@ -105,6 +110,7 @@ class Filler:
         else:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
             self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))
+        self._helped = HelpedSamples(self.note, shared) if shared is not None and self.one_by_one else None
         self._taken: int | None = None
         self._state: bytes | None = None
         self._layout: RowLayout | None = None
@@ -222,6 +228,13 @@ class Filler:
             raise
         return encoded.payload_bytes
 
+    def help(self, position: Position, rows: int, shared: SharedSamples, task: int) -> tuple[int, bool]:
+        """Loads samples of the batch at `position` for the owner of `shared`, which has `task` in hand (help_owner)."""
+        if self._by_rows or not self.one_by_one:
+            return 0, False
+        samples = self._by_key
+        return help_owner(samples, rows, lambda first, end: samples.rows(position, first, end), shared, task)
+
     def batch(self, position: Position) -> Any:
         """Makes the batch as collate_fn makes it: what a trainer without a daemon gets. Raises UserCodeError."""
         return self._collated(position, self.plan.row_count(*position))
@@ -281,6 +294,9 @@ class Filler:
             return samples
         if self._gathers:
             return self._by_key.gathered(position, rows, deadly)
+        if self._helped is not None and not deadly:
+            loaded = self._helped.load(rows, lambda first, end: self._rows_of(position, first, end, deadly))
+            return without_left_out(loaded)
         return without_left_out(self._rows_of(position, 0, rows, deadly))
 
     def _collated(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Any:

@@ -12,11 +12,13 @@ from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
+    HELP,
     MEASURE,
     BadSamples,
     Digested,
     Filled,
     FillFailed,
+    Helped,
     Measured,
     Message,
     ShardCame,
@@ -37,6 +39,7 @@ from prefetchd.workers.program import ProgramSpentError
 from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import NOT_DEADLY
 from prefetchd.workers.shards import NoSuchBatch
+from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError, remote_exception
 
 # So that a message of the longest texts fits into a packet.
@@ -51,6 +54,7 @@ class TaskRunner:
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
         self._ring: RingMemory | None = None
+        self._of_owner: SharedSamples | None = None
         self._told_shard_s: dict[int, float] = {}
 
     def use_ring(self, fd: int, layout: bytes) -> None:
@@ -59,6 +63,13 @@ class TaskRunner:
         self._ring = RingMemory(fd)
         if layout:
             self._filler.use_layout(layout)
+
+    def use_samples(self, fd: int) -> None:
+        """Takes over `fd`, the status of the worker that is to be helped next."""
+        if self._of_owner is not None:
+            self._of_owner.close()
+        self._of_owner = SharedSamples(fd)
+        os.close(fd)
 
     def release_ring(self) -> None:
         """Lets the ring go. Idempotent."""
@@ -115,6 +126,8 @@ class TaskRunner:
                 measure = self._filler.measure(position, task.end, deadly)
                 kill_point("worker.measured")
                 return Measured(number, measure.payload_bytes, measure.layout, self._filler.one_by_one)
+            if task.kind == HELP:
+                return self._help(task)
             ring = self._ring
             assert ring is not None
             if task.kind == FILL_ROWS:
@@ -158,6 +171,18 @@ class TaskRunner:
         assert self._ring is not None
         payload = memoryview(self._ring.batch(slot, self._span(slot))).cast("B")[:payload_bytes]
         return Digested(task, payload_digest(payload), _now_us() - begin_us)
+
+    def _help(self, task: FillTask) -> Helped:
+        begin_us = _now_us()
+        shared, self._of_owner = self._of_owner, None
+        if shared is None:
+            # The owner was gone before its status could be lent.
+            return Helped(task.number)
+        try:
+            made, is_of_use = self._filler.help(task.position, task.end, shared, task.slot)
+        finally:
+            shared.close()
+        return Helped(task.number, made, is_of_use, _now_us() - begin_us)
 
     def _span(self, slot: int) -> int:
         ring = self._ring

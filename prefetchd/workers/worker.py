@@ -8,29 +8,31 @@ import socket
 import torch
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
+from prefetchd.processes.worker_status_memory import map_worker_status
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
-from prefetchd.wire.messages import Fill, Ready, UseRing
+from prefetchd.wire.messages import Fill, Ready, UseRing, UseSamples
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import IDLE
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.import_phase import imports_noted
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
+from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.task_runner import TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError, load_failed
 
 
 def run_worker(
-    sock: socket.socket, spec: StreamSpec, program: Program, worker_index: int, workers: int, note: WorkerStatusWriter
+    sock: socket.socket, spec: StreamSpec, program: Program, worker_index: int, workers: int, note_fd: int
 ) -> None:
     """Serves `sock` until its end. Called once, in a process of its own."""
     torch.set_num_threads(1)
+    note = map_worker_status(note_fd)
     with as_torch_worker(spec, program, worker_index, workers):
         try:
-            filler = Filler(spec, program, SampleSeeder(lazy=True), note)
+            filler = Filler(spec, program, SampleSeeder(lazy=True), note, SharedSamples(note_fd))
             with imports_noted(note):
                 filler.init_worker(worker_index)
         except UserCodeError as error:
@@ -59,6 +61,8 @@ class Worker:
             if isinstance(message, UseRing):
                 self._runner.use_ring(fds[0], message.layout)
                 kill_point("worker.ring.mapped")
+            elif isinstance(message, UseSamples):
+                self._runner.use_samples(fds[0])
             elif isinstance(message, Fill):
                 self._fill(message)
             else:

@@ -194,7 +194,7 @@ def serve_worker(
     name_process(f"prefetchd-w{worker_index}")
     die_first_for_memory()
     kill_point("worker.started")
-    run_worker(sock, spec, program, worker_index, workers, map_worker_status(note_fd))
+    run_worker(sock, spec, program, worker_index, workers, note_fd)
 
 
 # --- what they have in common ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from prefetchd.wire.messages import (
     BEFORE,
     DIGEST,
     FILL_ROWS,
+    HELP,
     MEASURE,
     PLANNER,
     Assume,
@@ -42,6 +43,7 @@ from prefetchd.wire.messages import (
     GiveBack,
     Goodbye,
     Hello,
+    Helped,
     Measured,
     PlaceCursor,
     Planned,
@@ -57,7 +59,7 @@ from prefetchd.wire.messages import (
     WaitNamed,
     Welcome,
 )
-from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_EMPTY, SLOT_FILLING, SLOT_READY, SlotRecord
+from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.wire.worker_status import DIGESTING, ITERATING, LOADING, NO_WORKER_STATUS, WorkerStatus
 
@@ -314,6 +316,7 @@ class World:
         self.hosts: dict[int, int] = {}  # of living zygotes: whose they are; 0 as long as nobody knows
         self.fork_of: dict[int, int] = {}  # of those that were forked: the session of their trainer
         self.spares: set[int] = set()
+        self.helped = 0
         self.scarce = False  # no process can be started
         self.crowded = False  # there is no room for a large program
         self.programs: dict[int, tuple] = {}  # by session, whether its trainer's program pickles, and is large
@@ -583,7 +586,7 @@ class World:
         if not worker.tasks:
             return
         task, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
-        if kind not in (MEASURE, DIGEST):
+        if kind not in (MEASURE, DIGEST, HELP):
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
             memory[slot]["rows"].update(dict.fromkeys(range(first, end), self.content(task, (epoch, step), keys)))
 
@@ -775,7 +778,6 @@ class World:
             case c.ShrinkRing(stream, slots):
                 for slot in [each for each in self.memory[stream] if each >= slots]:
                     assert not self.is_held(stream, slot), "memory is taken from a slot under its holder"
-                    assert self.records[stream][slot].state == SLOT_EMPTY, "memory is taken from a slot in use"
                     # Who still reads or writes it finds nothing.
                     del self.memory[stream][slot]
             case c.ShareRing(session, stream):
@@ -785,7 +787,7 @@ class World:
                     trainer.marks = self.marks[stream].setdefault(trainer.record, {})
             case c.ReportStall():
                 self.named.append(command)
-            case c.LendRing() | c.Log():
+            case c.LendRing() | c.LendSamples() | c.Log():
                 pass
             case _:
                 raise AssertionError(command)
@@ -985,6 +987,12 @@ class World:
             self._die(worker, self.killing[position], ProcessExit.killed(signal.SIGSEGV))
             return
         worker.tasks.pop(0)
+        if kind == HELP:
+            assert worker.host == self._owner_of(slot, worker), "samples of another program"
+            self.helped += 1
+            answer = Helped(task, 0, of_use=not self.is_by_rows(worker.stream), duration_us=10)
+            self.engine.worker_message(worker.number, answer, self.now)
+            return
         shards = self.engine.streams[worker.stream].shards
         if shards and kind != DIGEST and self._is_spent(worker, position, shards):
             self.engine.worker_message(worker.number, Spent(task), self.now)
@@ -1021,6 +1029,11 @@ class World:
             size = size if whole else SLOT_BYTES
             answer = Filled(((task, size, self.task_us(worker.stream, end - first), end - first),))
         self.engine.worker_message(worker.number, answer, self.now)
+
+    def _owner_of(self, task: int, helper: SimWorker) -> int:
+        """The host of the worker that has this task; the helper's own when it has ended."""
+        owners = [each.host for each in self.workers.values() if any(row[0] == task for row in each.tasks)]
+        return owners[0] if owners else helper.host
 
     def _made_by(self, worker: SimWorker) -> None:
         """No stream has batches of two programs, once it is known what it is of."""

@@ -158,6 +158,14 @@ class CreateRing(Command):
 
 
 @record
+class LendSamples(Command):
+    """Lend `worker` the status of `owner`, which it is to help with its next task."""
+
+    worker: int
+    owner: int
+
+
+@record
 class GrowRing(Command):
     """Put memory behind the ring's slots up to `slots`; answer with ring_reserved... or ring_short."""
 

@@ -108,6 +108,8 @@ class CommandExecutor:
                 self._backend.look_at(stream, worker)
             case c.LendRing(worker, stream):
                 self._lend_ring(worker, stream)
+            case c.LendSamples(worker, owner):
+                self._backend.lend_samples(worker, owner)
             case c.CreateRing():
                 self._rings.create(command)
             case c.GrowRing(stream, slots):

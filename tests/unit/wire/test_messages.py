@@ -89,6 +89,8 @@ NUMBERS = {
     74: "TrainerEnvironment",
     75: "Spent",
     76: "TellFingerprint",
+    77: "UseSamples",
+    78: "Helped",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -15,11 +15,13 @@ from prefetchd.wire.messages import (
     DIGEST,
     FILL_ROWS,
     FILL_WHOLE,
+    HELP,
     MEASURE,
     BadSamples,
     Digested,
     Filled,
     FillFailed,
+    Helped,
     Measured,
     Message,
     ShardEnded,
@@ -40,6 +42,7 @@ TEXT_LIMIT_BYTES = 4096
 _KINDS: dict[type[Message], tuple[int, ...]] = {
     Filled: (FILL_ROWS, FILL_WHOLE),
     Digested: (DIGEST,),
+    Helped: (HELP,),
     Measured: (MEASURE,),
     Unfit: (FILL_ROWS, FILL_WHOLE),
     FillFailed: (MEASURE, FILL_ROWS, FILL_WHOLE),
@@ -76,6 +79,9 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
     if isinstance(message, Digested):
         _check("Digested.digest", message.digest, 1, (1 << 64) - 1)
         _check("Digested.duration_us", message.duration_us, 0, COUNT_LIMIT)
+    elif isinstance(message, Helped):
+        _check("Helped.samples", message.samples, 0, piece.rows)
+        _check("Helped.duration_us", message.duration_us, 0, COUNT_LIMIT)
     elif isinstance(message, Measured):
         _check("Measured.payload_bytes", message.payload_bytes, 1, COUNT_LIMIT)
         _check("the bytes of Measured.layout", len(message.layout), 0, ROW_LAYOUT_LIMIT_BYTES)

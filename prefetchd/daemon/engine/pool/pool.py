@@ -17,8 +17,18 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from prefetchd.daemon.engine.commands import Assign, Command, LendRing, Log, LookAt, StartWorker, StopWorker
+from prefetchd.daemon.engine.commands import (
+    Assign,
+    Command,
+    LendRing,
+    LendSamples,
+    Log,
+    LookAt,
+    StartWorker,
+    StopWorker,
+)
 from prefetchd.daemon.engine.fairness import FairShares
+from prefetchd.daemon.engine.pool.helping import awaits_help, helpers
 from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
 from prefetchd.daemon.engine.pool.worker_results import WorkerResults
@@ -77,7 +87,8 @@ class Pool:
         if not self._alone.is_under_way and not self._suspect_goes_first():
             self._hand_out()
             # A piece that was claimed just now may be a suspect.
-            self._suspect_goes_first()
+            if not self._suspect_goes_first():
+                self._have_idle_ones_help()
         self._start_workers()
 
     def _suspect_goes_first(self) -> bool:
@@ -90,6 +101,16 @@ class Pool:
             worker, piece = found
             self._assign(worker, [self._given(worker, piece)])
         return found is not None
+
+    def _have_idle_ones_help(self) -> None:
+        if self.limit:
+            # Whoever is busy takes another stream's turn.
+            return
+        for stream in self._streams.values():
+            if stream.stage is Stage.RUNNING and not stream.paused:
+                for worker, owner, piece in list(helpers(stream, self._now_s)):
+                    self._commands.append(LendSamples(worker.number, owner.number))
+                    self._assign(worker, [self._given(worker, piece)])
 
     def _given(self, worker: Worker, piece: Piece) -> tuple[FillTask, bytes]:
         return self._task(worker, piece), worker.stream.starts.task_keys(piece, worker.stands)
@@ -104,7 +125,9 @@ class Pool:
         """True while a suspect keeps others from their work, or they keep it, or a ring is waited for: none of it lasts
         for ever, so call dispatch() again."""
         return self._alone.is_under_way or any(
-            stream.claims.queue.has_suspect or (stream.measured_s is not None and stream.claims.roomless)
+            awaits_help(stream)
+            or stream.claims.queue.has_suspect
+            or (stream.measured_s is not None and stream.claims.roomless)
             for stream in self._streams.values()
         )
 
@@ -178,6 +201,8 @@ class Pool:
         worker.tasks[number] = piece
         batch = piece.batch
         slot = batch.grant.slot if batch.grant is not None else 0
+        if piece.owner_task is not None:
+            slot = piece.owner_task
         end = batch.payload_bytes if piece.digests else piece.end
         deadly = worker.stream.blame.deadly(piece)
         return FillTask(number, piece.kind, *batch.position, piece.first, end, slot, deadly)

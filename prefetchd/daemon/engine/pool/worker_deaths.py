@@ -49,7 +49,11 @@ class Deaths:
             return
         # The task at hand is the oldest; the others only waited behind it. They go first again, in their order.
         task, piece = tasks[0]
-        if worker.overdue_task == task:
+        if piece.owner_task is not None:
+            # Nothing is lost. But what ends helpers is the batch's: it is made without them from then on.
+            if not innocent:
+                stream.blame.died(piece.batch.position, note, alone=False)
+        elif worker.overdue_task == task:
             self._fail(stream, piece, _overdue(worker, piece, note))
         elif innocent or piece.batch.error is not None or piece.batch.cancelled:
             stream.filling.lost(piece)

@@ -16,6 +16,7 @@ from prefetchd.wire.messages import (
     Digested,
     Filled,
     FillFailed,
+    Helped,
     Measured,
     Message,
     ShardCame,
@@ -45,6 +46,11 @@ class WorkerResults:
         elif isinstance(message, Digested):
             worker.fill_us += message.duration_us
             self._digested(worker.stream, self._take(worker, message.task), message)
+        elif isinstance(message, Helped):
+            self._take(worker, message.task)
+            worker.fill_us += message.duration_us
+            worker.stream.counters.fill_us += message.duration_us
+            worker.stream.unhelpful |= not message.of_use
         elif isinstance(message, Measured):
             self._measured(worker, self._take(worker, message.task), message)
         elif isinstance(message, Unfit):

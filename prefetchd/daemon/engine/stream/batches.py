@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from prefetchd.daemon.engine.fairness import NOTHING, Charge
 from prefetchd.ring.policy import Grant
-from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE
+from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
 from prefetchd.wire.records import record
 from prefetchd.wire.stream_spec import Position
 
@@ -83,7 +83,8 @@ class Batch:
 class Piece:
     """A fill task: rows [first, end) of a batch; or, without rows, the digest of all that is in the batch. Its stream
     pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first sample, and keeps
-    that in its own memory until there is room."""
+    that in its own memory until there is room. With an `owner_task` it loads samples for that task, of another worker;
+    `helpers` are the workers that have done so for this one."""
 
     batch: Batch
     first: int
@@ -91,6 +92,8 @@ class Piece:
     digests: bool = False
     charge: Charge = NOTHING
     keeper: int | None = None
+    owner_task: int | None = None
+    helpers: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def rows(self) -> int:
@@ -99,6 +102,8 @@ class Piece:
     @property
     def kind(self) -> int:
         """The task's kind, as messages.Fill numbers them."""
+        if self.owner_task is not None:
+            return HELP
         if self.digests:
             return DIGEST
         if self.batch.grant is None:

@@ -76,6 +76,10 @@ class Blame:
             return Verdict.GIVEN_UP
         return Verdict.AGAIN
 
+    def is_about(self, position: Position) -> bool:
+        """True when workers have died of the batch at `position`, or samples in it are known to end them."""
+        return position in self._suspicions or position in self._deadly
+
     def call_deadly(self, position: Position, row: int, attempt: int) -> None:
         """Has workers told, from now on, that this sample ends them."""
         self._deadly.setdefault(position, []).append((row, attempt))

@@ -154,6 +154,8 @@ class StreamState:
         self.bad_named: list[tuple[tuple[int, int, int, int], bytes]] = []
         self.layout = b""
         self.one_by_one = False
+        # Its samples cannot be handed from worker to worker.
+        self.unhelpful = False
         self.slot_bytes = 0
         self.batch_bytes = 0
         # When its first batch was measured, for which there is no ring yet; None before, or when another made it.
@@ -239,7 +241,9 @@ class StreamState:
     @property
     def ring_bytes(self) -> int:
         """The bytes that the ring takes or is about to take, without its records; 0 without a ring."""
-        return self.wanted_slots * self.slot_bytes if self.window.ring is not None else 0
+        ring = self.window.ring
+        # One that gives up slots has them until their batches are used.
+        return max(self.wanted_slots, ring.reserved) * self.slot_bytes if ring is not None else 0
 
     def serve_as(self, spec: StreamSpec) -> None:
         """Takes over a new consumer's wishes that change no byte of any batch."""

@@ -91,3 +91,13 @@ def test_without_a_ring_or_a_change_nothing_happens():
     assert bed.resize(16) == []
     bed.stream.window.ring = None
     assert bed.resize(8) == []
+
+
+def test_a_ring_that_gives_up_slots_has_their_memory_until_then():
+    bed = Bed()
+    grants = [bed.ring.claim() for _ in range(16)]
+    bed.resize(6)
+    assert bed.stream.ring_bytes == 16 * 100
+    bed.ring.abandon(grants[15])
+    give_up_slots(bed.stream, bed.commands)
+    assert bed.stream.ring_bytes == 15 * 100
