@@ -601,6 +601,7 @@ class Engine:
                 offering.prepare(session)
                 if offering.has_offers(session):
                     self._commands.append(Wake(session))
-            give_up_slots(stream, self._commands)
+            if stream.is_shrinking:
+                give_up_slots(stream, self._commands)
         # Last: what is claimed and what is offered asks for plans.
         self.planners.dispatch(self._now_s)

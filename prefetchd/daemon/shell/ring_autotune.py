@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -47,7 +48,9 @@ class RingAutotune:
             return
         if now_s - self._looked_s >= MEMORY_EVERY_S:
             self._looked_s = now_s
-            self._free_bytes = left_bytes()
+            # Without a descriptor left nobody can look.
+            with contextlib.suppress(OSError):
+                self._free_bytes = left_bytes()
             missing_bytes = Free(self._free_bytes, self._first_bytes).missing_bytes
             if missing_bytes:
                 self._take_spare(missing_bytes, f"{self._free_bytes >> 20} MiB of memory are free", now_s)

@@ -5,6 +5,7 @@ It decides nothing itself: prefetchd/tuning/ does.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.engine import Engine
@@ -76,9 +77,14 @@ class WorkerAutotune:
         self._worker_bytes.pop(number, None)
         self._weighed_s.pop(number, None)
 
+    def _look_at_free(self) -> None:
+        # Without a descriptor left nobody can look.
+        with contextlib.suppress(OSError):
+            self._free_bytes = left_bytes()
+
     def _look_at_memory(self, tuned: list[StreamState]) -> None:
         """Notes what is free, and now and then what a worker of each stream costs."""
-        self._free_bytes = left_bytes()
+        self._look_at_free()
         for stream in tuned:
             if self._looked_s - self._weighed_s.get(stream.number, -WEIGHED_EVERY_S) < WEIGHED_EVERY_S:
                 continue
@@ -101,7 +107,7 @@ class WorkerAutotune:
     def _measured(self, stream: StreamState, tuner: WorkerTuner) -> Room:
         """Returns the room for the stream's workers, of which several are looked at: one that has just begun may be
         smaller than it will be."""
-        self._free_bytes = left_bytes()
+        self._look_at_free()
         self._weigh(stream, WEIGHED_AT_ONCE)
         return self._room(stream, tuner)
 

@@ -107,7 +107,7 @@ class Pool:
             # Whoever is busy takes another stream's turn.
             return
         for stream in self._streams.values():
-            if stream.stage is Stage.RUNNING and not stream.paused:
+            if stream.stage is Stage.RUNNING and not stream.paused and stream.may_be_helped:
                 for worker, owner, piece in list(helpers(stream, self._now_s)):
                     self._commands.append(LendSamples(worker.number, owner.number))
                     self._assign(worker, [self._given(worker, piece)])
@@ -125,7 +125,7 @@ class Pool:
         """True while a suspect keeps others from their work, or they keep it, or a ring is waited for: none of it lasts
         for ever, so call dispatch() again."""
         return self._alone.is_under_way or any(
-            awaits_help(stream)
+            (stream.may_be_helped and awaits_help(stream))
             or stream.claims.queue.has_suspect
             or (stream.measured_s is not None and stream.claims.roomless)
             for stream in self._streams.values()

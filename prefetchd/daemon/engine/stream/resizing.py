@@ -38,7 +38,7 @@ def resize(stream: StreamState, slots: int, commands: list[Command]) -> None:
 def give_up_slots(stream: StreamState, commands: list[Command]) -> None:
     """Gives up the slots that the ring is not to have any more, as far as they are free (rule 3)."""
     ring = stream.window.ring
-    if ring is None or ring.usable >= ring.reserved:
+    if ring is None:
         return
     before = ring.reserved
     if ring.take_back() < before:

@@ -245,6 +245,17 @@ class StreamState:
         # One that gives up slots has them until their batches are used.
         return max(self.wanted_slots, ring.reserved) * self.slot_bytes if ring is not None else 0
 
+    @property
+    def is_shrinking(self) -> bool:
+        """True while the ring has slots that it is not to have any more."""
+        ring = self.window.ring
+        return ring is not None and ring.usable < ring.reserved
+
+    @property
+    def may_be_helped(self) -> bool:
+        """True where one worker may load samples for another: its batches are made whole, or nobody knows yet."""
+        return self.claims.whole_only or self.window.ring is None
+
     def serve_as(self, spec: StreamSpec) -> None:
         """Takes over a new consumer's wishes that change no byte of any batch."""
         self.spec = dataclasses.replace(spec, name=self.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 import pytest
 
@@ -149,6 +150,18 @@ def test_when_memory_is_short_what_is_to_spare_goes_without_being_asked_for(bed)
     found.run(6)
     assert found.slots()[0] < SLOTS
     assert found.changes[0][1].why.endswith("MiB of memory are free")
+
+
+def test_where_nothing_can_be_opened_what_was_known_of_memory_holds(bed, monkeypatch):
+    found = bed()
+
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(ring_autotune, "left_bytes", none_left)
+    found.burst_s[found.streams[0].number] = 1.0
+    found.run(30)
+    assert found.changes
 
 
 def test_what_a_ring_may_not_have_is_not_taken_from_others(bed):
