@@ -2,8 +2,8 @@
 
 Rules
  1. Of what was free when the daemon began, RING_SPARE stays free, in the store and of the machine's memory or the
-    cgroup's: for workers, which stop at half of that, for rings of other streams, and for other programs.
- 2. When less than half of that is left, rings give up what they have to spare, those that have most of it first.
+    cgroup's: for workers, for rings of other streams, and for other programs.
+ 2. When less than SHORT of it is free, rings give up what they have to spare, those that have most of it first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 from prefetchd.wire.records import record
 
-RING_SPARE = 0.25
+RING_SPARE = 0.5
+SHORT = 0.125
 
 
 @record
@@ -30,7 +31,7 @@ class Free:
     @property
     def missing_bytes(self) -> int:
         """What rings are to give up (rule 2)."""
-        return max(0, int(RING_SPARE / 2 * self.first_bytes) - self.bytes)
+        return max(0, int(SHORT * self.first_bytes) - self.bytes)
 
 
 def who_gives(missing_bytes: int, spare_bytes: Mapping[int, int]) -> dict[int, int]:

@@ -7,7 +7,7 @@ and C CPUs no more can be made than
 
 the asymptotic bounds of operational analysis (Lazowska, Zahorjan, Graham, Sevcik: "Quantitative System Performance",
 1984, chapter 5). They meet at N* = C * task_s / cpu_s. Tasks that wait do not come to the CPUs evenly, so that some
-more are worth having there: half as many again of those that wait.
+more are worth having there: as many again as wait at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prefetchd.wire.records import record
 
 MOST_BUSY = 0.9
 """The most that workers may be busy and still keep up."""
-UNEVENNESS = 0.5
+UNEVENNESS = 1.0
 """How many more workers than N* are worth having, as a share of those that wait."""
 
 

@@ -108,8 +108,12 @@ class RingAutotune:
         for number, tuner in self._tuners.items():
             stream = self._engine.streams[number]
             ring = stream.window.ring
-            if number != beside and ring is not None and ring.reserved == stream.wanted_slots:
-                spare[number] = int(tuner.spare_batches * ring.mean_span) * stream.slot_bytes
+            if number == beside or ring is None or ring.reserved != stream.wanted_slots:
+                continue
+            # What lies behind the consumers is wanted, though nobody waits for it.
+            if not stream.window.lookback.limit(ring):
+                batches = min(tuner.spare_batches, ring.capacity - stream.spec.minimum_slots)
+                spare[number] = int(max(0, batches) * ring.mean_span) * stream.slot_bytes
         for number, given_bytes in who_gives(missing_bytes, spare).items():
             stream, ring = self._engine.streams[number], self._engine.streams[number].window.ring
             assert ring is not None

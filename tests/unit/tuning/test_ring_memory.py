@@ -9,13 +9,13 @@ from prefetchd.tuning.ring_memory import Free, who_gives
 from tests.budgets import tries
 
 
-def test_a_quarter_of_what_was_free_stays_free():
-    assert Free(1000, 1000).to_grow_bytes == 750
-    assert Free(300, 1000).to_grow_bytes == 50
+def test_half_of_what_was_free_stays_free():
+    assert Free(1000, 1000).to_grow_bytes == 500
+    assert Free(550, 1000).to_grow_bytes == 50
     assert Free(200, 1000).to_grow_bytes == 0
 
 
-def test_below_half_of_that_rings_give_back():
+def test_when_little_is_free_rings_give_back():
     assert Free(125, 1000).missing_bytes == 0
     assert Free(100, 1000).missing_bytes == 25
 

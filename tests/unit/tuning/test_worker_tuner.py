@@ -165,7 +165,7 @@ def test_workers_that_compute_are_as_many_as_the_cpus():
 
 
 def test_workers_that_wait_are_as_many_more_as_they_wait_and_some():
-    assert useful_workers(BatchCost(0.1, 0.05), 4) == pytest.approx(4 * 2 * 1.25)
+    assert useful_workers(BatchCost(0.1, 0.05), 4) == pytest.approx(4 * 2 * 1.5)
     assert useful_workers(BatchCost(0.1, 0.0), 4) == float("inf")
     assert useful_workers(BatchCost(0.0, 0.0), 4) == 1
 
