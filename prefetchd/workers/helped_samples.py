@@ -6,6 +6,7 @@ as soon as rows are known to take long: to ask for one costs some microseconds.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -69,10 +70,9 @@ class HelpedSamples:
         try:
             data = self._shared.get(row, task)
             if data is not None:
-                try:
+                # Whatever a dataset's objects do: then it is loaded here.
+                with contextlib.suppress(Exception):
                     return decode_sample(data)
-                except Exception:  # whatever a dataset's objects do: it is loaded here
-                    self._row_s = 0.0
             return dict(self._timed(row, row + 1, rows_of))[row]
         finally:
             self._shared.release(row)

@@ -68,9 +68,9 @@ class RingAutotune:
         change = tuner.observe(look, lambda: self._most_batches(stream, ring), now_s)
         if change is not None:
             self._execute(stream, ring, change, now_s)
-        # What lies further ahead than it may ever have is not missed.
-        short = min(tuner.short_batches, self._useful_batches(stream, ring) - ring.capacity)
-        if short > 0:
+        if tuner.short_batches:
+            # What lies further ahead than it may ever have is not missed.
+            short = max(0, min(tuner.short_batches, self._useful_batches(stream, ring) - depth))
             short_bytes = math.ceil(short * ring.mean_span) * stream.slot_bytes
             self._take_spare(short_bytes, f"stream {stream.name!r} needs it", now_s, beside=stream.number)
 

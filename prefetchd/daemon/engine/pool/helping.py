@@ -30,7 +30,7 @@ def helpers(stream: StreamState, now_s: float) -> Iterable[tuple[Worker, Worker,
         for worker in stream.workers.values():
             is_idle = worker.stage is WorkerStage.READY and not worker.busy
             if is_idle and worker.host is owner.host and worker.number not in piece.helpers:
-                piece.helpers.add(worker.number)
+                piece.helpers += (worker.number,)
                 yield worker, owner, Piece(piece.batch, 0, piece.batch.rows, owner_task=task)
 
 

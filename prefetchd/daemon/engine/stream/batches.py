@@ -93,7 +93,7 @@ class Piece:
     charge: Charge = NOTHING
     keeper: int | None = None
     owner_task: int | None = None
-    helpers: set[int] = dataclasses.field(default_factory=set)
+    helpers: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
