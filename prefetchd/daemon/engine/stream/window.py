@@ -13,8 +13,8 @@ Pure. The rules, whose reasons are in decision 0011:
       awaits that one. A blocked cursor may take one that another awaits but has not asked for yet: else more iterators
       than slots could wait for one another for ever;
    d. where no cursor lives, a filled batch that comes later than this one: who follows a progress file never says
-      that it waits. Of two that two cursors come to at the same time neither is later: each cursor keeps its share
-      while something else has yet to leave the room of the other's.
+      that it waits. Of two that two cursors come to at the same time neither is later, and none gives way while
+      batches that nobody wants are under way: each cursor keeps its share until these leave theirs.
 4. Filling stops when the high watermark is reached. It goes on below the low one, and whenever a next() waits or, where
    no cursor lives, may wait unheard (`may_fill`).
 5. A batch that is dropped while it is filled ends with its last task, one that is leased with its last lease (`drop`).
@@ -180,6 +180,8 @@ class Window:
         urgent = self.is_awaited(batch, urgent=True)
         evictable = [each for each in self.batches.values() if each.filled and self._may_evict(each, urgent)]
         if not awaited:
+            if any(each.cancelled and each.under_way and each.grant is not None for each in self.batches.values()):
+                return False
             evictable = [each for each in evictable if self._comes_later(each.position, batch.position)]
         return bool(evictable) and self.drop(max(evictable, key=lambda each: self.turn(each.position)))
 

@@ -52,3 +52,28 @@ def test_a_cursor_s_share_does_not_give_way_to_what_another_comes_to_at_the_same
         window.cursors[key] = new_cursor(key, "nobody", (0, first), True, lengths)
     window.make_room(Batch((0, step), 1))
     assert {position[1] for position in window.batches} == stay
+
+
+def test_what_is_ready_does_not_give_way_while_slots_of_what_nobody_wants_come_free():
+    """Found under load: of a ring that its trainer has left two batches were still under way beyond the half that
+    stays. They leave their slots when their tasks end; until then one of that half gave way, and was made again."""
+    lengths = EpochLengths(9)
+    window = Window(lengths, lambda slot, record: None)
+    window.ring = Ring(6)
+    window.ring.reserve(6)
+    for step in (0, 3, 4, 5, 6, 7):
+        batch = window.batches[0, step] = Batch((0, step), 1, window.ring.claim(1))
+        if step < 6:
+            window.ring.fill(batch.grant)
+            batch.filled = True
+        else:
+            batch.under_way = 1
+    for number, first in enumerate([3, 0]):
+        key = ("nobody", number)
+        window.cursors[key] = new_cursor(key, "nobody", (0, first), True, lengths)
+    window.cursors_moved()
+    late = [window.batches[0, 6], window.batches[0, 7]]
+    for _ in range(2):
+        assert not window.make_room(Batch((0, 1), 1))
+    assert {position[1] for position in window.batches} == {0, 3, 4, 5, 6, 7}
+    assert all(each.cancelled for each in late)
