@@ -11,7 +11,11 @@ Rules
     their time), and do not get FASTER times as many batches, the depth before comes back, and no other is tried for
     HOLD_S; twice as long after each such trial.
  4. What has not been needed for KEPT_S, in which trainers have not waited, is to spare: the batches that were always
-    ready, less half of those that were needed. It stays until others need the memory (`give_up`).
+    ready, less half of those that were needed. Others may have it when they need the memory (`give_up`).
+ 5. What is to spare is given back without being asked for, but for what trainers take in RUNWAY_S: that they live on
+    when their workers die, and a batch for each worker. Not while trainers take nothing for so long: a pause says
+    nothing of what they need. Nor is less than LEAST_SHARE of a ring given back. If trainers wait soon afterwards, that
+    is done half as often.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ KEPT_SHARE = 0.8
 FASTER = 1.1
 LOOK_S = 3.0
 """The time below which nothing is judged."""
+RUNWAY_S = 10.0
+LEAST_SHARE = 0.25
 ANOTHER_SHARE = 0.05
 """From which change of depth on a ring is another one; batches differ a little in length."""
 
@@ -104,6 +110,15 @@ class _Span:
 
 
 @record
+class _Moment:
+    """What was seen in a second: the fewest batches that were ready, and how many trainers had taken by its end."""
+
+    at_s: float
+    ready_batches: float
+    consumed: int
+
+
+@record
 class _Trial:
     """A deeper ring on trial: how deep it was `before`, and what was seen then."""
 
@@ -121,18 +136,27 @@ class RingTuner:
         self._is_refilling = False
         self._no_more_until_s = -math.inf
         self._hold_s = HOLD_S
-        # Since trainers waited last: a moment of each second, and the fewest batches that were ready in it.
-        self._calm: deque[tuple[float, float]] = deque()
+        # Of the seconds since trainers waited last, those of the last KEPT_S.
+        self._calm: deque[_Moment] = deque()
+        self._calm_since_s = self._taken_s = 0.0
+        self._kept_s, self._given_back_s = KEPT_S, -math.inf
         self._stalled_s = 0.0
         self._ring_batches = 0.0
         self.short_batches = 0
         """By how many batches the ring would have to be deeper than it may be; of the last look."""
 
-    def observe(self, look: RingLook, most_batches: Callable[[], int], now_s: float) -> RingChange | None:
+    def observe(
+        self, look: RingLook, most_batches: Callable[[], int], now_s: float, least_batches: int = 1
+    ) -> RingChange | None:
         """Takes what is seen now; says what is to change. To be called several times a second. `most_batches` finds out
-        what there is room for."""
+        what there is room for; `least_batches` the ring must have."""
         self.short_batches = 0
-        self._watch_calm(look, now_s)
+        if self._watch_calm(look, now_s):
+            unneeded = self._unneeded_batches(max(least_batches, look.workers + 1), now_s)
+            if unneeded:
+                self._given_back_s = now_s
+                depth = math.floor(self._ring_batches)
+                return self.give_up(unneeded, f"{depth - unneeded} were enough in the last {self._kept_s:.0f} s")
         self._longest_task_s = max(self._longest_task_s, look.longest_task_s)
         if self._begin is None:
             self._restart(look.sums, now_s)
@@ -156,11 +180,24 @@ class RingTuner:
     @property
     def spare_batches(self) -> int:
         """The batches that the ring could do without (rule 4)."""
-        if not self._calm or self._calm[-1][0] - self._calm[0][0] < KEPT_S - 1:
+        if not self._calm or self._calm[-1].at_s - self._calm[0].at_s < KEPT_S - 1:
             return 0
-        always_ready = min(ready for _, ready in self._calm)
+        always_ready = min(each.ready_batches for each in self._calm)
         needed = max(0.0, self._ring_batches - always_ready)
         return max(0, math.floor(always_ready - needed / 2) - 1)
+
+    def _unneeded_batches(self, least_batches: int, now_s: float) -> int:
+        """Returns how many batches are to be given back (rule 5)."""
+        if now_s - self._calm_since_s < self._kept_s:
+            return 0
+        spare = self.spare_batches
+        if spare < LEAST_SHARE * self._ring_batches:
+            return 0
+        first, last = self._calm[0], self._calm[-1]
+        taken_per_s = (last.consumed - first.consumed) / (last.at_s - first.at_s)
+        left = max(least_batches, math.ceil(RUNWAY_S * taken_per_s))
+        unneeded = min(spare, math.floor(self._ring_batches) - left)
+        return unneeded if unneeded >= LEAST_SHARE * self._ring_batches else 0
 
     def give_up(self, batches: int, why: str) -> RingChange:
         """Has the ring hold so many batches less, for the reason `why`."""
@@ -172,20 +209,30 @@ class RingTuner:
     def _restart(self, sums: Sums, now_s: float) -> None:
         self._begin, self._longest_task_s = (now_s, sums), 0.0
 
-    def _watch_calm(self, look: RingLook, now_s: float) -> None:
+    def _watch_calm(self, look: RingLook, now_s: float) -> bool:
+        """Notes what was ready since trainers waited last. True once a second."""
+        consumed = look.sums.consumed
         is_other = abs(look.ring_batches - self._ring_batches) > ANOTHER_SHARE * look.ring_batches
-        if look.sums.stalled_s > self._stalled_s or is_other:
-            self._calm.clear()
+        waited = look.sums.stalled_s > self._stalled_s
         self._stalled_s = look.sums.stalled_s
         if is_other:
             self._ring_batches = look.ring_batches
-        if self._calm and now_s - self._calm[-1][0] < 1.0:
-            at_s, ready = self._calm[-1]
-            self._calm[-1] = at_s, min(ready, look.ready_batches)
-        else:
-            self._calm.append((now_s, look.ready_batches))
-        while now_s - self._calm[0][0] > KEPT_S:
+        if waited and now_s < self._given_back_s + self._kept_s:
+            self._kept_s, self._given_back_s = min(2 * self._kept_s, MOST_HOLD_S), -math.inf
+        if not self._calm or consumed != self._calm[-1].consumed:
+            self._taken_s = now_s
+        if waited or is_other:
+            self._calm.clear()
+        if not self._calm or now_s - self._taken_s > RUNWAY_S:
+            self._calm_since_s = now_s
+        if self._calm and now_s - self._calm[-1].at_s < 1.0:
+            last = self._calm.pop()
+            self._calm.append(_Moment(last.at_s, min(last.ready_batches, look.ready_batches), consumed))
+            return False
+        self._calm.append(_Moment(now_s, look.ready_batches, consumed))
+        while now_s - self._calm[0].at_s > KEPT_S:
             self._calm.popleft()
+        return True
 
     def _judge(self, span: _Span, look: RingLook, most_batches: Callable[[], int], now_s: float) -> RingChange | None:
         trial, self._trial = self._trial, None
@@ -194,8 +241,7 @@ class RingTuner:
             if not _waits_less(span, trial.span) and span.consumed_per_s < FASTER * trial.span.consumed_per_s:
                 self._no_more_until_s = now_s + self._hold_s
                 self._hold_s = min(2 * self._hold_s, MOST_HOLD_S)
-                waited = f"the trainer waited {span.stalled:.0%} of its time with {depth} batches"
-                return RingChange(depth, trial.before, f"{waited}, and {trial.span.stalled:.0%} with {trial.before}")
+                return RingChange(depth, trial.before, _no_less(span, depth, trial.span, trial.before))
             self._hold_s = HOLD_S
         is_idle = span.fill_s < BUSY_SHARE * span.over_s * look.workers
         is_full = span.full_s >= SELDOM_FULL_SHARE * span.over_s
@@ -237,6 +283,18 @@ def _waits_less(now: _Span, before: _Span) -> bool:
         # Spans have more or less of what lies between bursts in them.
         return now.stalled_s / now.bursts <= KEPT_SHARE * before.stalled_s / before.bursts
     return now.stalled <= KEPT_SHARE * before.stalled
+
+
+def _no_less(now: _Span, depth: int, before: _Span, former_depth: int) -> str:
+    """Says for people what _waits_less has compared."""
+    if now.bursts and before.bursts:
+        waited, former = (
+            f"{now.stalled_s / now.bursts:.2f} s in each burst",
+            f"{before.stalled_s / before.bursts:.2f} s",
+        )
+    else:
+        waited, former = f"{now.stalled:.0%} of its time", f"{before.stalled:.0%}"
+    return f"the trainer waited {waited} with {depth} batches, and {former} with {former_depth}"
 
 
 def _span(before: Sums, now: Sums, over_s: float) -> _Span:

@@ -88,15 +88,17 @@ class HelpedSamples:
 def help_owner(samples: Samples, rows: int, rows_of: RowsOf, shared: SharedSamples, task: int) -> tuple[int, bool]:
     """Loads samples for the owner of `shared`, as long as that has `task` in hand. Returns how many, and whether it is
     of use to go on helping with such samples. One that raises, or is left out or replaced, is the owner's to load."""
-    made = 0
+    made = tried = 0
+    since_s = time.monotonic()
     for row in reversed(range(rows)):
-        if shared.owner_task() != task:
+        if shared.owner_task() != task or _are_fast(tried, time.monotonic() - since_s):
             break
         if not shared.claim(row):
             continue
         try:
             if shared.has(row, task):
                 continue
+            tried += 1
             began_s = time.monotonic()
             try:
                 sample = dict(rows_of(row, row + 1))[row]
@@ -117,3 +119,8 @@ def help_owner(samples: Samples, rows: int, rows_of: RowsOf, shared: SharedSampl
         finally:
             shared.release(row)
     return made, True
+
+
+def _are_fast(rows: int, took_s: float) -> bool:
+    """True when so many samples took so little time that their owner is not to ask for each: nobody is of help."""
+    return took_s > STRETCH_S and took_s < SLOW_ROW_S * rows

@@ -139,6 +139,8 @@ def test_health_progress_and_the_verdict_are_those_of_the_status(daemon, address
         assert wanted == shown["verdict"]["workers_wanted"]
         assert value(families, "prefetchd_stream_workers", "prefetchd_stream_workers", **labels) == 2
         assert value(families, "prefetchd_stream_tuned", "prefetchd_stream_tuned", **labels) == 0
+        buffer_tuned = value(families, "prefetchd_stream_buffer_tuned", "prefetchd_stream_buffer_tuned", **labels)
+        assert buffer_tuned == shown["buffer_tuned"]
         stalled = value(families, "prefetchd_stalled_share", "prefetchd_stalled_share", **labels)
         assert stalled == pytest.approx(shown["verdict"]["stalled_share"], abs=0.1)
         assert value(families, "prefetchd_progress_step", "prefetchd_progress_step", **labels) == step

@@ -215,6 +215,11 @@ class StreamRings:
         if ring is not None:
             ring.shrink(slots, keeps_memory=_is_pinned(ring))
 
+    def is_pinned(self, stream: int) -> bool:
+        """Returns True when a device reads the stream's ring: its memory stays, whatever is counted out."""
+        ring = self.ring(stream)
+        return ring is not None and _is_pinned(ring)
+
     def _once_buried(self, then: Callable[[], None], until_s: float) -> None:
         """Calls then() once no process of a dropped stream lives, or at `until_s`: a ring that has yielded its memory
         is mapped until its workers are dead."""

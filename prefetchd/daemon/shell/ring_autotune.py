@@ -65,7 +65,8 @@ class RingAutotune:
         tuner = self._tuners[stream.number]
         latest, depth = history.latest, ring.capacity
         look = RingLook(history.sums(), latest.workers, depth, latest.ready_share * depth, latest.longest_task_s)
-        change = tuner.observe(look, lambda: self._most_batches(stream, ring), now_s)
+        least = ring.capacity - self._dispensable_batches(stream, ring)
+        change = tuner.observe(look, lambda: self._most_batches(stream, ring), now_s, least)
         if change is not None:
             self._execute(stream, ring, change, now_s)
         if tuner.short_batches:
@@ -110,12 +111,18 @@ class RingAutotune:
             ring = stream.window.ring
             if number == beside or ring is None or ring.reserved != stream.wanted_slots:
                 continue
-            # What lies behind the consumers is wanted, though nobody waits for it.
-            if not stream.window.lookback.limit(ring):
-                batches = min(tuner.spare_batches, ring.capacity - stream.spec.minimum_slots)
-                spare[number] = int(max(0, batches) * ring.mean_span) * stream.slot_bytes
+            batches = min(tuner.spare_batches, self._dispensable_batches(stream, ring))
+            spare[number] = int(batches * ring.mean_span) * stream.slot_bytes
         for number, given_bytes in who_gives(missing_bytes, spare).items():
             stream, ring = self._engine.streams[number], self._engine.streams[number].window.ring
             assert ring is not None
             batches = math.ceil(given_bytes / stream.slot_bytes / ring.mean_span)
             self._execute(stream, ring, self._tuners[number].give_up(batches, why), now_s)
+
+    def _dispensable_batches(self, stream: StreamState, ring: Ring) -> int:
+        """Returns the most batches by which the ring may become less deep."""
+        # What lies behind the consumers is wanted, though nobody waits for it; pinned memory would stay where it is.
+        if stream.window.lookback.limit(ring) or self._rings.is_pinned(stream.number):
+            return 0
+        least = math.ceil(max(stream.spec.minimum_slots, stream.claims.widest) / ring.mean_span)
+        return max(0, ring.capacity - least)

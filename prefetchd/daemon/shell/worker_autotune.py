@@ -50,12 +50,16 @@ class WorkerAutotune:
         self._tuners: dict[int, WorkerTuner] = {}
         self._worker_bytes: dict[int, int] = {}
         self._free_bytes = free_bytes
-        self._looked_s = 0.0
+        self._looked_s = self._cpu_over_s = 0.0
         self._weighed_s: dict[int, float] = {}
 
     def look(self, now_s: float) -> None:
         """Looks at all streams, and changes what is to be changed. To be called several times a second, after the
         sampler has observed them."""
+        # A tuner judges when CPUs have been looked at. Between, there is nothing to be seen.
+        is_look, self._cpu_over_s = self._stats.looked_s > self._cpu_over_s, self._stats.looked_s
+        if not is_look:
+            return
         streams = self._engine.streams
         for gone in [number for number in self._tuners if number not in streams]:
             self._forget(gone)

@@ -70,6 +70,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float | None]], ...
         lambda stream: stream["tuned"],
     ),
     (
+        "prefetchd_stream_buffer_tuned",
+        "1: the daemon finds out how many batches of buffer it needs",
+        lambda stream: stream["buffer_tuned"],
+    ),
+    (
         "prefetchd_workers_wanted",
         "Workers that the verdict advises",
         lambda stream: stream["verdict"]["workers_wanted"],

@@ -87,6 +87,11 @@ class StatsSampler:
         """Returns who has used the CPUs in the last seconds, as CpuLoad.about() does."""
         return self._load.about()
 
+    @property
+    def looked_s(self) -> float:
+        """How long workers' CPU times were looked at by now: it grows once a second."""
+        return self._looked_s
+
     def history(self, stream: int) -> History | None:
         return self._histories.get(stream)
 

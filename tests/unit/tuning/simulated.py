@@ -207,8 +207,8 @@ class Tuned:
 class TunedRing:
     """A pipeline of so many workers under a tuner of its ring. `changes` has what that has decided, and when."""
 
-    def __init__(self, pipeline: Pipeline, *, workers: int = 2, most: int = 1000) -> None:
-        self.pipeline, self.most = pipeline, most
+    def __init__(self, pipeline: Pipeline, *, workers: int = 2, most: int = 1000, least: int = 4) -> None:
+        self.pipeline, self.most, self.least = pipeline, most, least
         self.tuner = RingTuner()
         self.changes: list[tuple[float, RingChange]] = []
         pipeline.have(workers)
@@ -220,7 +220,7 @@ class TunedRing:
             pipeline.run(LOOK_EVERY_S)
             longest_s = pipeline.take_longest_task_s()
             look = RingLook(pipeline.sums, pipeline.at_work, pipeline.ring, pipeline.ready_batches, longest_s)
-            change = self.tuner.observe(look, lambda: self.most, pipeline.now_s)
+            change = self.tuner.observe(look, lambda: self.most, pipeline.now_s, self.least)
             if change is not None:
                 self.execute(change)
 

@@ -2,8 +2,8 @@
 are in decision 0117:
 
 1. Only workers help that have nothing else to do, and are from the owner's zygote: another may have another program.
-2. A batch is helped once its task has run for HELP_AFTER_S, if a call of next() waits for it or it is being measured:
-   then there is nothing else to be made. Each worker helps once with a task.
+2. A batch is helped at once when it is being measured, or once its task has run for HELP_AFTER_S when a call of next()
+   waits for it: then there is nothing else to be made. Each worker helps once with a task.
 3. Not where a batch's place decides its worker, nor where a sample is known to end workers, or has ended some.
 4. A helper's task is no piece of its batch: nothing waits for it, and nothing is lost with it. Where samples cannot be
    handed over, or that takes long, it says so, and the stream is not helped any more.
@@ -44,12 +44,14 @@ def awaits_help(stream: StreamState) -> bool:
 
 
 def _is_helped(stream: StreamState, owner: Worker, now_s: float) -> bool:
-    if now_s - owner.head_since_s < HELP_AFTER_S or not _may_be_helped(owner):
+    if not _may_be_helped(owner):
         return False
     batch = next(iter(owner.tasks.values())).batch
     if batch.cancelled or batch.error is not None or stream.blame.is_about(batch.position):
         return False
-    return batch.grant is None or stream.window.is_awaited(batch, urgent=True)
+    if batch.grant is None:
+        return True
+    return now_s - owner.head_since_s >= HELP_AFTER_S and stream.window.is_awaited(batch, urgent=True)
 
 
 def _may_be_helped(owner: Worker) -> bool:

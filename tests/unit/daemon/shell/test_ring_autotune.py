@@ -36,6 +36,7 @@ class Bed:
         self.burst_s = dict.fromkeys(self.histories, 0.0)
         self.room_slots = room_slots
         self.free_bytes = 1 << 40
+        self.has_device = False
         self.changes: list = []
         monkeypatch.setattr(ring_autotune, "left_bytes", lambda: self.free_bytes)
         self.tuner = RingAutotune(self.world.engine, self, self, lambda *change: self.changes.append(change))
@@ -43,6 +44,9 @@ class Bed:
 
     def history(self, stream: int) -> History:
         return self.histories[stream]
+
+    def is_pinned(self, stream: int) -> bool:
+        return self.has_device
 
     def growth_room(self, stream: int) -> tuple[int, int]:
         used = sum(each.window.ring.reserved - SLOTS for each in self.streams)

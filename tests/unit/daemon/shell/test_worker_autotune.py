@@ -14,6 +14,8 @@ from tests.property.world import World
 class Nothing:
     """Knows no past, and no process."""
 
+    looked_s = 1.0
+
     def history(self, stream: int) -> None:
         return None
 

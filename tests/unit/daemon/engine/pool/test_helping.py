@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from prefetchd.daemon.engine.commands import LendSamples
+from prefetchd.daemon.engine.commands import Assign, LendSamples
 from prefetchd.daemon.engine.pool.helping import HELP_AFTER_S, awaits_help, helpers
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stages import WorkerStage
@@ -62,11 +62,11 @@ def test_not_where_nobody_waits_for_that_batch():
     assert bed.helping() == []
 
 
-def test_what_is_measured_is_helped_before_there_is_a_ring():
+def test_what_is_measured_is_helped_at_once_and_before_there_is_a_ring():
     bed = Bed(slots=0)
     bed.piece.batch.grant = None
     bed.cursor.blocked = False
-    assert bed.helping() == [2, 3]
+    assert bed.helping(now_s=0.0) == [2, 3]
 
 
 def test_not_with_rows_which_are_shared_out_anyway():
@@ -101,9 +101,22 @@ def test_not_where_a_batch_s_place_decides_its_worker():
     assert Bed(dataclasses.replace(SPEC, dealt=True, workers=3)).helping() == []
 
 
-def measuring_alone() -> tuple[World, StreamState]:
+class Watched(World):
+    """Keeps what is given to workers."""
+
+    def __init__(self) -> None:
+        self.given: list[Assign | LendSamples] = []
+        super().__init__(workers=0, by_rows=False)
+
+    def _run(self, command) -> None:
+        if isinstance(command, (Assign, LendSamples)):
+            self.given.append(command)
+        super()._run(command)
+
+
+def measuring_alone() -> tuple[Watched, StreamState]:
     """A world whose stream measures its first batch, which is made whole, while its other workers idle."""
-    world = World(workers=0, by_rows=False)
+    world = Watched()
     stream = stream_of(world, "a", workers=3)
     arrive(world)
     return world, stream
@@ -115,22 +128,20 @@ def helping(world: World) -> list:
 
 def test_the_pool_lends_the_owner_s_status_before_it_gives_the_task():
     world, _ = measuring_alone()
-    (owner,) = [each for each in world.workers.values() if each.tasks]
-    assert owner.tasks[0].kind == MEASURE
-    world.now += 0.3
-    lent = []
-    run = world._run
-    world._run = lambda command: (lent.append(command) if isinstance(command, LendSamples) else None, run(command))
-    world.tick()
-    assert [each.owner for each in lent] == [owner.number] * 2
+    (owner,) = [each for each in world.workers.values() if each.tasks and each.tasks[0].kind == MEASURE]
+    helpers = [each.number for each in helping(world)]
+    assert len(helpers) == 2
+    assert [(type(each), each.worker) for each in world.given] == [
+        (Assign, owner.number),
+        *((kind, helper) for helper in helpers for kind in (LendSamples, Assign)),
+    ]
+    assert {each.owner for each in world.given if isinstance(each, LendSamples)} == {owner.number}
     assert [each.tasks[0].slot for each in helping(world)] == [owner.tasks[0].number] * 2
 
 
 def test_whoever_says_that_it_is_of_no_use_is_believed():
     world, stream = measuring_alone()
     world.is_by_rows = lambda number: True
-    world.now += 0.3
-    world.tick()
     for worker in helping(world):
         world.work([each for each in world.workers.values() if each.tasks].index(worker))
     assert stream.unhelpful
@@ -138,8 +149,6 @@ def test_whoever_says_that_it_is_of_no_use_is_believed():
 
 def test_a_helper_that_dies_takes_nothing_with_it():
     world, stream = measuring_alone()
-    world.now += 0.3
-    world.tick()
     for worker in helping(world):
         world._die(worker, 1, KILLED)
     world.run()
