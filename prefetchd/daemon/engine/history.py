@@ -13,9 +13,6 @@ from prefetchd.wire.records import record
 
 SAMPLE_EVERY_S = 1.0
 KEPT_SAMPLES = 60
-FULL_SHARE = 0.5
-"""The share of a ring that is ready without which it is not full in earnest: a burst begins with a full one, and within
-it there may be no room for a moment, as what was used is yet to be given back."""
 LATEST_SAMPLES = 5
 """How many samples back `busy_workers` looks: what a stream does by now, and not what it did a minute ago."""
 
@@ -113,8 +110,7 @@ class History:
         if not counts.ready_share:
             self._empty_s += since_s
             self._bursts += self._was_full
-        is_full = counts.is_full and counts.ready_share >= FULL_SHARE
-        self._was_full = is_full or (self._was_full and counts.ready_share > 0)
+        self._was_full = counts.is_full or (self._was_full and counts.ready_share > 0)
         if counts.is_starting:
             self._starting_s += since_s
         # A sum that falls takes nothing off what there was.
