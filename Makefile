@@ -5,11 +5,14 @@ BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
 # A test waits for its processes some of the time.
-TESTS_AT_ONCE ?= 2
+TESTS_AT_ONCE ?= 3
 PYTEST := PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest
 # Where a process of its dies, pytest-xdist 3.8 runs the others' files to their end and then waits for good, unless none
 # is started in its place.
 AT_ONCE := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Shares of the examples that properties name.
+BUDGET ?= 0.3
+FAST_BUDGET ?= 0.1
 # These fork most. A process of many packages is dear to fork: it must not import what the others need.
 FORKING := tests/attacks tests/contract tests/scenario
 # Nothing may run beside these.
@@ -22,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # For the demo nothing is compiled before it is imported: compiling all took pip 15 s of CPU, what is imported takes 6.
 
-.PHONY: setup demo test test-fast check clean
+.PHONY: setup demo test test-slow test-fast check clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -45,16 +48,25 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(DEMO_STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
+# What one runs before a commit. Of the properties fewer examples are tried than in `test-slow`.
 test: check
+	@failed=; set -x; export PREFETCHD_TESTS_BUDGET=$(BUDGET); \
+	$(PYTEST) -m 'not slow' $(AT_ONCE) $(FORKING) || failed=1; \
+	$(PYTEST) -m 'not slow' $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED)) || failed=1; \
+	[ -z "$$failed" ]
+
+# What takes long: others' programs, each case beside DataLoader, times, and all examples of the properties.
+test-slow: $(STAMP)
 	@failed=; set -x; \
-	$(PYTEST) $(AT_ONCE) $(FORKING) || failed=1; \
-	$(PYTEST) $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED)) || failed=1; \
+	$(PYTEST) -m slow $(AT_ONCE) $(FORKING) || failed=1; \
+	$(PYTEST) -m slow $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED) tests/property) || failed=1; \
+	$(PYTEST) $(AT_ONCE) tests/property || failed=1; \
 	$(PYTEST) $(TIMED) || failed=1; \
 	[ -z "$$failed" ]
 
-# What one runs at each change: what needs no daemon, and fewer examples of the properties.
+# What one runs at each change: what needs no daemon, and few examples of the properties.
 test-fast: check
-	PREFETCHD_TESTS_BUDGET=0.2 $(PYTEST) $(AT_ONCE) tests/unit tests/property
+	PREFETCHD_TESTS_BUDGET=$(FAST_BUDGET) $(PYTEST) -m 'not slow' $(AT_ONCE) tests/unit tests/property
 
 check: $(STAMP)
 	$(BIN)/ruff check .

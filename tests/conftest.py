@@ -50,6 +50,9 @@ LONGEST_FIRST = (
 """Directories by how long a file of theirs takes: of several processes none is to be at a long one when the others are
 done."""
 
+SLOW = ("trainers", "reference", "compatibility", "strangers", "timed")
+"""Directories of which each test is marked `slow`: others' programs and libraries, and DataLoader beside ours."""
+
 # A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -62,8 +65,12 @@ attack that is skipped for want of a second uid where root runs it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stable: the order within a file, and of a directory's files, stays."""
-    order = {Path(__file__).parent / directory: place for place, directory in enumerate(LONGEST_FIRST)}
+    """Marks what is slow, and orders it. Stable: the order within a file, and of a directory's files, stays."""
+    here = Path(__file__).parent
+    order = {here / directory: place for place, directory in enumerate(LONGEST_FIRST)}
+    for item in items:
+        if any(here / directory in item.path.parents for directory in SLOW):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: min((order[each] for each in item.path.parents if each in order), default=-1))
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from prefetchd.wire.messages import MEASURE
 from prefetchd.wire.stream_spec import StreamSpec
+from tests.budgets import budget
 from tests.property.copying import FIRST_GENERATION, FIRST_TASK, freeze, identity, thaw
 from tests.property.world import World
 
@@ -271,7 +272,7 @@ def finish(walker: Walker, way: tuple, *, late: bool = False) -> None:
 
 
 def most(default: int) -> int:
-    return int(os.environ.get("PREFETCHD_WALK", default))
+    return int(os.environ.get("PREFETCHD_WALK", budget(default)))
 
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "whole"])

@@ -127,6 +127,7 @@ print([int(SampleCache(mine.Images(), 'cache')[3][0]) for _ in 'ab'])
 """
 
 
+@pytest.mark.slow
 def test_an_edited_transform_reads_no_old_samples_in_the_next_process(tmp_path):
     for added in (10, 20):
         (tmp_path / "mine.py").write_text(SOURCE.format(added=added))

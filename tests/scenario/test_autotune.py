@@ -145,6 +145,7 @@ class Large(Waiting):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_no_more_than_there_is_memory_for(daemon):
     daemon.start("--autotune", "--worker-memory", f"{4 * WORKER_BYTES}")
     most = 0

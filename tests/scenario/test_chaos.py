@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+
+import pytest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_thirty_kills():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.chaos", "--kills", "30", "--seed", "1"],

@@ -92,6 +92,7 @@ SMALL = ("--epochs", "1", "--batch-size", "4", "--workers", "2")
 LOADERS = ["prefetchd", "DataLoader", "prefetchd, sample cache"]
 
 
+@pytest.mark.slow
 def test_from_the_pictures_to_the_bars(start):
     demo = start("--images", "40", "--step-ms", "5", *SMALL)
     lines = demo.read_until("  killed at step ")

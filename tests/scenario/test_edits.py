@@ -114,6 +114,7 @@ class Project:
         return fingerprint, batch, stream["ring"]["segment"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # torch is imported again and again
 def test_every_edit_gives_a_new_stream_and_what_is_unchanged_finds_its_ring(daemon, tmp_path):
     daemon.start()

@@ -85,6 +85,7 @@ print("failed:", stream()["failed_batches"])
     assert said["failed:"] == "0"
 
 
+@pytest.mark.slow
 def test_a_full_one_is_degraded_and_the_log_does_not_flap(room):
     """Found as 111 lines in 10 s, and a daemon that called itself healthy."""
     said = room(

@@ -144,6 +144,7 @@ def run_in_namespaces(script: str, groups: list[Path]) -> subprocess.CompletedPr
     return done
 
 
+@pytest.mark.slow
 def test_the_user_units(own_groups):
     done = run_in_namespaces(SCRIPT, own_groups)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -317,6 +317,7 @@ def test_the_daemon_s_memory_is_shared_by_its_streams(place):
     )
 
 
+@pytest.mark.slow
 def test_a_dataset_that_takes_too_long_is_ended_and_what_is_waited_for_is_told(place):
     pids = place / "pids"
     text = f'[streams.train]\ndataset = "my_data:waiting"\ndataset_args = {{pids = "{pids}"}}\n'

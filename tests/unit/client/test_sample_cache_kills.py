@@ -53,6 +53,7 @@ def store_until(line: int, path) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 def test_a_kill_at_every_line(tmp_path):
     import tensordict
 

@@ -230,6 +230,7 @@ def run_script(script: pathlib.Path, cwd: pathlib.Path, seed: int, lib: pathlib.
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # torch is imported nine times
 def test_fresh_processes_agree(tmp_path: pathlib.Path) -> None:
     lib = tmp_path / "lib"
