@@ -71,6 +71,7 @@ def room(daemon, tmp_path):
     return lambda script: in_a_small_room(SMALL + script, environment)
 
 
+@pytest.mark.slow
 def test_what_a_small_ram_disk_has_no_room_for_is_a_problem(room):
     said = room(
         """

@@ -125,6 +125,7 @@ def ready_after_the_restart(said):
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_on_the_cpu_with_pictures_of_one_s_own_ctrl_c_leaves_nothing(start, tmp_path):
     for place in range(16):
         path = tmp_path / "data" / ("cat" if place % 2 else "dog") / f"{place}.png"

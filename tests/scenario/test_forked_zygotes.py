@@ -201,6 +201,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_fork_outlives_its_trainer_until_the_ring_is_full(daemon):
     """All that tells of the trainer's death comes at once. What is ready stays when the fork has gone."""
     daemon.start()

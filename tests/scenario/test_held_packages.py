@@ -89,6 +89,7 @@ FORKED = [(package, "fork") for package in HOLD]
 EXECUTED = [(package, "exec") for package in ("pyarrow", "pandas", "datasets")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "start"), FORKED + EXECUTED)
 def test_its_datasets_give_the_same_and_workers_are_forked(shared_daemon, tmp_path, package, start):
     """From the trainer, or from what was executed: of either a worker is a fork, and no interpreter of its own."""

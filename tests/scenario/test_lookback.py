@@ -50,7 +50,11 @@ def die_before_the_first_batch(daemon, calls):
     assert trainer.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("others", [(), ("daemon",), ("next trainer", "daemon")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "others",
+    [(), ("daemon",), pytest.param(("next trainer", "daemon"), marks=pytest.mark.slow)],
+    ids=" and ".join,
+)
 def test_batches_from_behind_are_the_same_and_only_what_was_written_to_is_made_again(daemon, tmp_path, others):
     calls = tmp_path / "calls"
     written = [14, 17, TAKEN - 1]

@@ -194,6 +194,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_dead_trainer_s_memory_is_given_back_where_there_is_no_room_for_its_program(daemon):
     """Found as a dataset that was written to shared memory beside the fork of the killed trainer that had it: twice as
     much for nobody, and the kernel's kill for it."""

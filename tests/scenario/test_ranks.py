@@ -42,6 +42,7 @@ def two_ranks(daemon, trainer, directory: Path) -> list[dict]:
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_ranks_that_ask_for_no_share_get_what_dataloader_gives_each_and_no_warning(shared_daemon, tmp_path):
     found = two_ranks(shared_daemon, unshared_trainer, tmp_path)
     for its in found:

@@ -108,7 +108,7 @@ def test_the_next_run_finds_its_first_half_ring(daemon, tmp_path, ends, first):
     assert not {*made} & {float(drawn[0]) for batch in found for drawn in batch[1]}
 
 
-@pytest.mark.parametrize("ends", ["in order", "killed"])
+@pytest.mark.parametrize("ends", ["in order", pytest.param("killed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", [name for name in ORDERS if name != "shuffle"])
 def test_so_it_does_where_only_a_sampler_knows_the_order(daemon, tmp_path, order, ends):
     """The planner has gone on to a later epoch by then; what it has told of the beginning is kept."""

@@ -122,6 +122,7 @@ def test_a_shared_stream_survives_the_death_of_one_of_its_consumers(trainers, sh
     assert second.hear()[0] is True
 
 
+@pytest.mark.slow
 def test_trainers_share_what_outlived_their_daemon_and_all_its_trainers(daemon, tmp_path):
     """Found by chaos: the second one got a ring of its own, and every batch was made twice."""
     script = tmp_path / "train.py"
