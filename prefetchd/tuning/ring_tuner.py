@@ -40,7 +40,9 @@ FASTER = 1.1
 LOOK_S = 3.0
 """The time below which nothing is judged."""
 RUNWAY_S = 10.0
+"""How long trainers go on with what a ring keeps: a daemon that is killed, or all workers, are back sooner."""
 LEAST_SHARE = 0.25
+"""The share of a ring below which nothing is given back: it would change again and again, for little."""
 ANOTHER_SHARE = 0.05
 """From which change of depth on a ring is another one; batches differ a little in length."""
 
@@ -288,10 +290,8 @@ def _waits_less(now: _Span, before: _Span) -> bool:
 def _no_less(now: _Span, depth: int, before: _Span, former_depth: int) -> str:
     """Says for people what _waits_less has compared."""
     if now.bursts and before.bursts:
-        waited, former = (
-            f"{now.stalled_s / now.bursts:.2f} s in each burst",
-            f"{before.stalled_s / before.bursts:.2f} s",
-        )
+        waited_s, former_s = now.stalled_s / now.bursts, before.stalled_s / before.bursts
+        waited, former = f"{waited_s:.2f} s in each burst", f"{former_s:.2f} s"
     else:
         waited, former = f"{now.stalled:.0%} of its time", f"{before.stalled:.0%}"
     return f"the trainer waited {waited} with {depth} batches, and {former} with {former_depth}"

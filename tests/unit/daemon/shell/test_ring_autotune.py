@@ -20,10 +20,11 @@ SLOTS = 16
 
 class Bed:
     """Streams whose trainers need what `burst_s` says: seconds of waiting in each burst of ten seconds; 0: they never
-    wait, and most of the ring is always ready. `room_slots` is what all rings may have more."""
+    wait, and most of the ring is always ready. In a quarter of a second they take `taken` batches. `room_slots` is what
+    all rings may have more."""
 
-    def __init__(self, monkeypatch, *specs: StreamSpec, room_slots: int = 1000) -> None:
-        self.world = World(slots=SLOTS, by_rows=False)
+    def __init__(self, monkeypatch, *specs: StreamSpec, room_slots: int = 1000, slots: int = SLOTS) -> None:
+        self.world = World(slots=slots, by_rows=False)
         self.world.most_slots = 200
         self.world.engine.limits = Limits(autotune=True)
         for spec in specs:
@@ -37,6 +38,7 @@ class Bed:
         self.room_slots = room_slots
         self.free_bytes = 1 << 40
         self.has_device = False
+        self.taken = 5
         self.changes: list = []
         monkeypatch.setattr(ring_autotune, "left_bytes", lambda: self.free_bytes)
         self.tuner = RingAutotune(self.world.engine, self, self, lambda *change: self.changes.append(change))
@@ -70,7 +72,7 @@ class Bed:
         self.counts[number] = dataclasses.replace(
             before,
             batches=before.batches + 5,
-            consumed=before.consumed + 5,
+            consumed=before.consumed + self.taken,
             fill_s=before.fill_s + 0.1,
             ready_share=0.0 if is_waiting else 1.0,
             is_full=not is_waiting,
@@ -108,6 +110,23 @@ def test_a_ring_whose_trainer_never_waits_stays(bed):
     found = bed()
     found.run(90)
     assert (found.slots(), found.changes) == ([SLOTS], [])
+
+
+def test_what_nobody_needs_for_a_minute_is_given_back_but_for_ten_seconds(bed):
+    found = bed(slots=100)
+    found.taken = 1
+    found.run(70)
+    assert found.slots() == [40]
+    assert found.changes[0][1].why == "40 were enough in the last 60 s"
+
+
+@pytest.mark.parametrize("kept", [{"lookback": 4}, {}], ids=["behind its consumers", "pinned"])
+def test_a_ring_whose_memory_would_not_go_or_that_keeps_what_was_used_gives_nothing_back(bed, kept):
+    found = bed(dataclasses.replace(SPEC, **kept), slots=100)
+    found.has_device = not kept
+    found.taken = 1
+    found.run(130)
+    assert found.slots() == [100]
 
 
 @pytest.mark.parametrize(
