@@ -257,7 +257,7 @@ class Engine:
     def is_tuned(self, stream: StreamState) -> bool:
         """True when nobody has said how many workers the stream is to have, and tune() may."""
         # Shards and turns have homes among as many workers as there are to be.
-        is_open = not stream.spec.workers and stream.homes is None
+        is_open = not stream.spec.workers and stream.shard_affinity is None
         return self.limits.autotune and is_open
 
     @_event

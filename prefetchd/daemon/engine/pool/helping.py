@@ -22,7 +22,7 @@ HELP_AFTER_S = 0.05
 
 def helpers(stream: StreamState, now_s: float) -> Iterable[tuple[Worker, Worker, Piece]]:
     """Yields (helper, owner, task) for each worker of the stream that is to help now."""
-    if stream.unhelpful or stream.homes is not None or stream.shards:
+    if stream.unhelpful or stream.shard_affinity is not None or stream.shards:
         return
     owners = [each for each in stream.workers.values() if _is_helped(stream, each, now_s)]
     for owner in owners:
@@ -36,7 +36,7 @@ def helpers(stream: StreamState, now_s: float) -> Iterable[tuple[Worker, Worker,
 
 def awaits_help(stream: StreamState) -> bool:
     """True while a worker may soon be helped, and others idle."""
-    if stream.unhelpful or stream.homes is not None or stream.shards:
+    if stream.unhelpful or stream.shard_affinity is not None or stream.shards:
         return False
     return any(map(_may_be_helped, stream.workers.values())) and any(
         each.stage is WorkerStage.READY and not each.busy for each in stream.workers.values()

@@ -232,8 +232,8 @@ class Pool:
     def _start_workers(self) -> None:
         for stream in self._streams.values():
             wanted = self.worker_limit(stream)
-            if stream.homes is not None:
-                stream.homes.want(wanted)
+            if stream.shard_affinity is not None:
+                stream.shard_affinity.want(wanted)
             host = stream.host
             if stream.stage is not Stage.RUNNING or stream.paused or host is None or stream.failed_starts.is_pausing:
                 continue
@@ -424,7 +424,7 @@ class Pool:
         return (
             worker.stage is WorkerStage.READY
             and not worker.busy
-            and not (worker.stream.homes is not None and worker.stream.in_use)
+            and not (worker.stream.shard_affinity is not None and worker.stream.in_use)
         )
 
     def _stop(self, worker: Worker) -> None:

@@ -16,10 +16,10 @@ class PieceQueue:
     """Queues the pieces of one stream. What must run alone, as `blame` says, waits apart (next_suspect). Pieces whose
     batch was dropped meanwhile are passed over."""
 
-    def __init__(self, blame: Blame, homes: ShardAffinity | None) -> None:
-        """`homes` knows which worker makes which batch; without it any worker does."""
+    def __init__(self, blame: Blame, affinity: ShardAffinity | None) -> None:
+        """Takes from `affinity` which worker makes which batch; without it any worker does."""
         self._blame = blame
-        self._homes = homes
+        self._affinity = affinity
         # Those that go first, by position: the batch of a later one may be waited for last. And all others.
         self._first: deque[Piece] = deque()
         self._pieces: deque[Piece] = deque()
@@ -79,7 +79,7 @@ class PieceQueue:
     @property
     def is_crowded(self) -> bool:
         """True when so many pieces wait for their own workers that no more are to be claimed for others."""
-        return self._homes is not None and len(self._first) + len(self._pieces) >= self._homes.most_waiting
+        return self._affinity is not None and len(self._first) + len(self._pieces) >= self._affinity.most_waiting
 
     @property
     def has_suspect(self) -> bool:
@@ -100,7 +100,7 @@ class PieceQueue:
         when any worker will do."""
         if piece.keeper is not None:
             return piece.keeper
-        return None if self._homes is None or piece.digests else self._homes.of(piece.batch.position)
+        return None if self._affinity is None or piece.digests else self._affinity.of(piece.batch.position)
 
 
 def _begun(piece: Piece) -> Piece:

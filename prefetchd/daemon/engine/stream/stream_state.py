@@ -127,10 +127,10 @@ class StreamState:
         # What the daemon has found to be right for a loader that has left it open; 0: nothing yet.
         self.tuned_workers = 0
         turns = self.shards or (spec.workers if spec.dealt else 0)
-        self.homes = ShardAffinity(turns, self.workers) if turns else None
+        self.shard_affinity = ShardAffinity(turns, self.workers) if turns else None
         self.task_sizes = TaskSizes(self.schedule.rows_per_batch, self.workers, by_turns=bool(turns))
         self.starts = ShardStarts(self.shards)
-        self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.homes))
+        self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.shard_affinity))
         self.filling = Filling(self.window, self.claims, self.blame, shard_lengths)
         self.leases = Leases(self.window)
         self.offering = Offering(self.window, self.leases, self.plans, lambda: self.is_awaited)
@@ -313,8 +313,8 @@ class StreamState:
 
     def workers_changed(self) -> None:
         """Notes that workers of the stream have come or gone."""
-        if self.homes is not None:
-            self.homes.changed()
+        if self.shard_affinity is not None:
+            self.shard_affinity.changed()
         self.task_sizes.cut_anew()
 
     def _write(self, slot: int, record: SlotRecord) -> None:

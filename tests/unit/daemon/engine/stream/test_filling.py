@@ -37,7 +37,7 @@ def hands_out(stream: StreamState, pieces: int = 2) -> list[Piece]:
 def sharded(stream: StreamState, batches: int) -> list[Piece]:
     """The next batches, which WORKER makes, whatever their shard."""
     works(stream, WORKER)
-    stream.homes.want(1)
+    stream.shard_affinity.want(1)
     pieces = [stream.claims.next_piece(WORKER, into(1)) for _ in range(batches)]
     assert [each.batch.position[1] for each in pieces] == list(range(batches))
     return pieces

@@ -149,22 +149,22 @@ def test_a_worker_is_busy_while_it_has_a_task():
 )
 def test_shards_and_what_is_dealt_have_homes(spec, turns):
     stream = stream_of(4, spec=spec)
-    assert (stream.homes is not None) == bool(turns)
+    assert (stream.shard_affinity is not None) == bool(turns)
     for number in range(3):
         works(stream, number)
     if turns:
-        stream.homes.want(3)
-        assert [stream.homes.of((0, step)) for step in range(turns + 1)] == [*range(turns), 0]
+        stream.shard_affinity.want(3)
+        assert [stream.shard_affinity.of((0, step)) for step in range(turns + 1)] == [*range(turns), 0]
 
 
 def test_workers_that_come_or_go_have_the_shards_homes_found_anew():
     stream = stream_of(4, spec=SHARDED)
-    stream.homes.want(1)
+    stream.shard_affinity.want(1)
     works(stream, 7)
-    assert stream.homes.of((0, 0)) == 7
+    assert stream.shard_affinity.of((0, 0)) == 7
     del stream.workers[7]
     works(stream, 8)
-    assert stream.homes.of((0, 0)) == 8
+    assert stream.shard_affinity.of((0, 0)) == 8
     assert stream.task_sizes.pieces == 1
 
 
