@@ -67,7 +67,7 @@ class Pool:
         self.finishing = False
         self._most = limit
         self._now_s = 0.0
-        self._alone = SuspectIsolation()
+        self._isolation = SuspectIsolation()
         self._deaths = Deaths(commands, fail_stream)
         self._results = WorkerResults(commands, self._take)
         self._retire_after_s = retire_after_s
@@ -83,8 +83,8 @@ class Pool:
         nothing while the daemon is `finishing`."""
         if self.finishing:
             return
-        self._alone.end_if_over(self._now_s)
-        if not self._alone.is_under_way and not self._suspect_goes_first():
+        self._isolation.end_if_over(self._now_s)
+        if not self._isolation.is_under_way and not self._suspect_goes_first():
             self._hand_out()
             # A piece that was claimed just now may be a suspect.
             if not self._suspect_goes_first():
@@ -94,9 +94,9 @@ class Pool:
     def _suspect_goes_first(self) -> bool:
         """True when all others must wait: for a suspect that begins now, or to let it begin."""
         streams, now_s = [stream for stream in self._streams.values() if not stream.paused], self._now_s
-        if self._alone.waits(streams, self.workers.values(), now_s):
+        if self._isolation.waits(streams, self.workers.values(), now_s):
             return True
-        found = self._alone.begin(streams, now_s)
+        found = self._isolation.begin(streams, now_s)
         if found is not None:
             worker, piece = found
             self._assign(worker, [self._given(worker, piece)])
@@ -124,7 +124,7 @@ class Pool:
     def waits_for_time(self) -> bool:
         """True while a suspect keeps others from their work, or they keep it, or a ring is waited for: none of it lasts
         for ever, so call dispatch() again."""
-        return self._alone.is_under_way or any(
+        return self._isolation.is_under_way or any(
             (stream.may_be_helped and awaits_help(stream))
             or stream.claims.queue.has_suspect
             or (stream.measured_s is not None and stream.claims.roomless)
@@ -303,7 +303,7 @@ class Pool:
         self._shares.end(worker.stream.account, piece.charge, self._now_s - worker.head_since_s)
         worker.head_since_s = self._now_s
         if worker.tasks:
-            self._alone.began(worker)
+            self._isolation.began(worker)
         return piece
 
     def worker_died(
@@ -324,7 +324,7 @@ class Pool:
             return worker
         lowered = self.short_of_memory(oom_kills)
         head = next(iter(worker.tasks.values()), None)
-        alone = head is not None and self._alone.is_alone(head)
+        alone = head is not None and self._isolation.is_alone(head)
         self._deaths.handle(worker, how, note, alone=alone, innocent=lowered)
         worker.tasks.clear()
         return worker
