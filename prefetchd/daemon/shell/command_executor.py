@@ -48,7 +48,7 @@ class CommandExecutor:
         self._publishing = publishing
         self._rings = rings
         self._printed = printed
-        self._wait_names = stall_reports
+        self._stall_reports = stall_reports
 
     def run_commands(self) -> None:
         """Executes all commands, and those that follow from them."""
@@ -117,7 +117,7 @@ class CommandExecutor:
             case c.ShrinkRing(stream, slots):
                 self._rings.shrink(stream, slots)
             case c.ReportStall():
-                self._wait_names.name(command)
+                self._stall_reports.name(command)
             case c.FreeSlot(stream, slot, generation):
                 self._rings.free_slot(stream, slot, generation)
             case c.ParkStream(stream):

@@ -39,7 +39,7 @@ def snapshot(
     engine: Engine,
     resources: Mapping[int, StreamResources],
     backend: Backend,
-    watching: StatsSampler,
+    stats: StatsSampler,
     about: dict[str, Any],
     cpus: int,
 ) -> dict[str, Any]:
@@ -55,18 +55,18 @@ def snapshot(
             "busy": sum(worker.busy for worker in engine.pool.workers.values()),
             "cpus": cpus,
         },
-        "load": watching.load(),
+        "load": stats.load(),
         "streams": [
-            _stream(each, resources.get(each.number), backend, watching, engine.pool.worker_limit(each))
+            _stream(each, resources.get(each.number), backend, stats, engine.pool.worker_limit(each))
             for each in engine.streams.values()
         ],
     }
 
 
 def _stream(
-    stream: StreamState, resources: StreamResources | None, backend: Backend, watching: StatsSampler, workers: int
+    stream: StreamState, resources: StreamResources | None, backend: Backend, stats: StatsSampler, workers: int
 ) -> dict[str, Any]:
-    spec, counters, history = stream.spec, stream.counters, watching.history(stream.number)
+    spec, counters, history = stream.spec, stream.counters, stats.history(stream.number)
     return {
         "name": stream.name,
         "stage": stream.stage.value,
@@ -86,11 +86,11 @@ def _stream(
         "paused": stream.paused,
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),
-        "consumers": _consumers(stream, watching),
+        "consumers": _consumers(stream, stats),
         "workers_limit": workers,
         "workers_asked": spec.workers,
         "workers": [
-            _worker(worker, backend, watching)
+            _worker(worker, backend, stats)
             for worker in stream.workers.values()
             if worker.stage is not WorkerStage.STOPPING
         ],
@@ -119,14 +119,14 @@ def _stream(
     }
 
 
-def _worker(worker: Worker, backend: Backend, watching: StatsSampler) -> dict[str, Any]:
+def _worker(worker: Worker, backend: Backend, stats: StatsSampler) -> dict[str, Any]:
     note = backend.note(worker.number)
     return {
         "number": worker.number,
         "pid": backend.pid(worker.number),
         "stage": worker.stage.value,
         "busy": worker.busy,
-        "busy_share": watching.busy_share(worker.number),
+        "busy_share": stats.busy_share(worker.number),
         "phase": PHASES[note.phase],
         "index": note.index,
         "phase_s": max(0.0, time.monotonic() - note.since_ns / 1e9) if note.since_ns else 0.0,
@@ -155,14 +155,14 @@ def _ring(stream: StreamState, resources: StreamResources | None) -> dict[str, A
     }
 
 
-def _consumers(stream: StreamState, watching: StatsSampler) -> list[dict[str, Any]]:
+def _consumers(stream: StreamState, stats: StatsSampler) -> list[dict[str, Any]]:
     found = []
     for consumer in stream.consumers.values():
         # The keeper is the daemon itself.
         if consumer.session == stream.keeper:
             continue
         about: dict[str, Any] = {"pid": consumer.pid, "departed": consumer.departed}
-        record = watching.record(stream, consumer.record)
+        record = stats.record(stream, consumer.record)
         if record is not None:
             about |= {
                 "epoch": record.epoch,
@@ -170,10 +170,10 @@ def _consumers(stream: StreamState, watching: StatsSampler) -> list[dict[str, An
                 "yielded": record.yielded,
                 "waited_s": record.waited_us / 1e6,
                 "longest_wait_s": record.longest_wait_us / 1e6,
-                "waiting_s": watching.waiting_s(stream, consumer.session, record, time.monotonic()),
+                "waiting_s": stats.waiting_s(stream, consumer.session, record, time.monotonic()),
                 "private_copies": record.private_copies,
                 "held": record.held,
-                "memory": watching.memory(stream, consumer.record),
+                "memory": stats.memory(stream, consumer.record),
             }
         found.append(about)
     return found

@@ -46,10 +46,10 @@ COUNTERS = (
 class EngineMetrics(Collector):
     """Collects from the engine at the moment of the scrape."""
 
-    def __init__(self, engine: Engine, watching: StatsSampler, snapshot: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, engine: Engine, stats: StatsSampler, snapshot: Callable[[], dict[str, Any]]) -> None:
         """`snapshot` takes one of the daemon, with what is declared in it."""
         self._engine = engine
-        self._stats = watching
+        self._stats = stats
         self._take_snapshot = snapshot
         self._registry = CollectorRegistry()
         self._registry.register(self)
