@@ -46,14 +46,14 @@ def test_a_program_that_was_never_handed_over_is_gone_soon(daemon):
 NEVER_HANDS_OVER = """
 import signal, sys
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.session.handshake import Introduction
+from prefetchd_client.session.handshake import Handshake
 from tests.scenario.datasets import Numbers
 
 def never(*_):
     print("asked", flush=True)
     signal.pause()
 
-Introduction.hand_over = never
+Handshake.hand_over = never
 PrefetchLoader(Numbers(40), batch_size=4, stream="shared")
 """
 

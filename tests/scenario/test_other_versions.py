@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from prefetchd_client import PrefetchLoader
-from prefetchd_client.session import handshake as introduction
+from prefetchd_client.session import handshake
 
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire import status_layout
@@ -92,7 +92,7 @@ def test_a_new_client_is_told_to_stop_the_daemon_of_another_version(daemon):
 
 def test_an_old_client_is_told_the_same_by_a_new_daemon(shared_daemon, monkeypatch):
     shared_daemon.start()
-    monkeypatch.setattr(introduction, "PROTOCOL_VERSION", PROTOCOL_VERSION - 1)
+    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", PROTOCOL_VERSION - 1)
     with pytest.raises(
         DaemonRefusedError, match=f"speaks protocol {PROTOCOL_VERSION}, the client {PROTOCOL_VERSION - 1}"
     ):

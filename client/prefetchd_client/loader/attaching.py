@@ -18,7 +18,7 @@ from prefetchd_client.batches.attachment import Attachment
 from prefetchd_client.connection.autostart import connect
 from prefetchd_client.loader.stream_request import check_stream_name
 from prefetchd_client.session.cursors import Cursors
-from prefetchd_client.session.handshake import Introduction
+from prefetchd_client.session.handshake import Handshake
 from prefetchd_client.session.stream_client import StreamClient
 
 _UNKNOWN = StreamSpec("0" * 32, 0, "sequential", 0, 1)
@@ -75,10 +75,10 @@ def attached_client(paths: RuntimePaths, name: str, classes: Iterable[type] = ()
     DaemonUnavailableError, DaemonRefusedError."""
     check_stream_name(name)
     spec = dataclasses.replace(_UNKNOWN, name=name)
-    return StreamClient(paths, spec, {}, shared=True, fresh=False, introduction=_ByName(paths, spec), classes=classes)
+    return StreamClient(paths, spec, {}, shared=True, fresh=False, handshake=_ByName(paths, spec), classes=classes)
 
 
-class _ByName(Introduction):
+class _ByName(Handshake):
     """Introduces the loader by the stream's name alone. It starts no daemon, which would not know the stream."""
 
     def __init__(self, paths: RuntimePaths, spec: StreamSpec) -> None:

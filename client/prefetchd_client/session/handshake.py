@@ -1,4 +1,4 @@
-"""Introduction begins a loader's session: it says what is wanted, and what makes the batches: a fork, or a program."""
+"""Handshake begins a loader's session: it says what is wanted, and what makes the batches: a fork, or a program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOO_FEW_WORKERS = (
 )
 
 
-class Introduction:
+class Handshake:
     """Introduces a loader to each daemon that its session meets, and says the same to all. `parts` is the program,
     `prepared` its pickle if there is one already; it is used once. With a `fork_request` this process is forked
     instead."""

@@ -25,7 +25,7 @@ from prefetchd_client.connection.autostart import what_it_says
 from prefetchd_client.connection.connection import Connection, unexpected
 from prefetchd_client.connection.reconnection import Reconnection
 from prefetchd_client.own_version import meet_daemon
-from prefetchd_client.session.handshake import Introduction
+from prefetchd_client.session.handshake import Handshake
 from prefetchd_client.session.remote_errors import refusal
 
 ANSWER_TIMEOUT_S = 60.0
@@ -37,11 +37,11 @@ class Link:
     """Sends and receives as Connection does, over one connection after the other; a daemon that wants the program gets
     it. One thread at a time."""
 
-    def __init__(self, paths: RuntimePaths, introduction: Introduction, hello: Callable[[], Hello]) -> None:
+    def __init__(self, paths: RuntimePaths, handshake: Handshake, hello: Callable[[], Hello]) -> None:
         """Reaches a daemon, says `hello` and waits for the `welcome`, unless the daemon has yet to start or to decide.
         Raises DaemonUnavailableError, DaemonRefusedError and other refusals, UnpicklableError, NoSpaceError."""
         self._paths = paths
-        self._introduction = introduction
+        self._handshake = handshake
         self._supervised, self._config = False, b""
         self._farewell = ""
         self._reconnection: Reconnection | None = None
@@ -52,13 +52,13 @@ class Link:
         self.welcome: Welcome | None = None
         """The daemon's answer, if it came at once; None when it is to be received yet."""
         for attempts_left in reversed(range(ATTEMPTS)):
-            sock, is_answered = introduction.reach()
+            sock, is_answered = handshake.reach()
             self._connection = Connection(sock)
             try:
-                introduction.prepare_fork()
+                handshake.prepare_fork()
                 self._connection.send(hello())
-                if introduction.forks:
-                    introduction.hand_over_fork(self._connection)
+                if handshake.forks:
+                    handshake.hand_over_fork(self._connection)
                 kill_point("client.hello.said")
                 if is_answered:
                     self.welcome = self._first_answer()
@@ -68,7 +68,7 @@ class Link:
                 is_gone = isinstance(error, DaemonUnavailableError) and not self._connection.is_open
                 self._connection.close()
                 if not (is_gone and attempts_left):
-                    introduction.close()
+                    handshake.close()
                     raise
 
     def _first_answer(self) -> Welcome | None:
@@ -78,10 +78,10 @@ class Link:
             if isinstance(message, WaitNamed):
                 print(f"prefetchd: {message.text}", file=sys.stderr)
             elif isinstance(message, ForkWanted):
-                self._introduction.hand_over_fork(self._connection)
+                self._handshake.hand_over_fork(self._connection)
             else:
                 self._help_to_decide(message)
-                if not self._introduction.shared:
+                if not self._handshake.shared:
                     return None
             message = self._answer()
         if isinstance(message, Refused):
@@ -98,11 +98,11 @@ class Link:
         time."""
         if message.takes_fingerprint and not self._has_helped:
             self._has_helped = True
-            fingerprint = self._introduction.quick_fingerprint()
+            fingerprint = self._handshake.quick_fingerprint()
             if fingerprint:
                 self._connection.send(Identified(fingerprint))
                 return
-        self._introduction.ask_for_fingerprint()
+        self._handshake.ask_for_fingerprint()
 
     def _answer(self) -> Message:
         try:
@@ -114,11 +114,11 @@ class Link:
 
     def _welcomed(self, message: Welcome) -> None:
         self._supervised, self._config = message.supervised, message.config
-        self._introduction.may_have(message.workers)
+        self._handshake.may_have(message.workers)
         if self._has_helped:
-            self._introduction.ask_for_fingerprint()
+            self._handshake.ask_for_fingerprint()
         if message.program_wanted:
-            self._introduction.hand_over(self._connection)
+            self._handshake.hand_over(self._connection)
 
     @property
     def is_lost(self) -> bool:
@@ -142,9 +142,9 @@ class Link:
                 meet_daemon(message.software, is_first=False)
                 self._welcomed(message)
             elif isinstance(message, ForkWanted):
-                self._introduction.hand_over_fork(self._connection)
+                self._handshake.hand_over_fork(self._connection)
             elif isinstance(message, Deciding):
-                self._introduction.ask_for_fingerprint()
+                self._handshake.ask_for_fingerprint()
             elif isinstance(message, Farewell):
                 self._farewell = message.reason
         elif self._reconnection is None and not self._connection.is_open:
@@ -154,8 +154,8 @@ class Link:
 
     def hand_over_fork(self) -> None:
         """Hands the fork over, after the Hello to another daemon."""
-        if self._introduction.forks:
-            self._introduction.hand_over_fork(self._connection)
+        if self._handshake.forks:
+            self._handshake.hand_over_fork(self._connection)
 
     def wait(self, timeout_s: float) -> None:
         """Waits until there is something to receive, or come_back() can do anything, or `timeout_s` is over."""
@@ -200,16 +200,16 @@ class Link:
         """Ends coming back, and the session's part in its fork. Idempotent."""
         if self._reconnection is not None:
             self._reconnection.close()
-        self._introduction.close()
+        self._handshake.close()
 
     def abandon(self) -> None:
         """Closes what a forked child inherited."""
         self._connection.close()
-        self._introduction.close()
+        self._handshake.close()
         if self._reconnection is not None:
             self._reconnection.abandon()
 
     def close(self) -> None:
         """Closes the connection, and ends the session's part in its fork. Idempotent."""
         self._connection.close()
-        self._introduction.close()
+        self._handshake.close()

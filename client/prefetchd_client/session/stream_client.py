@@ -61,7 +61,7 @@ from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 from prefetchd_client.session.bad_samples import BadSampleList
 from prefetchd_client.session.cursors import ClientCursor, Cursors, EndOfEpoch
 from prefetchd_client.session.epoch_plans import EpochPlans
-from prefetchd_client.session.handshake import Introduction
+from prefetchd_client.session.handshake import Handshake
 from prefetchd_client.session.link import Link
 from prefetchd_client.session.long_wait import LongWait
 from prefetchd_client.session.progress import Progress
@@ -105,14 +105,14 @@ class StreamClient:
         *,
         shared: bool,
         fresh: bool,
-        introduction: Introduction | None = None,
+        handshake: Handshake | None = None,
         fork_request: ForkRequest | None = None,
         first: Position | None = None,
         classes: Iterable[type] = (),
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
         `prepared` is its pickle, if it was made already. With a `fork_request` this process is forked instead, and a
-        daemon that has to be started is not waited for. With another `introduction` the daemon is reached, and the
+        daemon that has to be started is not waited for. With another `handshake` the daemon is reached, and the
         stream asked for, as that does it. From `first` on the stream is filled if it is new. Batches in files may hold
         instances of `classes`.
 
@@ -121,9 +121,7 @@ class StreamClient:
         self.name = spec.name
         self.spec = spec
         self._classes = tuple(classes)
-        self._introduction = introduction or Introduction(
-            paths, spec, parts, prepared, shared=shared, fork_request=fork_request
-        )
+        self._handshake = handshake or Handshake(paths, spec, parts, prepared, shared=shared, fork_request=fork_request)
         self._cursors = Cursors()
         self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
         self._attachment: Attachment | None = None
@@ -138,7 +136,7 @@ class StreamClient:
         # A function makes the Hello: each daemon that is tried is told what is known by then, such as the fork's
         # fingerprint.
         self._link = Link(
-            paths, self._introduction, lambda: self._introduction.hello(self.name, self._cursors, None, fresh=fresh)
+            paths, self._handshake, lambda: self._handshake.hello(self.name, self._cursors, None, fresh=fresh)
         )
         if self._link.welcome is not None:
             self._welcomed(self._link.welcome)
@@ -155,7 +153,7 @@ class StreamClient:
     @property
     def fork(self) -> TrainerFork | None:
         """The fork of this process that makes the batches, or was to."""
-        return self._introduction.fork
+        return self._handshake.fork
 
     def _welcomed(self, message: Welcome) -> None:
         self.name = message.stream
@@ -440,7 +438,7 @@ class StreamClient:
             self._attachment.take_released()
         self._cursors.forget_offers()
         kill_point("client.return.unsaid")
-        self._link.send(self._introduction.hello(self.name, self._cursors, self._attachment))
+        self._link.send(self._handshake.hello(self.name, self._cursors, self._attachment))
         # Before there is a process that could plan: what the program says of itself may be another order than what is
         # ready.
         if self._plans is not None:
