@@ -53,14 +53,14 @@ TOLD_WITHIN_S = 0.1
 
 class ChangeWatch:
     """Remembers `parts`, and tells whether they have changed since, by the rules 1 to 7. Where this process is forked,
-    what takes long is left to the fork. `masked` are the objects of rule 3, and `assumptions` hide what set_epoch()
+    what takes long is left to the fork. `masked` are the objects of rule 3, and `sampler_state` hides what set_epoch()
     does to a sampler."""
 
     def __init__(
         self,
         parts: Mapping[str, object],
         masked: Iterable[object] = (),
-        assumptions: SamplerState | None = None,
+        sampler_state: SamplerState | None = None,
         elsewhere: Callable[[float], bytes | None] | None = None,
         former: ChangeWatch | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class ChangeWatch:
         when that looked last."""
         self._parts = parts
         self._masked = frozenset(map(id, masked))
-        self._assumptions = assumptions
+        self._sampler_state = sampler_state
         self._large: Large = {}
         self.plain: Plain = {}
         self._files: tuple[frozenset[UserSource], list[str]] = (frozenset(), [])
@@ -235,7 +235,9 @@ class ChangeWatch:
     def _walked(self, walk: Callable[[list[SeenArray], set[UserSource]], Walk]) -> Seen:
         arrays: list[SeenArray] = []
         sources: set[UserSource] = set()
-        at_epoch_zero = self._assumptions.at_epoch_zero() if self._assumptions is not None else contextlib.nullcontext()
+        at_epoch_zero = (
+            self._sampler_state.at_epoch_zero() if self._sampler_state is not None else contextlib.nullcontext()
+        )
         with quiet(), at_epoch_zero:
             digests = {name: walk(arrays, sources).digest(value) for name, value in self._parts.items()}
             if sources != self._files[0]:

@@ -217,12 +217,12 @@ class PrefetchLoader(RebuildGuard):
         sessions = Sessions.opened(socket, request, fresh=fresh)
         # Beside what the fork, and a daemon that has to be started, have to do.
         self._watch.begin()
-        self._begin(sessions, request.assumptions)
+        self._begin(sessions, request.sampler_state)
         if not is_own_order:
             await_successor(self)
         self._names_after = frozenset(vars(self))
 
-    def _begin(self, sessions: Sessions, assumptions: SamplerState | None) -> None:
+    def _begin(self, sessions: Sessions, sampler_state: SamplerState | None) -> None:
         if self._fork_teller is not None:
             self._fork_teller.ask(sessions)
         self._guard = SingleThreadGuard()
@@ -231,7 +231,7 @@ class PrefetchLoader(RebuildGuard):
         self._ask_fork()
         guard_forks(self)
         self._finalizer = weakref.finalize(self, _end, self._sessions, self._path)
-        self._positions = Positions(sessions, assumptions, *self._end_of_sampler())
+        self._positions = Positions(sessions, sampler_state, *self._end_of_sampler())
 
     def _end_of_sampler(self) -> tuple[int, Callable[[], object] | None]:
         """Returns after which step of an epoch a broken-off loop of DataLoader's leaves its sampler at its end, since
@@ -495,7 +495,7 @@ class PrefetchLoader(RebuildGuard):
             begun = self._positions.begin_epoch()
             if self.persistent_workers and not self._workers_stay:
                 self._watch_samplers_only()
-        if self._positions.assumptions is None and self.generator is not None and not self._is_seeded:
+        if self._positions.sampler_state is None and self.generator is not None and not self._is_seeded:
             # DataLoader draws its base seed: whoever goes on with the generator finds it as after DataLoader.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             self._is_seeded = self.persistent_workers
@@ -585,10 +585,10 @@ class PrefetchLoader(RebuildGuard):
         """Watches nothing but the sampler from now on: DataLoader's persistent workers keep dataset and functions as
         they are in the first epoch, whatever the script does to its own afterwards; its samplers are in the trainer."""
         request = self._request_made
-        masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
+        masked: list[Any] = list(request.sampler_state.generators) if request.sampler_state is not None else []
         sampler = request.parts.get("index_sampler")
         parts = {"index_sampler": sampler} if sampler is not None else {}
-        self._watch = ChangeWatch(parts, [*masked, self.dataset], request.assumptions)
+        self._watch = ChangeWatch(parts, [*masked, self.dataset], request.sampler_state)
         self._watch.begin()
         self._workers_stay = True
 
@@ -597,10 +597,10 @@ class PrefetchLoader(RebuildGuard):
         began_s = time.perf_counter()
         forks = not is_inline() and start_method(self.multiprocessing_context) == FORK
         watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
-        masked: list[Any] = list(request.assumptions.generators) if request.assumptions is not None else []
+        masked: list[Any] = list(request.sampler_state.generators) if request.sampler_state is not None else []
         self._fork_teller = _ForkTeller() if forks else None
         former = self._watch if forks else None
-        self._watch = ChangeWatch(watched, masked, request.assumptions, self._fork_teller, former)
+        self._watch = ChangeWatch(watched, masked, request.sampler_state, self._fork_teller, former)
         self._workers_stay = False
         # The attributes may be set to others; the watch looks at those that were handed over.
         self._functions = self._current_functions()

@@ -15,18 +15,18 @@ from prefetchd_client.session.sampler_state import SamplerState
 
 
 class Positions:
-    """Keeps the positions of one loader, whose sessions are `sessions`; one thread at a time. `assumptions` are those
+    """Keeps the positions of one loader, whose sessions are `sessions`; one thread at a time. `sampler_state` is that
     of its sampler, None where the order is arithmetic. Once `runs_out_at` batches of an epoch are yielded, DataLoader
     has run the sampler to its end, and `run_out` does to the generators what that does then."""
 
     def __init__(
         self,
         sessions: Sessions,
-        assumptions: SamplerState | None,
+        sampler_state: SamplerState | None,
         runs_out_at: int = 0,
         run_out: Callable[[], object] | None = None,
     ) -> None:
-        self.assumptions = assumptions
+        self.sampler_state = sampler_state
         self._runs_out_at = runs_out_at
         self._run_out = run_out
         self._sessions = sessions
@@ -48,8 +48,8 @@ class Positions:
 
     def set_epoch(self, epoch: int) -> None:
         """Has the next iterator to begin take `epoch`. The step that load() has set within that epoch stays."""
-        if self.assumptions is not None:
-            self.assumptions.set_epoch(epoch)
+        if self.sampler_state is not None:
+            self.sampler_state.set_epoch(epoch)
         if epoch != self._epoch:
             self._go_to(epoch, 0)
 
@@ -57,18 +57,18 @@ class Positions:
         """Returns what state_dict() of a loader of `spec` says."""
         epoch, step = self._position
         generators = None
-        if self.assumptions is not None and self.assumptions.generators:
+        if self.sampler_state is not None and self.sampler_state.generators:
             begun = self._began_with
-            generators = begun[1] if begun is not None and begun[0] == epoch else self.assumptions.states
+            generators = begun[1] if begun is not None and begun[0] == epoch else self.sampler_state.states
         shards = self._shard_states[1] if step and self._shard_states[0] == epoch else {}
         return to_state(spec, epoch, step, generators, shards)
 
     def load(self, spec: StreamSpec, state: Mapping[str, Any]) -> None:
         """Goes to where the state was taken. Raises and warns as from_state() does."""
         place = from_state(spec, state)
-        if self.assumptions is not None and place.generators is not None:
+        if self.sampler_state is not None and place.generators is not None:
             # Before anything moves: they may be no states of these generators.
-            self.assumptions.set(place.generators)
+            self.sampler_state.set(place.generators)
         self._shard_states = (place.epoch, place.shards)
         # Before the cursor is placed: whoever begins there is to know.
         self._sessions.ensure().begin_shards(*self._shard_states)
@@ -120,7 +120,7 @@ class Positions:
     def replace(self, request: StreamRequest, prepared: Prepared | None) -> None:
         """Has iterators that begin from now on iterate over the stream that `request` describes. Raises what
         Sessions.replace raises."""
-        self.assumptions = request.assumptions
+        self.sampler_state = request.sampler_state
         waiting, self._waiting = self._waiting, None
         self._sessions.replace(request, prepared, waiting)
         self._sessions.ensure().assume(self._epoch)

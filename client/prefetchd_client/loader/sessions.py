@@ -114,7 +114,7 @@ def _open(
         paths,
         request.spec,
         request.parts,
-        request.assumptions,
+        request.sampler_state,
         prepared,
         shared=request.shared,
         fresh=fresh,

@@ -34,15 +34,15 @@ def _nothing() -> None:
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """Describes what the loader wants: the spec, the program's parts, and whether others may share the stream.
-    `assumptions` are there where a sampler decides the order. One that `forks` is served by a fork of this process, and
-    its spec has no fingerprint yet; `found` is what that fork tells of the parts, and `has_changed` tells whether
+    `sampler_state` is there where a sampler decides the order. One that `forks` is served by a fork of this process,
+    and its spec has no fingerprint yet; `found` is what that fork tells of the parts, and `has_changed` tells whether
     somebody is seen to have changed them since. `plain` is what is known of them by now."""
 
     spec: StreamSpec
     parts: dict[str, Any]
     shared: bool
     identity: dict[str, Any]
-    assumptions: SamplerState | None = None
+    sampler_state: SamplerState | None = None
     forks: bool = False
     found: Callable[[], bytes] = bytes
     forked: Callable[[], None] = _nothing
@@ -62,8 +62,8 @@ class StreamRequest:
             return ""
 
     def _fingerprint(self, walks: QuickWalks | None) -> str:
-        masked = self.assumptions.generators if self.assumptions is not None else ()
-        with self.assumptions.at_epoch_zero() if self.assumptions is not None else contextlib.nullcontext():
+        masked = self.sampler_state.generators if self.sampler_state is not None else ()
+        with self.sampler_state.at_epoch_zero() if self.sampler_state is not None else contextlib.nullcontext():
             return fingerprint(self.identity, masked, self.plain, walks)
 
     def identified(self) -> StreamRequest:
@@ -249,14 +249,14 @@ def stream_request(
     if additions := collate_additions():
         parts["collate_additions"] = additions
     counted = dict(parts)
-    assumptions: SamplerState | None = None
+    sampler_state: SamplerState | None = None
     if planned:
         added = sampler_parts(dataset, index_sampler, generator)
         parts |= added
         counted |= {"index_sampler": index_sampler, "generator": generator}
         if seeds_once and generator is not None:
             parts["seeds_once"] = counted["seeds_once"] = True
-        assumptions = SamplerState(index_sampler, added["generators"])
+        sampler_state = SamplerState(index_sampler, added["generators"])
     # It may have seeded what nobody can find: a generator in a library. Then batches are what their worker is.
     dealt = worker_init_fn is not None and num_workers > 0 and not iterable
     if dealt:
@@ -289,4 +289,4 @@ def stream_request(
         timeout_s=float(timeout),
     )
     content = {**counted, **identity, "extra": fingerprint_extra}
-    return StreamRequest(spec, parts, stream is not None, content, assumptions)
+    return StreamRequest(spec, parts, stream is not None, content, sampler_state)

@@ -30,12 +30,12 @@ class EpochPlans:
 
     def __init__(
         self,
-        assumptions: SamplerState,
+        sampler_state: SamplerState,
         cursors: Cursors,
         send: Callable[[Message], None],
         wait: Callable[[ClientCursor, float], int],
     ) -> None:
-        self._assumptions = assumptions
+        self._sampler_state = sampler_state
         self._cursors = cursors
         self._send = send
         self._wait = wait
@@ -44,7 +44,7 @@ class EpochPlans:
 
     def assume(self, epoch: int) -> None:
         """Says that the next iterator begins `epoch` as sampler and generators are now."""
-        self._say(self._assumptions.about(epoch))
+        self._say(self._sampler_state.about(epoch))
 
     def say_again(self) -> None:
         """Tells a daemon that has taken over what it may not know (rule 5)."""
@@ -59,7 +59,7 @@ class EpochPlans:
         raises."""
         begun = cursor.began_with
         if begun is None:
-            wanted = self._assumptions.about(cursor.epoch)
+            wanted = self._sampler_state.about(cursor.epoch)
             if self._said is None or self._said.epoch <= cursor.epoch:
                 # For a daemon that takes over: what it plans of itself may be another order than what is ready.
                 self._said = wanted
@@ -75,19 +75,19 @@ class EpochPlans:
             self._said = None
         if begun is None and BEFORE in cursor.states:
             cursor.began_with = cursor.states[BEFORE]
-            self._assumptions.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
+            self._sampler_state.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
         return waited_us
 
     def ended(self, cursor: ClientCursor) -> None:
         """Sets the generators as the sampler has left them at the epoch's end (rule 4)."""
         after, end = cursor.states.get(AFTER_FIRST), cursor.states.get(AT_END)
-        if after is not None and end is not None and self._assumptions.states == after.states:
-            self._assumptions.set(end.states)
+        if after is not None and end is not None and self._sampler_state.states == after.states:
+            self._sampler_state.set(end.states)
 
     def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
         """Calls run_out() where ended() would set the generators: the end is not known yet, but what is drawn there."""
         after = cursor.states.get(AFTER_FIRST)
-        if after is not None and self._assumptions.states == after.states:
+        if after is not None and self._sampler_state.states == after.states:
             run_out()
 
     def _say(self, assumption: Assume) -> None:

@@ -100,7 +100,7 @@ class StreamClient:
         paths: RuntimePaths,
         spec: StreamSpec,
         parts: dict[str, Any],
-        assumptions: SamplerState | None = None,
+        sampler_state: SamplerState | None = None,
         prepared: tuple[bytes, list[memoryview]] | None = None,
         *,
         shared: bool,
@@ -123,7 +123,9 @@ class StreamClient:
         self._classes = tuple(classes)
         self._handshake = handshake or Handshake(paths, spec, parts, prepared, shared=shared, fork_request=fork_request)
         self._cursors = Cursors()
-        self._plans = EpochPlans(assumptions, self._cursors, self._say, self._until_planned) if assumptions else None
+        self._plans = (
+            EpochPlans(sampler_state, self._cursors, self._say, self._until_planned) if sampler_state else None
+        )
         self._attachment: Attachment | None = None
         self._failure: PrefetchdError | None = None
         self._closed = False

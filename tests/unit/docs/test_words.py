@@ -36,6 +36,12 @@ FORMER = {
     "Assumptions": "SamplerState",
     "cramped": "needs_recall",
     "pressed": "urgent",
+    "homes": "shard_affinity",
+    "wait_names": "stall_reports",
+    "watching": "stats",
+    "assumptions": "sampler_state",
+    "Introduction": "Handshake",
+    "introduction": "handshake",
 }
 """Each with what it is called now. To rename something else, add it here: whoever has a branch finds it."""
 
