@@ -1178,7 +1178,7 @@ class World:
 
     def check(self) -> None:
         pool = self.engine.pool
-        if pool._alone.holds_back(self.now) and pool._alone.is_alone(pool._alone._piece):
+        if pool._isolation.holds_back(self.now) and pool._isolation.is_alone(pool._isolation._piece):
             recent = [each for each in pool.workers.values() if each.busy and self.now - each.head_since_s < PATIENCE_S]
             assert len(recent) == 1, "a suspect does not run alone"
         for host in self.engine._hosts._hosts.values():
