@@ -148,13 +148,13 @@ class RingTuner:
         """By how many batches the ring would have to be deeper than it may be; of the last look."""
 
     def observe(
-        self, look: RingLook, most_batches: Callable[[], int], now_s: float, least_batches: int = 1
+        self, look: RingLook, most_batches: Callable[[], int], now_s: float, least_batches: Callable[[], int]
     ) -> RingChange | None:
         """Takes what is seen now; says what is to change. To be called several times a second. `most_batches` finds out
-        what there is room for; `least_batches` the ring must have."""
+        what there is room for, `least_batches` how many the ring must have."""
         self.short_batches = 0
         if self._watch_calm(look, now_s):
-            unneeded = self._unneeded_batches(max(least_batches, look.workers + 1), now_s)
+            unneeded = self._unneeded_batches(look.workers, least_batches, now_s)
             if unneeded:
                 self._given_back_s = now_s
                 depth = math.floor(self._ring_batches)
@@ -188,7 +188,7 @@ class RingTuner:
         needed = max(0.0, self._ring_batches - always_ready)
         return max(0, math.floor(always_ready - needed / 2) - 1)
 
-    def _unneeded_batches(self, least_batches: int, now_s: float) -> int:
+    def _unneeded_batches(self, workers: int, least_batches: Callable[[], int], now_s: float) -> int:
         """Returns how many batches are to be given back (rule 5)."""
         if now_s - self._calm_since_s < self._kept_s:
             return 0
@@ -197,7 +197,7 @@ class RingTuner:
             return 0
         first, last = self._calm[0], self._calm[-1]
         taken_per_s = (last.consumed - first.consumed) / (last.at_s - first.at_s)
-        left = max(least_batches, math.ceil(RUNWAY_S * taken_per_s))
+        left = max(workers + 1, math.ceil(RUNWAY_S * taken_per_s), least_batches())
         unneeded = min(spare, math.floor(self._ring_batches) - left)
         return unneeded if unneeded >= LEAST_SHARE * self._ring_batches else 0
 

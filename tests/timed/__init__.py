@@ -1,1 +1,1 @@
-"""What is true of times, on real daemons: `make test` runs these with nothing beside them."""
+"""What is true of times, on real daemons: `make test-slow` runs these with nothing beside them."""

@@ -65,8 +65,9 @@ class RingAutotune:
         tuner = self._tuners[stream.number]
         latest, depth = history.latest, ring.capacity
         look = RingLook(history.sums(), latest.workers, depth, latest.ready_share * depth, latest.longest_task_s)
-        least = ring.capacity - self._dispensable_batches(stream, ring)
-        change = tuner.observe(look, lambda: self._most_batches(stream, ring), now_s, least)
+        change = tuner.observe(
+            look, lambda: self._most_batches(stream, ring), now_s, lambda: self._least_batches(stream, ring)
+        )
         if change is not None:
             self._execute(stream, ring, change, now_s)
         if tuner.short_batches:
@@ -111,18 +112,17 @@ class RingAutotune:
             ring = stream.window.ring
             if number == beside or ring is None or ring.reserved != stream.wanted_slots:
                 continue
-            batches = min(tuner.spare_batches, self._dispensable_batches(stream, ring))
-            spare[number] = int(batches * ring.mean_span) * stream.slot_bytes
+            batches = min(tuner.spare_batches, ring.capacity - self._least_batches(stream, ring))
+            spare[number] = int(max(0, batches) * ring.mean_span) * stream.slot_bytes
         for number, given_bytes in who_gives(missing_bytes, spare).items():
             stream, ring = self._engine.streams[number], self._engine.streams[number].window.ring
             assert ring is not None
             batches = math.ceil(given_bytes / stream.slot_bytes / ring.mean_span)
             self._execute(stream, ring, self._tuners[number].give_up(batches, why), now_s)
 
-    def _dispensable_batches(self, stream: StreamState, ring: Ring) -> int:
-        """Returns the most batches by which the ring may become less deep."""
+    def _least_batches(self, stream: StreamState, ring: Ring) -> int:
+        """Returns how many batches the ring must go on to hold."""
         # What lies behind the consumers is wanted, though nobody waits for it; pinned memory would stay where it is.
         if stream.window.lookback.limit(ring) or self._rings.is_pinned(stream.number):
-            return 0
-        least = math.ceil(max(stream.spec.minimum_slots, stream.claims.widest) / ring.mean_span)
-        return max(0, ring.capacity - least)
+            return ring.capacity
+        return math.ceil(max(stream.spec.minimum_slots, stream.claims.widest) / ring.mean_span)

@@ -220,7 +220,7 @@ class TunedRing:
             pipeline.run(LOOK_EVERY_S)
             longest_s = pipeline.take_longest_task_s()
             look = RingLook(pipeline.sums, pipeline.at_work, pipeline.ring, pipeline.ready_batches, longest_s)
-            change = self.tuner.observe(look, lambda: self.most, pipeline.now_s, self.least)
+            change = self.tuner.observe(look, lambda: self.most, pipeline.now_s, lambda: self.least)
             if change is not None:
                 self.execute(change)
 
