@@ -56,6 +56,18 @@ SLOW = ("trainers", "reference", "compatibility", "strangers", "timed")
 # A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_kill, _owner = os.kill, os.getpid()
+
+
+def _kill_one(pid: int, number: int) -> None:
+    """os.kill(), but to no group: a status that has no pid yet says 0, and that signal would end the run without a
+    word."""
+    assert pid > 0 or os.getpid() != _owner, f"signal {number} to {pid} would go to all tests"
+    _kill(pid, number)
+
+
+os.kill = _kill_one
+
 _instances: dict[str, RuntimePaths] = {}
 """The daemons of this run: others on the machine have segments too."""
 

@@ -15,7 +15,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import PrefetchdError
 
 from tests.scenario.datasets import Made, Numbers
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.watching import is_gone, stream_when, until, worker_pids
 
 STARTS = pytest.mark.parametrize("start", ["fork", "exec"])
 MARK = "left behind by a worker"
@@ -123,8 +123,8 @@ def evict(daemon) -> None:
 
 def kill_workers(daemon) -> None:
     """And stop: what dead workers left is not forgotten."""
-    for worker in stream_when(daemon, "leaves")["workers"]:
-        os.kill(worker["pid"], signal.SIGKILL)
+    for pid in worker_pids(daemon, "leaves"):
+        os.kill(pid, signal.SIGKILL)
     stop(daemon)
 
 

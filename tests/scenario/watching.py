@@ -51,6 +51,15 @@ def stream_when(daemon, name: str, holds: Callable[[dict], object] = bool, what:
     return until(look, f"stream {name}: {what}")
 
 
+def worker_pids(daemon, name: str) -> list[int]:
+    """The pids of the stream's workers, once each has one: of one that is asked for it is 0, and a signal to 0 goes to
+    the group of all tests."""
+    found = stream_when(
+        daemon, name, lambda it: it["workers"] and all(each["pid"] for each in it["workers"]), "workers"
+    )
+    return [each["pid"] for each in found["workers"]]
+
+
 def open_fds(pid: int) -> int:
     """Descriptors that the process has, but for those by which it knows of its forks: one each while they live."""
     count = 0

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import read_report
-from tests.scenario.watching import DEADLINE_S, until
+from tests.scenario.watching import DEADLINE_S, until, worker_pids
 from tests.timed.situations import DirectReads, Samples, SlowCollate, SlowStart, evenly, in_bursts
 
 MEASURED_S = 7.0
@@ -323,12 +323,12 @@ def test_workers_that_start_again_are_not_told_to_have_larger_batches(daemon):
         return stream if stream["verdict"]["limit"] not in ("none", "trainer") else None
 
     with trained({"starting": one}):
-        stream = until(
+        until(
             lambda: (each := streams(daemon).get("starting")) and each["recent"] and each["consumed_batches"] and each,
             "it is consumed",
         )
-        for worker in stream["workers"]:
-            os.kill(worker["pid"], signal.SIGKILL)
+        for pid in worker_pids(daemon, "starting"):
+            os.kill(pid, signal.SIGKILL)
         found = until(is_starting, "its trainer waits")
     assert found["verdict"]["limit"] == "starting", why(found)
 
