@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
 # A test waits for its processes some of the time.
-TESTS_AT_ONCE ?= 3
+TESTS_AT_ONCE ?= 2
 PYTEST := PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest
 # Where a process of its dies, pytest-xdist 3.8 runs the others' files to their end and then waits for good, unless none
 # is started in its place.
