@@ -10,20 +10,15 @@ Rules
  3. What was added is on trial: if trainers wait for more than KEPT_SHARE of what they had waited (in a burst, or of
     their time), and do not get FASTER times as many batches, the depth before comes back, and no other is tried for
     HOLD_S; twice as long after each such trial.
- 4. What has not been needed for KEPT_S, in which trainers have not waited, is to spare: the batches that were always
-    ready, less half of those that were needed. Others may have it when they need the memory (`give_up`).
- 5. What is to spare is given back without being asked for, but for what trainers take in RUNWAY_S: that they live on
-    when their workers die, and a batch for each worker. Not while trainers take nothing for so long: a pause says
-    nothing of what they need. Nor is less than LEAST_SHARE of a ring given back. If trainers wait soon afterwards, that
-    is done half as often.
+ 4. What trainers do not need is given back (ring_spare.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 
+from prefetchd.tuning.ring_spare import RingSpare
 from prefetchd.tuning.worker_tuner import BUSY_SHARE, HOLD_S, KEPT_S, MOST_HOLD_S, STALLED_SHARE, STEP, Sums
 from prefetchd.wire.records import record
 
@@ -39,12 +34,6 @@ KEPT_SHARE = 0.8
 FASTER = 1.1
 LOOK_S = 3.0
 """The time below which nothing is judged."""
-RUNWAY_S = 10.0
-"""How long trainers go on with what a ring keeps: a daemon that is killed, or all workers, are back sooner."""
-LEAST_SHARE = 0.25
-"""The share of a ring below which nothing is given back: it would change again and again, for little."""
-ANOTHER_SHARE = 0.05
-"""From which change of depth on a ring is another one; batches differ a little in length."""
 
 
 def missing_batches(stalled_s: float, bursts: int, supply_per_s: float) -> float:
@@ -112,15 +101,6 @@ class _Span:
 
 
 @record
-class _Moment:
-    """What was seen in a second: the fewest batches that were ready, and how many trainers had taken by its end."""
-
-    at_s: float
-    ready_batches: float
-    consumed: int
-
-
-@record
 class _Trial:
     """A deeper ring on trial: how deep it was `before`, and what was seen then."""
 
@@ -138,12 +118,7 @@ class RingTuner:
         self._is_refilling = False
         self._no_more_until_s = -math.inf
         self._hold_s = HOLD_S
-        # Of the seconds since trainers waited last, those of the last KEPT_S.
-        self._calm: deque[_Moment] = deque()
-        self._calm_since_s = self._taken_s = 0.0
-        self._kept_s, self._given_back_s = KEPT_S, -math.inf
-        self._stalled_s = 0.0
-        self._ring_batches = 0.0
+        self._spare = RingSpare()
         self.short_batches = 0
         """By how many batches the ring would have to be deeper than it may be; of the last look."""
 
@@ -153,12 +128,11 @@ class RingTuner:
         """Takes what is seen now; says what is to change. To be called several times a second. `most_batches` finds out
         what there is room for, `least_batches` how many the ring must have."""
         self.short_batches = 0
-        if self._watch_calm(look, now_s):
-            unneeded = self._unneeded_batches(look.workers, least_batches, now_s)
-            if unneeded:
-                self._given_back_s = now_s
-                depth = math.floor(self._ring_batches)
-                return self.give_up(unneeded, f"{depth - unneeded} were enough in the last {self._kept_s:.0f} s")
+        is_second = self._spare.watch(look.sums, look.ring_batches, look.ready_batches, now_s)
+        unneeded = self._spare.unneeded_batches(look.workers, least_batches, now_s) if is_second else 0
+        if unneeded:
+            enough = math.floor(self._spare.ring_batches) - unneeded
+            return self.give_up(unneeded, f"{enough} were enough in the last {self._spare.kept_s:.0f} s")
         self._longest_task_s = max(self._longest_task_s, look.longest_task_s)
         if self._begin is None:
             self._restart(look.sums, now_s)
@@ -181,69 +155,33 @@ class RingTuner:
 
     @property
     def spare_batches(self) -> int:
-        """The batches that the ring could do without (rule 4)."""
-        if not self._calm or self._calm[-1].at_s - self._calm[0].at_s < KEPT_S - 1:
-            return 0
-        always_ready = min(each.ready_batches for each in self._calm)
-        needed = max(0.0, self._ring_batches - always_ready)
-        return max(0, math.floor(always_ready - needed / 2) - 1)
-
-    def _unneeded_batches(self, workers: int, least_batches: Callable[[], int], now_s: float) -> int:
-        """Returns how many batches are to be given back (rule 5)."""
-        if now_s - self._calm_since_s < self._kept_s:
-            return 0
-        spare = self.spare_batches
-        if spare < LEAST_SHARE * self._ring_batches:
-            return 0
-        first, last = self._calm[0], self._calm[-1]
-        taken_per_s = (last.consumed - first.consumed) / (last.at_s - first.at_s)
-        left = max(workers + 1, math.ceil(RUNWAY_S * taken_per_s), least_batches())
-        unneeded = min(spare, math.floor(self._ring_batches) - left)
-        return unneeded if unneeded >= LEAST_SHARE * self._ring_batches else 0
+        """The batches that the ring could do without, for others that need the memory."""
+        return self._spare.batches
 
     def give_up(self, batches: int, why: str) -> RingChange:
         """Has the ring hold so many batches less, for the reason `why`."""
-        depth = math.floor(self._ring_batches)
+        depth = math.floor(self._spare.ring_batches)
         self._begin, self._trial, self._is_refilling = None, None, False
-        self._calm.clear()
+        self._spare.clear()
         return RingChange(depth, depth - batches, why)
 
     def _restart(self, sums: Sums, now_s: float) -> None:
         self._begin, self._longest_task_s = (now_s, sums), 0.0
 
-    def _watch_calm(self, look: RingLook, now_s: float) -> bool:
-        """Notes what was ready since trainers waited last. True once a second."""
-        consumed = look.sums.consumed
-        is_other = abs(look.ring_batches - self._ring_batches) > ANOTHER_SHARE * look.ring_batches
-        waited = look.sums.stalled_s > self._stalled_s
-        self._stalled_s = look.sums.stalled_s
-        if is_other:
-            self._ring_batches = look.ring_batches
-        if waited and now_s < self._given_back_s + self._kept_s:
-            self._kept_s, self._given_back_s = min(2 * self._kept_s, MOST_HOLD_S), -math.inf
-        if not self._calm or consumed != self._calm[-1].consumed:
-            self._taken_s = now_s
-        if waited or is_other:
-            self._calm.clear()
-        if not self._calm or now_s - self._taken_s > RUNWAY_S:
-            self._calm_since_s = now_s
-        if self._calm and now_s - self._calm[-1].at_s < 1.0:
-            last = self._calm.pop()
-            self._calm.append(_Moment(last.at_s, min(last.ready_batches, look.ready_batches), consumed))
-            return False
-        self._calm.append(_Moment(now_s, look.ready_batches, consumed))
-        while now_s - self._calm[0].at_s > KEPT_S:
-            self._calm.popleft()
-        return True
-
     def _judge(self, span: _Span, look: RingLook, most_batches: Callable[[], int], now_s: float) -> RingChange | None:
         trial, self._trial = self._trial, None
         depth = math.floor(look.ring_batches)
         if trial is not None:
-            if not _waits_less(span, trial.span) and span.consumed_per_s < FASTER * trial.span.consumed_per_s:
+            waits, waited, figure = _waited(span, trial.span)
+            is_better = span.stalled < STALLED_SHARE or waits <= KEPT_SHARE * waited
+            if not is_better and span.consumed_per_s < FASTER * trial.span.consumed_per_s:
                 self._no_more_until_s = now_s + self._hold_s
                 self._hold_s = min(2 * self._hold_s, MOST_HOLD_S)
-                return RingChange(depth, trial.before, _no_less(span, depth, trial.span, trial.before))
+                now, then = (
+                    f"{figure.format(waits)} with {depth} batches",
+                    f"{figure.format(waited)} with {trial.before}",
+                )
+                return RingChange(depth, trial.before, f"the trainer waited {now}, and {then}")
             self._hold_s = HOLD_S
         is_idle = span.fill_s < BUSY_SHARE * span.over_s * look.workers
         is_full = span.full_s >= SELDOM_FULL_SHARE * span.over_s
@@ -278,23 +216,12 @@ class RingTuner:
         return look.ring_batches + missing + 1, f"the ring was full, and empty {span.bursts}x in {span.over_s:.0f} s"
 
 
-def _waits_less(now: _Span, before: _Span) -> bool:
-    if now.stalled < STALLED_SHARE:
-        return True
+def _waited(now: _Span, before: _Span) -> tuple[float, float, str]:
+    """Returns what trainers waited now and before, and how such a figure is told: in each burst, as spans have more or
+    less of what lies between bursts in them; of their time where one has no burst."""
     if now.bursts and before.bursts:
-        # Spans have more or less of what lies between bursts in them.
-        return now.stalled_s / now.bursts <= KEPT_SHARE * before.stalled_s / before.bursts
-    return now.stalled <= KEPT_SHARE * before.stalled
-
-
-def _no_less(now: _Span, depth: int, before: _Span, former_depth: int) -> str:
-    """Says for people what _waits_less has compared."""
-    if now.bursts and before.bursts:
-        waited_s, former_s = now.stalled_s / now.bursts, before.stalled_s / before.bursts
-        waited, former = f"{waited_s:.2f} s in each burst", f"{former_s:.2f} s"
-    else:
-        waited, former = f"{now.stalled:.0%} of its time", f"{before.stalled:.0%}"
-    return f"the trainer waited {waited} with {depth} batches, and {former} with {former_depth}"
+        return now.stalled_s / now.bursts, before.stalled_s / before.bursts, "{:.2f} s in each burst"
+    return now.stalled, before.stalled, "{:.0%} of its time"
 
 
 def _span(before: Sums, now: Sums, over_s: float) -> _Span:

@@ -26,9 +26,9 @@ ALL_BYTES = 20_000_000
 HASTY = """
 import sys
 from prefetchd.cli.main import main
-from prefetchd.tuning import ring_tuner
-ring_tuner.KEPT_S = ring_tuner.HOLD_S = 6.0
-ring_tuner.RUNWAY_S = 1.0
+from prefetchd.tuning import ring_spare, ring_tuner
+ring_spare.KEPT_S = ring_tuner.KEPT_S = ring_tuner.HOLD_S = 6.0
+ring_spare.RUNWAY_S = 1.0
 sys.argv = sys.argv[1:]
 main()
 """
