@@ -3,6 +3,7 @@ is ready is made again, and a trainer goes on meanwhile."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,8 +21,9 @@ from tests.scenario.foreground import ENDS_WITHIN_S, foreground
 from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.test_daemon_dies import full, kill, name_of
 from tests.scenario.test_declared_streams import NUMBERS
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.watching import fills_no_more, is_gone, stream_when, until
 
+ADOPTED = "ring adopted"
 RESTARTED = re.compile(r"restarted\nkept: (\S+)\n")
 
 
@@ -106,18 +108,24 @@ def test_a_ring_whose_trainer_has_ended_is_kept_too(daemon, tmp_path):
     with PrefetchLoader(dataset, batch_size=BATCH, buffer=8, stream="left") as loader:
         next(iter(loader))
         full(daemon, loader, 7)
-    stream_when(daemon, "left", lambda stream: stream["lingering"] and stream["ring"]["ready"] == 8, "it lingers, full")
+    # Full it was before, too: what the next run begins with takes the place of half of what was ahead.
+    stream_when(daemon, "left", lambda stream: fills_no_more(stream) and stream["ring"]["ready"] == 8, "all is ready")
     stop_keeping(daemon)
     made = len(dataset.steps())
     assert daemon.paths.lock.exists(), "the number of daemons whose rings are there"
     daemon.start()
     assert read_report(daemon.paths).snapshot["daemon"]["generation"] == 2
-    stream = stream_when(daemon, "left", lambda stream: stream["ring"], "it is adopted")
-    assert stream["ring"]["ready"] == 8
+    stream_when(daemon, "left", lambda stream: stream["ring"], "it is adopted")
+    # A daemon that does not know that the trainer will begin in the ring goes on from its beginning at once.
+    (adopted,) = (
+        line for line in map(json.loads, daemon.paths.log.read_text().splitlines()) if line["event"] == ADOPTED
+    )
+    assert adopted["batches"] == 8
     with PrefetchLoader(dataset, batch_size=BATCH, buffer=8, stream="left") as loader:
         iterator = iter(loader)
-        next(iterator)
-        assert len(dataset.steps()) - made <= BATCH, "what was ready was there"
+        taken = [next(iterator)[0][0].item() for _ in range(4)]
+        assert taken == [BATCH * step for step in range(4)]
+        assert not {*range(4)} & {*dataset.steps()[made:]}, "what was ready was there"
 
 
 def test_a_stop_after_it_drops_everything(daemon):
