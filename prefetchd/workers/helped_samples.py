@@ -89,9 +89,11 @@ def help_owner(samples: Samples, rows: int, rows_of: RowsOf, shared: SharedSampl
     """Loads samples for the owner of `shared`, as long as that has `task` in hand. Returns how many, and whether it is
     of use to go on helping with such samples. One that raises, or is left out or replaced, is the owner's to load."""
     made = tried = 0
+    if not _is_slow(shared, task):
+        return 0, True
     since_s = time.monotonic()
     for row in reversed(range(rows)):
-        if shared.owner_task() != task or _are_fast(tried, time.monotonic() - since_s):
+        if shared.owner().task != task or _are_fast(tried, time.monotonic() - since_s):
             break
         if not shared.claim(row):
             continue
@@ -119,6 +121,21 @@ def help_owner(samples: Samples, rows: int, rows_of: RowsOf, shared: SharedSampl
         finally:
             shared.release(row)
     return made, True
+
+
+def _is_slow(shared: SharedSamples, task: int) -> bool:
+    """Waits until the owner has been at one sample for SLOW_ROW_S, and returns True; False when it has loaded all, or
+    does not begin. So no sample is loaded twice where none takes long."""
+    since_s, has_begun = time.monotonic(), False
+    while True:
+        owner = shared.owner()
+        if owner.task == task and owner.phase == LOADING:
+            has_begun = True
+            if owner.row >= 0 and time.monotonic_ns() - owner.since_ns >= SLOW_ROW_S * 1e9:
+                return True
+        elif has_begun or time.monotonic() - since_s > STRETCH_S:
+            return False
+        time.sleep(SLOW_ROW_S)
 
 
 def _are_fast(rows: int, took_s: float) -> bool:

@@ -18,7 +18,14 @@ from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.file_locks import reopen, try_lock, unlock, wait_lock
-from prefetchd.wire.worker_status import SAMPLES_OFFSET, STACK_OFFSET, TASK
+from prefetchd.wire.worker_status import (
+    NO_WORKER_STATUS,
+    SAMPLES_OFFSET,
+    STACK_OFFSET,
+    STATUS_WORDS_BYTES,
+    WorkerStatus,
+    read_worker_status,
+)
 
 PART_BYTES = 1 << 32
 """The distance between two parts; there is memory only behind what is written."""
@@ -40,10 +47,10 @@ class SharedSamples:
             os.close(self._fd)
             self._fd = -1
 
-    def owner_task(self) -> int:
-        """Returns the task that the owner has in hand."""
-        found = os.pread(self._fd, 8, 8 * TASK)
-        return int.from_bytes(found, "little", signed=True) if len(found) == 8 else 0
+    def owner(self) -> WorkerStatus:
+        """Returns what the owner is at."""
+        found = os.pread(self._fd, STATUS_WORDS_BYTES, 0)
+        return read_worker_status(found) if len(found) == STATUS_WORDS_BYTES else NO_WORKER_STATUS
 
     def claim(self, row: int) -> bool:
         """Takes the row; False when another process has it."""

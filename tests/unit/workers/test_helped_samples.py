@@ -7,6 +7,8 @@ import time
 import pytest
 
 from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
+from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING
+from prefetchd.workers import helped_samples
 from prefetchd.workers.helped_samples import SLOW_ROW_S, STRETCH_S, HelpedSamples, help_owner
 from prefetchd.workers.sample_codec import encode_sample
 from prefetchd.workers.samples import BadSample
@@ -38,8 +40,12 @@ class Rows:
 
 @pytest.fixture
 def status():
+    """That of an owner which is at its first sample for long."""
     file = WorkerStatusFile()
-    map_worker_status(file.fd).begin(TASK)
+    writer = map_worker_status(file.fd)
+    writer.begin(TASK)
+    writer.phase(LOADING)
+    writer.load(0, 0)
     yield file
     file.close()
 
@@ -78,6 +84,24 @@ def test_rows_that_others_have_are_left_to_them(status, shared):
     assert helped(rows, shared, count=4) == (3, True)
     assert rows.loaded == [3, 1, 0]
     other.close()
+
+
+def test_nothing_is_loaded_twice_where_the_owner_s_samples_take_no_time(status, shared, monkeypatch):
+    writer = map_worker_status(status.fd)
+    # None of its samples takes that long, and it has all of them by the helper's second look.
+    monkeypatch.setattr(helped_samples, "SLOW_ROW_S", 3600.0)
+    monkeypatch.setattr(helped_samples.time, "sleep", lambda seconds: writer.phase(COLLATING))
+    rows = Rows()
+    assert helped(rows, shared) == (0, True)
+    assert rows.loaded == []
+
+
+@pytest.mark.parametrize("phase", [IDLE, COLLATING])
+def test_an_owner_that_loads_nothing_is_not_helped(status, shared, phase):
+    map_worker_status(status.fd).phase(phase)
+    rows = Rows()
+    assert helped(rows, shared) == (0, True)
+    assert rows.loaded == []
 
 
 def test_a_helper_ends_with_the_task(shared):

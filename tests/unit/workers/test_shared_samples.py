@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
-from prefetchd.wire.worker_status import STACK_OFFSET
+from prefetchd.wire.worker_status import NO_WORKER_STATUS, STACK_OFFSET
 from prefetchd.workers import sample_codec
 from prefetchd.workers.sample_codec import UnshareableError, decode_sample, encode_sample
 from prefetchd.workers.shared_samples import SharedSamples
@@ -91,9 +91,12 @@ def test_what_is_cleared_or_cut_short_is_not_there(shared, status):
     assert one.get(2, 7) is None
 
 
-def test_the_owner_s_task_is_the_one_of_its_status(shared, status):
+def test_what_the_owner_is_at_is_what_its_status_says(shared, status):
     map_worker_status(status.fd).begin(41)
-    assert shared().owner_task() == 41
+    assert shared().owner() == status.read()
+    assert shared().owner().task == 41
+    os.ftruncate(status.fd, 8)
+    assert shared().owner() == NO_WORKER_STATUS
 
 
 def test_the_status_is_left_alone(shared, status):
