@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from prefetchd.wire.seed_words import device_seed
-from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.device.copies import AHEAD, Copy
 from prefetchd_client.loader.device_paths import CpuPath, DevicePath, PinnedPath
 from prefetchd_client.loader.iterator import Epochs, PrefetchIterator
 from prefetchd_client.loader.loader_state import ResumePoint
+from prefetchd_client.loader.positions import Positions
+from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 from prefetchd_client.session.cursors import ClientCursor
-
-
-class Standings(Epochs, Protocol):
-    """Declares what an iterator needs of its loader if it fetches ahead of what it yields, or may fail after a batch
-    was fetched."""
-
-    @property
-    def spec(self) -> StreamSpec: ...
-
-    def standing(self) -> ResumePoint: ...
-
-    def restore(self, standing: ResumePoint) -> None: ...
 
 
 class PinnedIterator(PrefetchIterator):
     """Yields batches in pinned memory."""
 
-    def __init__(self, loader: Epochs, path: PinnedPath) -> None:
-        super().__init__(loader)
+    def __init__(self, loader: Epochs, positions: Positions, guard: SingleThreadGuard, path: PinnedPath) -> None:
+        super().__init__(loader, positions, guard)
         self._path = path
 
     def __next__(self) -> Any:
@@ -43,20 +32,18 @@ class PinnedIterator(PrefetchIterator):
 class CpuIterator(PrefetchIterator):
     """Yields batches after the transform."""
 
-    _loader: Standings
-
-    def __init__(self, loader: Standings, path: CpuPath) -> None:
-        super().__init__(loader)
+    def __init__(self, loader: Epochs, positions: Positions, guard: SingleThreadGuard, path: CpuPath) -> None:
+        super().__init__(loader, positions, guard)
         self._path = path
 
     def __next__(self) -> Any:
-        before = self._loader.standing()
+        before = self._positions.resume_point()
         batch = super().__next__()
         assert self._cursor is not None
         try:
             return self._path.transformed(batch, _seed(self._loader, self._cursor))
         except BaseException:
-            self._loader.restore(before)
+            self._positions.restore(before)
             raise
 
 
@@ -65,7 +52,7 @@ class _Ahead:
     """Holds a batch that is on its way, and where the loader stands once it is yielded; or the error in its place."""
 
     copy: Copy | None
-    standing: ResumePoint
+    resume_point: ResumePoint
     error: Exception | None = None
 
 
@@ -73,10 +60,8 @@ class DeviceIterator(PrefetchIterator):
     """Yields batches on the device, copied there while the ones before are worked on. It fetches ahead only what the
     daemon has offered: next() waits for its own batch, and for no other."""
 
-    _loader: Standings
-
-    def __init__(self, loader: Standings, path: DevicePath) -> None:
-        super().__init__(loader)
+    def __init__(self, loader: Epochs, positions: Positions, guard: SingleThreadGuard, path: DevicePath) -> None:
+        super().__init__(loader, positions, guard)
         self._path = path
         self._ahead: deque[_Ahead] = deque()
 
@@ -99,7 +84,7 @@ class DeviceIterator(PrefetchIterator):
                 del due
         assert due.copy is not None
         batch = self._path.copies.hand_out(due.copy)
-        self._loader.restore(due.standing)
+        self._positions.restore(due.resume_point)
         return batch
 
     def stop(self) -> None:
@@ -113,31 +98,31 @@ class DeviceIterator(PrefetchIterator):
     def _fetch_first(self) -> None:
         """Fetches the batch that is due. Raises what next() of a plain iterator raises, and what copying and the
         transform raise."""
-        before = self._loader.standing()
+        before = self._positions.resume_point()
         self._path.copies.make_room()
         batch = super().__next__()
         self._put_in_line(batch, before)
 
     def _fetch_ahead(self, cursor: ClientCursor) -> None:
-        before = self._loader.standing()
+        before = self._positions.resume_point()
         assert self._session is not None
         try:
             self._path.copies.make_room()
-            self._put_in_line(self._loader.next_batch(self._session, cursor), before)
+            self._put_in_line(self._next_batch(self._session, cursor), before)
         except Exception as error:
             # In its turn, and with what stood before: a batch that failed was not yielded.
             self._ahead.append(_Ahead(None, before, error))
 
     def _put_in_line(self, batch: Any, before: ResumePoint) -> None:
-        after = self._loader.standing()
-        self._loader.restore(before)
+        after = self._positions.resume_point()
+        self._positions.restore(before)
         assert self._cursor is not None
         seed = _seed(self._loader, self._cursor) if self._path.draws else 0
         copy = self._path.start(batch, seed, self._attachment)
         self._ahead.append(_Ahead(copy, after))
 
 
-def _seed(loader: Standings, cursor: ClientCursor) -> int:
+def _seed(loader: Epochs, cursor: ClientCursor) -> int:
     """Returns the device seed of the batch that the cursor has just passed."""
     spec = loader.spec
     return device_seed(spec.seed, cursor.epoch, cursor.step - 1, spec.rank)

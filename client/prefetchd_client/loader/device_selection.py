@@ -10,9 +10,11 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, MINIMUM_SLOTS_DEVICE
 from prefetchd_client.device.backend import DeviceBackend
 from prefetchd_client.device.cuda import CudaBackend
-from prefetchd_client.loader.device_iterators import CpuIterator, DeviceIterator, PinnedIterator, Standings
+from prefetchd_client.loader.device_iterators import CpuIterator, DeviceIterator, PinnedIterator
 from prefetchd_client.loader.device_paths import CpuPath, DevicePath, PinnedPath, UnpinnedPath
-from prefetchd_client.loader.iterator import PrefetchIterator
+from prefetchd_client.loader.iterator import Epochs, PrefetchIterator
+from prefetchd_client.loader.positions import Positions
+from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 
 AnyPath = UnpinnedPath | CpuPath | PinnedPath | DevicePath
 
@@ -53,13 +55,17 @@ def minimum_slots(path: AnyPath | None) -> int:
     return MINIMUM_SLOTS_DEVICE if isinstance(path, DevicePath) else MINIMUM_SLOTS
 
 
-def new_iterator(loader: Standings, path: AnyPath) -> PrefetchIterator:
+def new_iterator(
+    loader: Epochs, positions: Positions, guard: SingleThreadGuard, path: AnyPath | None
+) -> PrefetchIterator:
     """Makes an iterator for that path; to be called from the loader's __iter__."""
+    own = loader, positions, guard
     if isinstance(path, DevicePath):
-        return DeviceIterator(loader, path)
+        return DeviceIterator(*own, path)
     if isinstance(path, PinnedPath):
-        return PinnedIterator(loader, path)
+        return PinnedIterator(*own, path)
     if isinstance(path, CpuPath):
-        return CpuIterator(loader, path)
-    path.warn()
-    return PrefetchIterator(loader)
+        return CpuIterator(*own, path)
+    if path is not None:
+        path.warn()
+    return PrefetchIterator(*own)

@@ -7,6 +7,8 @@ import os
 import weakref
 from typing import Any, Protocol
 
+from prefetchd.wire.errors import ForkedError
+
 
 class _Guarded(Protocol):
     def abandon(self) -> None: ...
@@ -25,6 +27,12 @@ def guard_forks(loader: _Guarded) -> None:
 def is_forked(loader: object) -> bool:
     """Returns True in a child that was forked after the loader was made."""
     return loader in _forked
+
+
+def check_not_forked(loader: object) -> None:
+    """Raises ForkedError in a child that was forked after the loader was made."""
+    if loader in _forked:
+        raise ForkedError("this loader belongs to the parent process; make one of its own in the forked child")
 
 
 def _after_fork_in_child() -> None:

@@ -6,31 +6,45 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.batches.attachment import Attachment
+from prefetchd_client.caller_warnings import warn_caller
+from prefetchd_client.loader.forks import check_not_forked
+from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.sessions import Session
+from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
+from prefetchd_client.session.stream_client import WaitTimedOut
 
 
 class Epochs(Protocol):
     """Declares what an iterator needs of its loader."""
 
+    dataset: Any
+    num_workers: int
+    timeout: float
+
     def __len__(self) -> int: ...
+
+    @property
+    def spec(self) -> StreamSpec: ...
 
     @property
     def told_length(self) -> int | None: ...
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]: ...
 
-    def next_batch(self, session: Session, cursor: ClientCursor) -> Any: ...
-
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None: ...
 
 
 class PrefetchIterator(Iterator[Any]):
-    """Iterates over the epoch that is next when its first batch is asked for. Living iterators are independent."""
+    """Iterates over the epoch that is next when its first batch is asked for. Living iterators are independent, but for
+    their loader's `positions`, which follow whichever was asked last, and its `guard`: one thread at a time."""
 
-    def __init__(self, loader: Epochs) -> None:
+    def __init__(self, loader: Epochs, positions: Positions, guard: SingleThreadGuard) -> None:
         self._loader = loader
+        self._positions = positions
+        self._guard = guard
         self._cursor: ClientCursor | None = None
         self._session: Session | None = None
         self._ended = False
@@ -45,10 +59,31 @@ class PrefetchIterator(Iterator[Any]):
             # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
             weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
-            return self._loader.next_batch(self._session, self._cursor)
+            return self._next_batch(self._session, self._cursor)
         except EndOfEpoch:
             self.end()
             raise StopIteration from None
+
+    def _next_batch(self, session: Session, cursor: ClientCursor) -> Any:
+        """Returns the cursor's next batch, and notes where the trainer stands then. Raises what StreamClient.next_batch
+        raises; a timeout as DataLoader words it, and why."""
+        loader, positions = self._loader, self._positions
+        check_not_forked(loader)
+        try:
+            with self._guard:
+                try:
+                    batch = session.next_batch(cursor, float(loader.timeout))
+                except EndOfEpoch:
+                    positions.end_epoch(session, cursor)
+                    raise
+                finally:
+                    positions.note_beginning(cursor)
+                positions.note_batch(session, cursor)
+        except WaitTimedOut as why:
+            raise RuntimeError(f"DataLoader timed out after {loader.timeout} seconds: {why}") from None
+        if cursor.told_length is not None and cursor.yielded > cursor.told_length:
+            warn_caller(_more_than_told(loader, cursor))
+        return batch
 
     def __getstate__(self) -> Any:
         # Without this, a copy would be an iterator over another epoch.
@@ -87,3 +122,18 @@ class PrefetchIterator(Iterator[Any]):
         self._ended = True
         if self._cursor is not None and self._session is not None:
             self._loader.end_cursor(self._session, self._cursor)
+
+
+def _more_than_told(loader: Epochs, cursor: ClientCursor) -> str:
+    """Words the warning of too many batches as DataLoader does, which compares batches with samples."""
+    text = (
+        f"Length of IterableDataset {loader.dataset} was reported to be {cursor.told_length}"
+        f"(when accessing len(dataloader)), but {cursor.yielded} samples have been fetched. "
+    )
+    if not loader.num_workers:
+        return text
+    return (
+        f"{text}For multiprocessing data-loading, this could be caused by not properly configuring the "
+        "IterableDataset replica at each worker. Please see "
+        "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+    )

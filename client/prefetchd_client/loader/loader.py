@@ -14,16 +14,15 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from prefetchd.wire.errors import CallerError, ForkedError, UnpicklableError
+from prefetchd.wire.errors import CallerError, UnpicklableError
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.caller_warnings import warn_caller
 from prefetchd_client.changes.change_watch import ChangeWatch
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
-from prefetchd_client.loader.forks import guard_forks, is_forked
+from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
 from prefetchd_client.loader.iterator import PrefetchIterator
-from prefetchd_client.loader.loader_state import ResumePoint
 from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.ranks import resolve_rank
 from prefetchd_client.loader.rebuild_guard import RebuildGuard
@@ -38,7 +37,6 @@ from prefetchd_client.loader.wrapping import arguments_of
 from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.state_numbers import EPOCH_LIMIT, whole
-from prefetchd_client.session.stream_client import WaitTimedOut
 from prefetchd_client.start_method import FORK, is_inline, start_method
 
 ON_THE_WAY = ("device", "device_transform")
@@ -301,7 +299,7 @@ class PrefetchLoader(RebuildGuard):
         if self.pin_memory and self.pin_memory_device:
             warn_caller(PIN_DEVICE_WARNING.format(self.pin_memory_device))
         self._draw_as_dataloader()
-        iterator = PrefetchIterator(self) if self._path is None else new_iterator(self, self._path)
+        iterator = new_iterator(self, self._positions, self._guard, self._path)
         self._iterators.add(iterator)
         return iterator
 
@@ -334,7 +332,7 @@ class PrefetchLoader(RebuildGuard):
     def set_epoch(self, epoch: int) -> None:
         """Has the next iterator to begin take `epoch`; what was prefetched for another one is given up. The step that
         load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
-        self._check_fork()
+        check_not_forked(self)
         self._positions.set_epoch(whole(epoch, "epoch", EPOCH_LIMIT))
 
     def state_dict(self) -> dict[str, Any]:
@@ -351,7 +349,7 @@ class PrefetchLoader(RebuildGuard):
         CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the position is
         taken all the same.
         """
-        self._check_fork()
+        check_not_forked(self)
         self._positions.load(self.spec, state)
 
     @property
@@ -397,7 +395,7 @@ class PrefetchLoader(RebuildGuard):
         where this process was not forked it does not see what was written into large arrays; this does. Does nothing
         to an attached loader, whose dataset is not here. Raises UnpicklableError, NoSpaceError and what the constructor
         raises."""
-        self._check_fork()
+        check_not_forked(self)
         if is_elsewhere(self.dataset):
             return
         request = self._request(self.spec.name)
@@ -418,7 +416,7 @@ class PrefetchLoader(RebuildGuard):
         """Gives the loader this share of each epoch from the next iterator on, as if it was made with rank= and
         world_size=. For callers that know the share only later, as trainers' integrations do. Does nothing where a
         sampler decides, or where that is its share already. Raises CallerError and what the constructor raises."""
-        self._check_fork()
+        check_not_forked(self)
         share = resolve_rank(rank, world_size)
         self.rank, self.world_size = share
         if is_elsewhere(self.dataset) or share == (self.spec.rank, self.spec.world_size):
@@ -474,17 +472,9 @@ class PrefetchLoader(RebuildGuard):
 
     # --- for iterators ---
 
-    def standing(self) -> ResumePoint:
-        """Returns where state_dict() says that the trainer stands."""
-        return self._positions.standing()
-
-    def restore(self, standing: ResumePoint) -> None:
-        """Puts state_dict() back to `standing`, for an iterator that fetches ahead of what it yields."""
-        self._positions.restore(standing)
-
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
         """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
-        self._check_fork()
+        check_not_forked(self)
         mark_used(self)
         watched = slice(len(OF_WORKERS) if self._workers_stay else 0, None)
         is_another = any(map(operator.is_not, self._functions[watched], self._current_functions()[watched]))
@@ -500,33 +490,6 @@ class PrefetchLoader(RebuildGuard):
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             self._is_seeded = self.persistent_workers
         return begun
-
-    def next_batch(self, session: Session, cursor: ClientCursor) -> Any:
-        """Returns the cursor's next batch. Raises what StreamClient.next_batch raises; a timeout as DataLoader words
-        it, and why."""
-        self._check_fork()
-        try:
-            with self._guard:
-                batch = self._positions.advance(session, cursor, float(self.timeout))
-        except WaitTimedOut as why:
-            raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds: {why}") from None
-        if cursor.told_length is not None and cursor.yielded > cursor.told_length:
-            warn_caller(self._more_than_told(cursor))
-        return batch
-
-    def _more_than_told(self, cursor: ClientCursor) -> str:
-        """Words the warning of too many batches as DataLoader does, which compares batches with samples."""
-        text = (
-            f"Length of IterableDataset {self.dataset} was reported to be {cursor.told_length}"
-            f"(when accessing len(dataloader)), but {cursor.yielded} samples have been fetched. "
-        )
-        if not self.num_workers:
-            return text
-        return (
-            f"{text}For multiprocessing data-loading, this could be caused by not properly configuring the "
-            "IterableDataset replica at each worker. Please see "
-            "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
-        )
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
         if not is_forked(self):
@@ -638,10 +601,6 @@ class PrefetchLoader(RebuildGuard):
                 f"the dataset or sampler has changed since it was handed over, and what it is now cannot be ({error}): "
                 "batches are of what it was before"
             )
-
-    def _check_fork(self) -> None:
-        if is_forked(self):
-            raise ForkedError("this loader belongs to the parent process; make one of its own in the forked child")
 
 
 class _ForkTeller:

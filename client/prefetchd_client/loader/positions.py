@@ -10,7 +10,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.loader.loader_state import ResumePoint, from_state, to_state
 from prefetchd_client.loader.sessions import Prepared, Session, Sessions
 from prefetchd_client.loader.stream_request import StreamRequest
-from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
+from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.sampler_state import SamplerState
 
 
@@ -77,13 +77,13 @@ class Positions:
             self._sessions.ensure().assume(place.epoch)
         self._go_to(place.epoch, place.step)
 
-    def standing(self) -> ResumePoint:
+    def resume_point(self) -> ResumePoint:
         """Returns where state() says that the trainer stands."""
         return self._position, self._began_with, (self._shard_states[0], dict(self._shard_states[1]))
 
-    def restore(self, standing: ResumePoint) -> None:
-        """Goes back to `standing`, for an iterator that fetches ahead of what it yields."""
-        self._position, self._began_with, self._shard_states = standing
+    def restore(self, resume_point: ResumePoint) -> None:
+        """Goes back to `resume_point`, for an iterator that fetches ahead of what it yields."""
+        self._position, self._began_with, self._shard_states = resume_point
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]:
         """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
@@ -98,24 +98,24 @@ class Positions:
         self._place_waiting()
         return session, cursor
 
-    def advance(self, session: Session, cursor: ClientCursor, timeout_s: float) -> Any:
-        """Moves on by one batch of the session, and returns it. Raises what StreamClient.next_batch raises."""
-        try:
-            batch = session.next_batch(cursor, timeout_s)
-        except EndOfEpoch:
-            session.ended(cursor)
-            self._position = (cursor.epoch + 1, 0)
-            raise
-        finally:
-            if cursor.began_with is not None:
-                self._began_with = (cursor.epoch, cursor.began_with.states)
+    def note_beginning(self, cursor: ClientCursor) -> None:
+        """Notes what the generators were before the cursor's epoch, once its next() has been asked for."""
+        if cursor.began_with is not None:
+            self._began_with = (cursor.epoch, cursor.began_with.states)
+
+    def end_epoch(self, session: Session, cursor: ClientCursor) -> None:
+        """Notes that the cursor of this session has come to its epoch's end."""
+        session.ended(cursor)
+        self._position = (cursor.epoch + 1, 0)
+
+    def note_batch(self, session: Session, cursor: ClientCursor) -> None:
+        """Notes that the cursor of this session has had one more batch."""
         cursor.yielded += 1
         self._position = (cursor.epoch, cursor.step)
         if self._run_out is not None and cursor.step == self._runs_out_at:
             session.ran_out(cursor, self._run_out)
         if cursor.shard_states:
             self._shard_states = (cursor.epoch, cursor.shard_states)
-        return batch
 
     def replace(self, request: StreamRequest, prepared: Prepared | None) -> None:
         """Has iterators that begin from now on iterate over the stream that `request` describes. Raises what
