@@ -81,6 +81,7 @@ def _demo(options: argparse.Namespace, console: Console) -> None:
                 cache=str(directory / "cache"),
             )
             loaders = [PREFETCHD, DATALOADER] if step == ON_CPU else [PREFETCHD, DATALOADER, CACHED]
+            # Each once before any is measured: else the first one would pay for what Python compiles.
             for loader in loaders:
                 _start_once(dataclasses.replace(plan, loader=loader), directory, live)
             measured = {
@@ -91,7 +92,11 @@ def _demo(options: argparse.Namespace, console: Console) -> None:
         ours.first.opened.images, options.epochs, options.batch_size, options.workers, ours.second.ring, machine
     )
     console.print()
-    if step == ON_CPU:
+    _report(measured, conditions, console, as_table=step == ON_CPU)
+
+
+def _report(measured: dict[str, Measured], conditions: Conditions, console: Console, *, as_table: bool) -> None:
+    if as_table:
         figures = {loader: table_figures(each) for loader, each in measured.items()}
         console.print(side_by_side(figures, conditions, console.width), highlight=False, markup=False, soft_wrap=True)
         return
