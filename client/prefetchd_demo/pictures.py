@@ -66,6 +66,7 @@ def cached_pictures(
         if not lock.acquire(LOCK_TIMEOUT_S):
             raise RemoteError(f"another demo has been writing {directory} for too long")
         try:
+            # With the lock: another run may just have written them.
             if sum(1 for _ in directory.glob("*/*.jpg")) != count:
                 _replace(directory, count, threads, lambda so_far: written(directory, so_far))
         finally:

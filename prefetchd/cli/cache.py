@@ -147,6 +147,7 @@ def verify(path: Path, fingerprints: tuple[str, ...], fix: bool) -> None:
     for each in [_chosen(caches, name, path) for name in fingerprints] or caches:
         try:
             description = read_description(each)
+            # First: of a file that was cut that is told, and not that its rows differ.
             check_sizes(each, description)
             bad, forgotten = _checked(each, description, fix=fix)
             stored = count_rows(each, description)

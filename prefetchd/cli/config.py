@@ -53,6 +53,7 @@ def check(ctx: click.Context, file: str, no_import: bool, timeout: float) -> Non
             click.echo(one_line(f"note: {remark.text}" if remark.kind == NOTE else remark.text), err=True)
             for line in remark.details:
                 click.echo(one_line(f"    {line}"), err=True)
+        # The ring is known when remarks() has yielded the last one.
         click.echo(one_line(f"{stream.name}: {_told(stream)}{_ring_told(checking.ring)}"))
     counted = f"{len(config.streams)} stream{'s' * (len(config.streams) != 1)}"
     if seen[PROBLEM]:

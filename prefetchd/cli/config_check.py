@@ -81,6 +81,7 @@ class ConfigCheck:
             wrong |= {remark.key} if remark.kind == PROBLEM else set()
             yield remark
         if self._look is None or wrong & {"python", "cwd"}:
+            # Its process could not begin without these, which has been said.
             return
         look = self._look(stream, self._directory, self._timeout_s)
         if look.software and look.software != __version__:
@@ -134,6 +135,7 @@ class ConfigCheck:
         if kind not in IN_MEMORY:
             text = f"{directory} is on {kind}, which is not in memory: batches are as slow as that is. {mount}"
             yield self._remark(NOTE, stream, "store", text)
+        # Check 3. One that does not fit takes nothing from the streams after it.
         left = self._rooms.room(stream).bound()[0]
         if stream.buffer_bytes > left:
             text = f"{format_bytes(stream.buffer_bytes)}; {self._rooms.told(stream)}"

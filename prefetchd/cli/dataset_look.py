@@ -50,6 +50,7 @@ def look_at(stream: StreamConfig, directory: str, timeout_s: float) -> Look:
     """Makes the stream's dataset and first batch in a process of their own, as the daemon would, and ends it with all
     that it has started. `directory` is the configuration's. Blocks for `timeout_s` at most, and says on stderr what it
     waits for."""
+    # A file for the output: a pipe that nobody reads along would be full at some time, and stop the dataset.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as request:
         request.write(json.dumps(declaration(stream)).encode())
         request.seek(0)
@@ -63,6 +64,7 @@ def look_at(stream: StreamConfig, directory: str, timeout_s: float) -> Look:
                 pass_fds=[theirs],
                 cwd=stream.cwd or directory or "/",
                 env=variables(stream),
+                # killpg() reaches what the dataset has started, and not us.
                 start_new_session=True,
             )
         except OSError as error:

@@ -35,11 +35,13 @@ def command(page: str | None, only_path: bool) -> None:
     if page is None:
         _list(pages, only_path=only_path)
         return
+    # A page's path in the repository names it, too: that is how other texts refer to it.
     name = page.removeprefix("docs/").removesuffix("/README.md").removesuffix(".md")
     if name not in pages:
         near = difflib.get_close_matches(name, pages, n=1)
         hint = f"did you mean {near[0]!r}? One of " if near else ""
         raise click.ClickException(f"no page {page!r}; allowed: {hint}{', '.join(pages)}")
+    # A page has its last newline.
     click.echo(os.fspath(pages[name]) if only_path else pages[name].read_text("utf-8"), nl=only_path)
 
 

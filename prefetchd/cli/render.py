@@ -159,6 +159,7 @@ def _ring(ring: dict[str, Any], width: int) -> list[str]:
 def _rates(stream: dict[str, Any], width: int) -> list[str]:
     recent, counts = stream["recent"], []
     if recent:
+        # Of what is used batches alone are counted: their samples are reckoned by the mean batch.
         rows = stream["produced_samples"] / stream["produced_batches"] if stream["produced_batches"] else 0.0
         made, used = recent["produced_batches_per_s"], recent["consumed_batches_per_s"]
         counts += [

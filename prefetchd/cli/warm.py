@@ -45,6 +45,7 @@ def command(ctx: click.Context, socket: str | None, config: str, timeout: float 
     if _is_served(paths):
         _have_it_taken(paths, config)
     else:
+        # The whole path: the daemon lives in another directory, and reads the file again when it is asked to.
         ctx.invoke(run, socket=socket, config=os.path.abspath(config), detach=True, name_waits_after=60.0)
     with FillProgress() as progress:
         while (cold := _cold(paths, declared)) is not None:
@@ -63,8 +64,8 @@ def _is_served(paths: RuntimePaths) -> bool:
 
 
 def _have_it_taken(paths: RuntimePaths, config: str) -> None:
-    """Has the daemon take the configuration on. Raises ClickException when it has another one, or does not serve within
-    SERVES_WITHIN_S: it may only be starting."""
+    """Has the daemon take the configuration on. Raises ClickException when it has another one, which is somebody else's
+    (decision 0105), or does not serve within SERVES_WITHIN_S: it may only be starting."""
     until_s = time.monotonic() + SERVES_WITHIN_S
     while True:
         try:

@@ -40,8 +40,8 @@ class DaemonEndpoint:
         service: Service,
         listening: socket.socket | None = None,
     ) -> None:
-        """Listens, or goes on `listening` on the socket of a service manager, which removes that itself. `service` is
-        told who connects. Raises CallerError when something is in the way."""
+        """Listens, or goes on `listening` on the socket of a service manager, which removes that itself (decision
+        0032). `service` is told who connects. Raises CallerError when something is in the way."""
         self._loop = loop
         self._paths = paths
         self._lock = lock
@@ -50,6 +50,7 @@ class DaemonEndpoint:
         self._told = ""
         sock = listening or listen(paths.socket)
         self._is_ours = listening is None
+        # What lies there now is ours; as soon as it is another, somebody has removed it.
         self._identity = _identity(paths.socket)
         self._listener = Listener(sock, loop, service.session_events, _log_refusal)
         service.listen(self._listener)

@@ -102,6 +102,7 @@ class Service:
             paths,
             generation=generation,
             memory_bytes=memory_bytes,
+            # The backend needs the rings, so it is made after them.
             is_burying=lambda: self._backend.is_burying,
         )
         self._publishing = Publishing(self.engine, self._rings)
@@ -147,6 +148,7 @@ class Service:
             paths, self.status, self._rings, self._leavers, backend, self.declared, self._publishing
         )
         loop.after_each(self._executor.run_commands)
+        # Before anybody can connect: a trainer that comes back finds its ring, and status has a snapshot to show.
         self._rings.adopt(config.ram_disks)
         self._tick()
 

@@ -65,7 +65,9 @@ def advise(stream: Mapping[str, Any], snapshot: Mapping[str, Any], workers: int 
     if recent["produced_batches_per_s"] <= 0 or recent["fill_s"] <= 0:
         return Advice("nothing was made in the last minute")
     rates = rates_of(stream, snapshot, 0.0)
+    # Rule 6.
     demand = rates.demand if rates.stalled <= WAITS_ALWAYS_SHARE else None
+    # Rule 3.
     model = _Model(rates, recent, demand, scales=verdict.limit != "does not scale")
     numbers = {*WORKERS, rates.workers, *([] if workers is None else [workers])}
     useful = useful_workers(model.cost, model.cpus)

@@ -144,6 +144,7 @@ def _find(rates: Rates) -> _Finding:
         )
     else:
         head = f"loader-bound: {rates.stalled:.0%} of the trainer's time; "
+    # Before all that has a remedy: this passes by itself.
     if rates.starting_s >= MOST_OF_IT * rates.stalled_s:
         text = (
             f"its workers were starting for {rates.starting_s:.1f} of the last {rates.over_s:.0f} s (they import what "
@@ -152,6 +153,7 @@ def _find(rates: Rates) -> _Finding:
         return _Finding("starting", head + text)
     if rates.busy + rates.others_busy / rates.workers >= BUSY_SHARE:
         return _no_worker_idle(rates, head)
+    # Workers idle from here on. While there is room, nothing but the daemon keeps tasks from them.
     if rates.full < SELDOM_FULL_SHARE:
         text = (
             f"the limit is the daemon: {_busy(rates)} though there is room in the ring; "

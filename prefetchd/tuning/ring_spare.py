@@ -1,6 +1,6 @@
 """Finds out what a ring could do without. Pure; time is an argument.
 
-Rules
+Rules, whose reasons are in decision 0116
  1. What has not been needed for KEPT_S, in which trainers have not waited, is to spare: the batches that were always
     ready, less half of those that were needed. Others may have it when they need the memory.
  2. What is to spare is given back without being asked for, but for what trainers take in RUNWAY_S: that they live on
@@ -56,6 +56,7 @@ class RingSpare:
         self._stalled_s = sums.stalled_s
         if is_other:
             self.ring_batches = ring_batches
+        # Rule 2: that was too much. Once for each time that something was given back.
         if waited and now_s < self._given_back_s + self.kept_s:
             self.kept_s, self._given_back_s = min(2 * self.kept_s, MOST_HOLD_S), -math.inf
         if not self._calm or sums.consumed != self._calm[-1].consumed:
@@ -64,6 +65,7 @@ class RingSpare:
             self._calm.clear()
         if not self._calm or now_s - self._taken_s > RUNWAY_S:
             self._calm_since_s = now_s
+        # Of each second the fewest ready batches count: at that moment no others were to spare.
         if self._calm and now_s - self._calm[-1].at_s < 1.0:
             last = self._calm.pop()
             self._calm.append(_Moment(last.at_s, min(last.ready_batches, ready_batches), sums.consumed))

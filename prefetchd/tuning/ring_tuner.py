@@ -1,6 +1,6 @@
 """Decides how many batches deep a ring is that was not told. Pure; time is an argument.
 
-Rules
+Rules, whose reasons are in decision 0116
  1. A ring is judged over a span of LOOK_S at least, in which it has been full, empty, and half full again; or that is
     LONG_TASKS times as long as the longest task; or over KEPT_S. One that has changed has to be full first.
  2. It becomes deeper where trainers wait for more than STALLED_SHARE of their time though workers idle, as it is full
@@ -172,6 +172,7 @@ class RingTuner:
         trial, self._trial = self._trial, None
         depth = math.floor(look.ring_batches)
         if trial is not None:
+            # Rule 3.
             waits, waited, figure = _waited(span, trial.span)
             is_better = span.stalled < STALLED_SHARE or waits <= KEPT_SHARE * waited
             if not is_better and span.consumed_per_s < FASTER * trial.span.consumed_per_s:
@@ -183,6 +184,7 @@ class RingTuner:
                 )
                 return RingChange(depth, trial.before, f"the trainer waited {now}, and {then}")
             self._hold_s = HOLD_S
+        # Rule 2.
         is_idle = span.fill_s < BUSY_SHARE * span.over_s * look.workers
         is_full = span.full_s >= SELDOM_FULL_SHARE * span.over_s
         if span.stalled < STALLED_SHARE or not (is_idle and is_full) or not span.batches or span.fill_s <= 0:

@@ -56,6 +56,7 @@ class HelpedSamples:
             else:
                 others.append(row)
             row += 1
+        # What helpers have is waited for last: until then there were rows that nobody had.
         for row in others:
             self._note.phase(LOADING)
             self._note.load(row, -1)
@@ -99,6 +100,7 @@ def help_owner(samples: Samples, rows: int, rows_of: RowsOf, shared: SharedSampl
             continue
         try:
             if shared.has(row, task):
+                # Another helper has loaded it, and given it up.
                 continue
             tried += 1
             began_s = time.monotonic()
@@ -108,6 +110,7 @@ def help_owner(samples: Samples, rows: int, rows_of: RowsOf, shared: SharedSampl
                 sample = None
                 continue
             finally:
+                # Taken in any case: else they would be told with this worker's own next batch.
                 is_bad = bool(samples.take_bad())
             loaded_s = time.monotonic()
             if is_bad or type(sample) is LeftOut:

@@ -135,9 +135,11 @@ def _compile(sample: Any, collated: Any, leaves: list[Leaf], names: list[str]) -
 
 def _compile_sequence(sample: Any, collated: Any, leaves: list[Leaf], names: list[str]) -> Bind:
     kind, length = type(sample), len(sample)
+    # default_collate makes a list of a tuple, and keeps the class of a named one.
     wanted = list if kind is tuple else kind
     if type(collated) is not wanted or len(collated) != length:
         raise Deviation(f"default_collate makes {type(collated).__name__} of {kind.__name__}")
+    # In brackets: (a, (b, c)) and (a, b, c) are to have different signatures.
     names.append(f"{kind.__module__}.{kind.__qualname__}(")
     parts = [_compile(value, into, leaves, names) for value, into in zip(sample, collated)]
     names.append(")")

@@ -140,6 +140,7 @@ def _array_leaf(sample: Any, collated: torch.Tensor) -> Leaf:
         def write(row: int, value: Any) -> None:
             if not (
                 type(value) is array
+                # Not `is`: numpy has several objects for one dtype.
                 and value.dtype == dtype
                 and value.shape == shape
                 and (value.flags.c_contiguous or _can_be_looked_at(value))

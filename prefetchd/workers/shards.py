@@ -76,6 +76,7 @@ class Shards:
         self._note = note
         self._times = times
         self._spec = spec
+        # Without batching, which is 0, a batch is one sample.
         self._rows = max(1, spec.batch_size)
         self._drop_last = spec.drop_last
         self._walks: dict[int, list[_Walk]] = {}

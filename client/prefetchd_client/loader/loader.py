@@ -270,6 +270,7 @@ class PrefetchLoader(RebuildGuard):
         path = select_path(device, device_transform, pin_memory=pin_memory)
         session = attached_client(runtime_paths(socket), stream, classes)
         spec = session.spec
+        # Past our own __init__, which opens a stream of the dataset that it is given.
         loader = cls.__new__(cls)
         DataLoader.__init__(
             loader,
@@ -282,6 +283,7 @@ class PrefetchLoader(RebuildGuard):
         loader.device, loader.device_transform, loader._path = device, device_transform, path
         loader.socket = socket
         loader._spec = spec
+        # The dataset is the daemon's: nothing that this process changes is in the stream.
         loader._watch = ChangeWatch({})
         loader._watch.begin()
         loader._functions = loader._current_functions()

@@ -88,6 +88,7 @@ class SampleCache(Dataset[Any]):
         self._extra = fingerprint_extra
         self.trust = trust
         self._begin(fingerprint(self.__prefetchd_fingerprint__()))
+        # Who makes a cache needs it; one that is there is read without.
         if not self.directory.exists() and importlib.util.find_spec("tensordict") is None:
             raise CallerError(f"a sample cache is made by tensordict, which is not installed: {EXTRA}")
 
@@ -227,6 +228,7 @@ class SampleCache(Dataset[Any]):
         store = self._store
         if store is not None and store.pid == os.getpid():
             return store
+        # Where it failed it is not tried again; a fork tries for itself.
         if self._is_off_in == os.getpid():
             return None
         try:

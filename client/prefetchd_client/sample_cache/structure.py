@@ -162,10 +162,12 @@ def _dtype(name: Any) -> torch.dtype:
 def _leaf_numbers(node: Any, depth: int) -> list[Any]:
     """Returns the numbers of all leaves below `node`. Raises ProtocolError when it is no node."""
     what = node[0]
+    # It comes out of a file: whoever has written that decides how deep it is.
     if depth > DEPTH_LIMIT:
         raise ProtocolError(f"a sample cache's structure is nested deeper than {DEPTH_LIMIT}")
     if what == "leaf":
         _, number = node
+        # -1 is the number of no leaf: check_structure() refuses it.
         return [number] if type(number) is int else [-1]
     if what == "dict":
         _, pairs = node

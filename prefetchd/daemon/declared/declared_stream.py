@@ -74,6 +74,7 @@ class DeclaredStream:
         self._has_left_out = False
         self._directory = directory
         self._prepare = prepare
+        # What it finds is told by the loop, not from here: settled() looks for this stream where its maker keeps it.
         self._look()
 
     @property

@@ -54,6 +54,7 @@ class DeclaredStreams:
         waits for the look at a dataset is told so every `name_waits_every_s`. Raises CallerError when a stream's
         directory cannot be used."""
         self._config = config
+        # As the daemon was started: no reload changes it, and each names what differs (decision 0105).
         self._in_force = config.daemon
         self.config_file = config_file
         self._loop = loop

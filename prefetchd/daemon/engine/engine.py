@@ -2,7 +2,7 @@
 
 Call take_commands() after each event and carry the commands out in order. An event about something that is gone (a
 session that closed, a worker that died) is ignored; one that a peer must not send raises ProtocolError and changes
-nothing; one that cannot happen raises InvariantError.
+nothing; one that cannot happen raises InvariantError. Decision 0006 says why events are calls and commands are data.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class Engine:
         self.streams: dict[int, StreamState] = {}
         self.stopping = False
         self._stream_by_session: dict[int, StreamState] = {}
+        # One list for all parts, never replaced: commands come out in the order in which they were decided.
         self._commands: list[Command] = []
         self._is_undecided = False
         self._now_s = 0.0

@@ -1,4 +1,5 @@
-"""Waits find out why a call of next() waits for long: for whom or what, and what to turn. Pure.
+"""Waits find out why a call of next() waits for long: for whom or what, and what to turn. Pure. Decision 0019
+has the reasons.
 
 They read the engine and change nothing. What a worker is at is not known here: where one is the cause, the command
 names it, and whoever carries that out reads its status and its stack.
@@ -146,6 +147,7 @@ class Waits:
 
     def _not_running(self, stream: StreamState, now_s: float) -> Cause:
         for_s = now_s - self._stages[stream.number][1]
+        # Before what the stage says: whatever that is, it lasts until a process can be had.
         if stream.failed_starts.why and stream.coming is None:
             return _no_process(stream)
         if stream.stage is Stage.AWAITING_PROGRAM:

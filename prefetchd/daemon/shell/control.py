@@ -78,6 +78,7 @@ class Control:
                 _set_log_level(level)
                 self._done(session, [])
             case TrainerEnvironment(environment):
+                # The one that has no answer: a trainer that is still importing sends it, and goes on.
                 self._prepare(environment)
             case _:
                 raise ProtocolError(f"a control connection does not send {type(message).__name__}")

@@ -43,6 +43,7 @@ class WorkerAutotune:
         self._backend = backend
         self._cpus = cpus
         self._note = note
+        # Bounds are shares of what is free before there are workers (decision 0114).
         free_bytes = left_bytes()
         self._is_bound_said = worker_memory_bytes is not None
         self._bound_bytes = worker_memory_bytes if worker_memory_bytes is not None else int(SHARE * free_bytes)

@@ -38,6 +38,7 @@ def listen_for_scrapes(address: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
+            # A daemon that is restarted finds its predecessor's connections in TIME_WAIT on the port.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, int(port)))
             sock.listen(MOST_CONNECTIONS)

@@ -109,4 +109,5 @@ def log_to(path: Path | None, level: str) -> None:
         former.close()
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
+    # Else the root's handlers, where somebody has set any, would write each line once more.
     logger.propagate = False

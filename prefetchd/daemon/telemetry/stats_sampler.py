@@ -64,6 +64,7 @@ class StatsSampler:
             since_look_s = now_s - self._cpu_at_s if self._cpu_at_s else 0.0
             self._cpu_at_s = now_s
             self._look_at_workers(now_s, since_look_s)
+        # Seen, not measured: a clock in the workers would cost each sample (decision 0110).
         for worker in workers.values():
             if worker.busy and self._backend.note(worker.number).phase == COLLATING:
                 self._collating_s[worker.stream.number] += since_s
@@ -80,6 +81,7 @@ class StatsSampler:
         for gone in [number for number in self._busy if number not in workers]:
             del self._busy[gone]
             self._cpu.pop(gone, None)
+        # Last: the counts have what was seen above.
         for stream in streams.values():
             self._histories.setdefault(stream.number, History()).observe(self._counts(stream, now_s), now_s)
 

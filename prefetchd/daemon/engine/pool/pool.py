@@ -65,6 +65,7 @@ class Pool:
         self._shares = FairShares()
         self.workers: dict[int, Worker] = {}
         self.finishing = False
+        # What `limit` comes back to when all streams are gone: kills for memory lower it.
         self._most = limit
         self._now_s = 0.0
         self._isolation = SuspectIsolation()
@@ -321,6 +322,7 @@ class Pool:
         stream.workers_changed()
         stream.filling.forget_keeper(number)
         if worker.stage is WorkerStage.STOPPING and not worker.tasks:
+            # It was told to end, and has.
             return worker
         lowered = self.short_of_memory(oom_kills)
         head = next(iter(worker.tasks.values()), None)
@@ -340,6 +342,7 @@ class Pool:
     def short_of_memory(self, oom_kills: int) -> bool:
         """Lets fewer workers be busy at once from now on: a process of ours was killed for memory, if `oom_kills` is
         not 0. False when that is not so, or there is but one."""
+        # Without a limit: those that are left, and the one that was killed, which worker_died() has taken out.
         before = self.limit or len(self.workers) + 1
         if not oom_kills or before <= 1:
             return False
@@ -354,6 +357,7 @@ class Pool:
                 knob="--workers, num_workers=, or more memory",
             )
         )
+        # One that idles has its memory all the same.
         idle = [worker for worker in self.workers.values() if self._is_retirable(worker)]
         for worker in idle[: max(0, len(self.workers) - self.limit)]:
             self._stop(worker)

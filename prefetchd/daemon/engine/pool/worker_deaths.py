@@ -74,6 +74,7 @@ class Deaths:
                 Log.line("warning", "sample blamed", stream=stream.name, at=what_was_made(note, position), how=str(how))
             )
             stream.blame.call_deadly(position, note.row, note.attempt)
+            # A batch that is made by rows cannot do with one less: it is made as a whole.
             if stream.spec.on_error == "skip" and not piece.batch.is_whole_task:
                 stream.filling.deviates(piece)
             else:

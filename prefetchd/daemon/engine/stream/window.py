@@ -63,6 +63,7 @@ class Window:
         self._write = write
         self.set_watermarks(low_watermark, high_watermark)
         self._cursors_moved = False
+        # Rule 4: between the watermarks it stays as it is.
         self._filling = True
 
     def set_watermarks(self, low: int, high: int) -> None:
