@@ -48,7 +48,8 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(DEMO_STAMP)
 	$(BIN)/prefetchd demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
-# What one runs before a commit. Of the properties fewer examples are tried than in `test-slow`.
+# What one runs before a commit. Of the properties fewer examples are tried than in `test-slow`. What is left to that
+# one, and why: docs/decisions/0118.
 test: check
 	@failed=; set -x; export PREFETCHD_TESTS_BUDGET=$(BUDGET); \
 	$(PYTEST) -m 'not slow' $(AT_ONCE) $(FORKING) || failed=1; \

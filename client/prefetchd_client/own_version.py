@@ -1,4 +1,5 @@
 """Compares this client's version with that of the prefetchd it was imported with, and with the daemon's.
+Decision 0108 says which may meet.
 
 To be imported before anything of prefetchd's but the package itself: another version may lack it, or have it otherwise.
 """

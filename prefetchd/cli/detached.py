@@ -31,7 +31,9 @@ from prefetchd.wire.errors import DaemonUnavailableError, PrefetchdError
 from prefetchd.wire.runtime_paths import CONFIG_VARIABLE, METRICS_VARIABLE, RuntimePaths, runtime_paths
 
 STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
-NICE, LINGER_CRASH_S, LINGER_CLEAN_S = 0, 600.0, 60.0
+# Workers are as nice as the daemon: niceness yields to everybody, not to the trainer alone (decision 0113).
+NICE = 0
+LINGER_CRASH_S, LINGER_CLEAN_S = 600.0, 60.0
 
 Number = TypeVar("Number", int, float)
 

@@ -99,7 +99,8 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
 
 def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: int, ready: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
-        # A trainer that sends us a message goes on: being woken must not take its CPU. All children inherit this.
+        # A trainer that sends us a message goes on: being woken must not take its CPU (decision 0014). All children
+        # inherit this.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     # What is left of a zygote that was killed is ours to end.
     become_subreaper()

@@ -1,4 +1,5 @@
-"""Says what limits a stream, in words and as arithmetic on its last minute. Pure; docs/status.md explains it.
+"""Says what limits a stream, in words and as arithmetic on its last minute. Pure; docs/status.md explains it, and
+decisions 0030 (arithmetic) and 0110 (what is measured) have the reasons.
 
 demand   batches a second that the trainer would take if it never waited: consumed / (its time - stalls)
 cost     worker-seconds that a batch takes: time of workers in tasks / batches made

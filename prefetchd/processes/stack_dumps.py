@@ -3,6 +3,7 @@ interpreter to itself.
 
 A child registers with the file of its status; the dump is appended behind the status. The signal is a real-time one
 that nobody is known to use. It is sent only to a process that catches it: its default would be the end of the process.
+Decision 0019 has the reasons.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 A slot is a right to bytes: a batch's file is no larger than the slots that were claimed for it, so that all files
 together never pass what the ring may have. The directory changes only here: a file appears when its record becomes
 READY and goes when its slot is free, before anybody can claim that.
+Decision 0042 has the reasons.
 """
 
 from __future__ import annotations

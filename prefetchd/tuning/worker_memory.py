@@ -1,6 +1,6 @@
 """Says how many workers there is memory for: arithmetic on what a worker costs and what there is. Pure.
 
-Rules
+Rules, whose reasons are in decision 0114
  1. The workers of all streams that are tuned take no more than a bound together: `[daemon] worker_memory`, else
     SHARE of what was free when the daemon began.
  2. What is free now stays free by SPARE of what was free then.

@@ -1,6 +1,6 @@
 """Decides, from second to second, how many workers a stream has that was not told. Pure; time is an argument.
 
-Rules
+Rules, whose reasons are in decision 0114
  1. What is judged is a span of at least LOOK_S in which all its workers were at work, and made FEWEST_SAMPLES.
  2. More come where trainers wait for more than STALLED_SHARE of their time and workers hardly idle: as many as their
     demand takes, or, where they show no pace of their own, as are worth having (throughput.py). At most STEP times as

@@ -12,7 +12,7 @@
 
 The client writes it once and hands it over; the daemon only keeps it (it never unpickles); zygotes load it. Large
 tensors and arrays of the dataset are buffers: all workers map one copy, privately, so that a write stays with its
-writer.
+writer. Decision 0002 says why it is no part of the ring.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
                +------------------------------------------------------------------+
 
 The daemon writes the copy that is not current and then makes it current; a reader checks the crc and tries again when
-it was overtaken. It is memory and not an answer, so that it can be read while the daemon hangs or after it died.
+it was overtaken. It is memory and not an answer, so that it can be read while the daemon hangs or after it died
+(decision 0013).
 """
 
 from __future__ import annotations

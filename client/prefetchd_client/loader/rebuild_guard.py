@@ -1,4 +1,5 @@
-"""RebuildGuard raises an error where accelerate would make a plain DataLoader of a loader: nobody would notice that."""
+"""RebuildGuard raises an error where accelerate would make a plain DataLoader of a loader: nobody would notice that.
+Decision 0050 has the reasons."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """predecessor_of finds the loader that a framework makes another one of, with a sampler of its own: the successor gets
-the other's stream."""
+the other's stream. Decision 0051 has the reasons."""
 
 from __future__ import annotations
 

@@ -132,6 +132,7 @@ def _write_at(fd: int, offset: int, part: bytes | memoryview) -> None:
 def _new_segment(name: str) -> tuple[int, bool]:
     """Returns a descriptor of an empty segment, and whether it is named by now."""
     try:
+        # The daemon gives it its name when it takes it over (decision 0103).
         return open_unnamed(), False
     except OSError as error:
         if error.errno not in _NO_UNNAMED_FILES:

@@ -1,4 +1,5 @@
-"""Talks with the daemon's service manager: what sd_notify(3) tells, and what sd_listen_fds(3) hands over."""
+"""Talks with the daemon's service manager: what sd_notify(3) tells, and what sd_listen_fds(3) hands over.
+Decision 0032 says why no library does, and why the loop itself feeds the watchdog."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Claims decide what one stream fills next: a batch is claimed for the neediest cursor and cut into pieces for workers.
 Pure. The rules, whose reasons are in decisions 0009 (measuring), 0010 (gaps), 0011 (blocked cursors), 0020 (lookback),
-0021 (plans), 0091 (growing rings) and 0094 (rest):
+0021 (plans), 0091 (growing rings), 0094 (rest) and 0111 (full disks):
 
 1. The neediest cursor is the living one with the fewest batches ahead, relative to the low watermark; a blocked one
    comes first. A waiting cursor has its turn when no living one may have more, and none awaits its plan: else the
