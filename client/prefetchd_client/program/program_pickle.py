@@ -16,6 +16,8 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+
+# Asked for as the library for shared memory: shm_open(3), shm_unlink(3). os.open() would do: see status_segment.py.
 import posix_ipc
 import torch
 from torch.utils.data import BatchSampler, DataLoader

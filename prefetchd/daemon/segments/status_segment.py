@@ -12,6 +12,8 @@ import os
 import time
 from typing import Any
 
+# It was asked for as the library for shared memory; what it does here is shm_open(3). On Linux that makes a file in
+# /dev/shm, as os.open() does as well: rings, which may lie on RAM disks too, are made by that (ring/segment.py).
 import posix_ipc
 
 from prefetchd.ring.segment import is_named, unlink
