@@ -31,6 +31,8 @@ from prefetchd.wire.stream_spec import encode_spec
 from prefetchd_client.loader.stream_request import StreamRequest, stream_request
 from prefetchd_client.program.program_pickle import pickle_program, write_program
 
+# workers.process_setup has it, too. The client imports nothing of the workers for a declared stream, and how a process
+# dies is nothing that both sides agree on: it does not belong to the wire.
 _PR_SET_PDEATHSIG = 1
 MESSAGE_LIMIT_CHARACTERS = 2000
 

@@ -309,6 +309,8 @@ _AMBIENT: dict[str, Callable[[], Any]] = {
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
+    """Returns True for a tensor that _rebuild_tensor() makes again from its numbers. workers.plain_tensors asks another
+    question, of what is in batches: a leaf of a program may require a gradient, which is carried."""
     return (
         tensor.layout is torch.strided
         and tensor.is_cpu
