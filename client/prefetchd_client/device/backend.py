@@ -59,8 +59,9 @@ class DeviceBackend(Protocol):
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         """Makes `stream` and its device current."""
 
-    def record(self, stream: Stream) -> Event:
-        """Returns an event after all that is in line on `stream` now."""
+    def record(self, stream: Stream, event: Event | None = None) -> Event:
+        """Returns an event after all that is in line on `stream` now: `event` again, if given. What waits for its
+        former place in a line goes on waiting for that."""
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Has work that is put in line on `stream` from now on wait for `event`."""

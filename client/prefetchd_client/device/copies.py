@@ -27,6 +27,10 @@ from prefetchd_client.seeding import seeded
 AHEAD = 2
 """Batches that are copied before they are due. With the one that is due they are half of the smallest ring."""
 
+EVENTS = 2 * (AHEAD + 1)
+"""Of as many copies the events are asked for: those that are under way, and those that one iterator has yet to hand
+out."""
+
 
 class Copy:
     """Describes a batch on its way to the device. `kept` is what the device reads, `targets` what it writes."""
@@ -51,6 +55,9 @@ class Copies:
         self._stream = backend.new_stream()
         self._staging = Staging(backend)
         self._under_way: deque[Copy] = deque()
+        # Used again in turn, since to make one takes longer than to record it. All are of one stream: whoever still asks
+        # for a former place in its line gets a later one, and waits longer than it must, never less.
+        self._events: deque[Event | None] = deque([None] * EVENTS)
         self._consumer: Stream = None
         self._consumers: list[Stream] = []
         """The streams that batches were handed to, and that memory of the copies' stream may be read on."""
@@ -92,8 +99,11 @@ class Copies:
                 batch, lambda each: self._target(each, copy, pairs), lambda each: self._moved(each, copy), "to"
             )
             # After the memory was had, and before it is written to.
-            for consumer in {copy.consumer, *self._consumers}:
-                backend.follow(self._stream, consumer)
+            backend.follow(self._stream, copy.consumer)
+            for consumer in self._consumers:
+                # Streams are compared in Python: first by what they are.
+                if consumer is not copy.consumer and consumer != copy.consumer:
+                    backend.follow(self._stream, consumer)
             with backend.on(self._stream):
                 self._copy(copy, pairs, pins)
                 if self._transform is not None:
@@ -104,7 +114,8 @@ class Copies:
             backend.follow(self._stream, copy.consumer)
             raise
         finally:
-            copy.copied = backend.record(self._stream)
+            copy.copied = self._events[0] = backend.record(self._stream, self._events[0])
+            self._events.rotate(-1)
         return copy
 
     def hand_out(self, copy: Copy) -> Any:
@@ -112,7 +123,7 @@ class Copies:
         backend, consumer = self._backend, self._consumer
         assert copy.copied is not None
         backend.wait(consumer, copy.copied)
-        if consumer != copy.consumer:
+        if consumer is not copy.consumer and consumer != copy.consumer:
             # Its memory goes back there.
             backend.wait(copy.consumer, copy.copied)
             for tensor in tensors_in(copy.batch):

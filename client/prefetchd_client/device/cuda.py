@@ -22,6 +22,7 @@ class CudaBackend:
     def __init__(self, index: int | None) -> None:
         """Uses the device with that number; None takes the one that is current at the first call."""
         self._index = index
+        self._current: tuple[int | None, Any] = (None, None)
 
     @functools.cached_property
     def device(self) -> torch.device:
@@ -50,8 +51,12 @@ class CudaBackend:
         return tensor.pin_memory()
 
     def current_stream(self) -> Stream:
-        # By number: torch takes several microseconds to make one of a device.
-        return cuda.current_stream(self.device.index)
+        # The same object as long as it is the same stream: torch takes microseconds to make one.
+        index = self.device.index
+        raw = _raw_stream(index)
+        if raw is None or raw != self._current[0]:
+            self._current = raw, cuda.current_stream(index)
+        return self._current[1]
 
     def current_streams(self) -> list[Stream]:
         return [cuda.current_stream(index) for index in _devices_in_use()]
@@ -66,9 +71,8 @@ class CudaBackend:
         )
         return context
 
-    def record(self, stream: Stream) -> Event:
-        event: Event = stream.record_event()
-        return event
+    def record(self, stream: Stream, event: Event | None = None) -> Event:
+        return stream.record_event(event)  # type: ignore[no-any-return]
 
     def wait(self, stream: Stream, event: Event) -> None:
         stream.wait_event(event)
@@ -105,6 +109,12 @@ class CudaBackend:
         and raises it."""
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self.device)
+
+
+def _raw_stream(index: int) -> int | None:
+    """Returns what CUDA calls the device's current stream, or None where torch does not tell."""
+    ask = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return ask(index) if ask is not None else None
 
 
 def _devices_in_use() -> Iterator[int]:

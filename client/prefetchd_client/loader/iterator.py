@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.batches.attachment import Attachment
 from prefetchd_client.caller_warnings import warn_caller
+from prefetchd_client.loader.forked_cuda import is_of_forked_cuda
 from prefetchd_client.loader.forks import check_not_forked
 from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.sessions import Session
@@ -33,6 +34,8 @@ class Epochs(Protocol):
     def told_length(self) -> int | None: ...
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]: ...
+
+    def take_over(self, session: Session, cursor: ClientCursor) -> tuple[Session, ClientCursor] | None: ...
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None: ...
 
@@ -59,7 +62,14 @@ class PrefetchIterator(Iterator[Any]):
             # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
             weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
-            return self._next_batch(self._session, self._cursor)
+            try:
+                return self._next_batch(self._session, self._cursor)
+            except RuntimeError as error:
+                moved = self._loader.take_over(self._session, self._cursor) if is_of_forked_cuda(error) else None
+                if moved is None:
+                    raise
+            self._session, self._cursor = moved
+            return self._next_batch(*moved)
         except EndOfEpoch:
             self.end()
             raise StopIteration from None

@@ -21,6 +21,8 @@ from prefetchd_client.caller_warnings import warn_caller
 from prefetchd_client.changes.change_watch import ChangeWatch
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
+from prefetchd_client.loader.forked_cuda import WARNING as FORKED_CUDA_WARNING
+from prefetchd_client.loader.forked_cuda import remember, uses_cuda
 from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
 from prefetchd_client.loader.iterator import PrefetchIterator
 from prefetchd_client.loader.positions import Positions
@@ -115,6 +117,8 @@ class PrefetchLoader(RebuildGuard):
     # By which it is named, unless somebody has named it.
     _ordinal: Ordinal | None = None
     _fingerprint_s = 0.0
+    # Batches are made in this process, since no fork of it can make them.
+    _is_inline = False
     _spec: StreamSpec
     # What a subclass has set before our constructor, and what was there after it, by name.
     _names_before: frozenset[str] = frozenset()
@@ -187,6 +191,7 @@ class PrefetchLoader(RebuildGuard):
         self.device, self.device_transform = device, device_transform
         self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
         self._watch = ChangeWatch({})
+        self._is_inline = not num_workers and uses_cuda(self.dataset, self.collate_fn)
         self._path = select_path(device, device_transform, pin_memory=self.pin_memory)
         self._own_batch_sampler = batch_sampler
         self._made_batch_sampler = self.batch_sampler
@@ -493,6 +498,20 @@ class PrefetchLoader(RebuildGuard):
             self._is_seeded = self.persistent_workers
         return begun
 
+    def take_over(self, session: Session, cursor: ClientCursor) -> tuple[Session, ClientCursor] | None:
+        """Has batches made in this process from now on, if DataLoader would make them there. Returns session and cursor
+        for the batch that `cursor` has failed at, or None where workers were asked for."""
+        if self.num_workers or is_elsewhere(self.dataset):
+            return None
+        with self._guard:
+            self._sessions.close_cursor(session, cursor)
+            if not self._is_inline:
+                self._is_inline = True
+                remember(self.dataset, self.collate_fn)
+                warn_caller(FORKED_CUDA_WARNING.format(name=self.spec.name))
+                self._replace(self._request(self.spec.name))
+            return self._positions.move(cursor)
+
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
         if not is_forked(self):
             self._sessions.close_cursor(session, cursor)
@@ -560,7 +579,8 @@ class PrefetchLoader(RebuildGuard):
     def _watched(self, request: StreamRequest) -> StreamRequest:
         """Returns the request as a session is to have it, whose parts are watched from now on."""
         began_s = time.perf_counter()
-        forks = not is_inline() and start_method(self.multiprocessing_context) == FORK
+        inline = self._is_inline or is_inline()
+        forks = not inline and start_method(self.multiprocessing_context) == FORK
         watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
         masked: list[Any] = list(request.sampler_state.generators) if request.sampler_state is not None else []
         self._fork_teller = _ForkTeller() if forks else None
@@ -580,7 +600,7 @@ class PrefetchLoader(RebuildGuard):
                 plain=watch.plain,
             )
         else:
-            request = request.identified()
+            request = dataclasses.replace(request.identified(), inline=inline)
         self._spec = request.spec
         self._request_made = request
         self._fingerprint_s += time.perf_counter() - began_s

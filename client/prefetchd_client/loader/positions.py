@@ -98,6 +98,16 @@ class Positions:
         self._place_waiting()
         return session, cursor
 
+    def move(self, cursor: ClientCursor) -> tuple[Session, ClientCursor]:
+        """Returns the session that is current now, and a cursor of it where `cursor` of a former one was before its last
+        step, which failed."""
+        session = self._sessions.ensure()
+        moved = session.place_cursor(cursor.epoch, cursor.step - 1)
+        moved.yielded, moved.told_length = cursor.yielded, cursor.told_length
+        moved.shard_states |= cursor.shard_states
+        session.activate(moved)
+        return session, moved
+
     def note_beginning(self, cursor: ClientCursor) -> None:
         """Notes what the generators were before the cursor's epoch, once its next() has been asked for."""
         if cursor.began_with is not None:

@@ -13,7 +13,6 @@ from prefetchd_client.loader.stream_request import StreamRequest
 from prefetchd_client.program.program_pickle import pickle_program
 from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.stream_client import StreamClient
-from prefetchd_client.start_method import is_inline
 
 Prepared = tuple[bytes, list[memoryview]]
 """A pickled program, and its buffers."""
@@ -57,7 +56,7 @@ class Sessions:
     def prepare(self, request: StreamRequest) -> Prepared | None:
         """Returns what replace() needs for another stream: the pickled program, or None where none is needed. Raises
         UnpicklableError."""
-        if isinstance(self.ensure(), InlineStream) or request.forks:
+        if request.inline or request.forks:
             return None
         return pickle_program(request.parts, request.spec.batch_size, shares=True)
 
@@ -107,7 +106,7 @@ def _open(
     fresh: bool,
     first: Position | None,
 ) -> Session:
-    if is_inline():
+    if request.inline:
         return InlineStream(request.spec, request.parts)
     paths = runtime_paths(socket)
     return StreamClient(

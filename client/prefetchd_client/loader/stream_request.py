@@ -36,7 +36,8 @@ class StreamRequest:
     """Describes what the loader wants: the spec, the program's parts, and whether others may share the stream.
     `sampler_state` is there where a sampler decides the order. One that `forks` is served by a fork of this process,
     and its spec has no fingerprint yet; `found` is what that fork tells of the parts, and `has_changed` tells whether
-    somebody is seen to have changed them since. `plain` is what is known of them by now."""
+    somebody is seen to have changed them since. `plain` is what is known of them by now. `inline`: batches are made in
+    this process, without a daemon."""
 
     spec: StreamSpec
     parts: dict[str, Any]
@@ -44,6 +45,7 @@ class StreamRequest:
     identity: dict[str, Any]
     sampler_state: SamplerState | None = None
     forks: bool = False
+    inline: bool = False
     found: Callable[[], bytes] = bytes
     forked: Callable[[], None] = _nothing
     has_changed: Callable[[], bool] = bool

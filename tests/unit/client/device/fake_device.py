@@ -18,11 +18,24 @@ from typing import Any
 import torch
 
 
-class FakeEvent:
-    def __init__(self, device: FakeDevice, stream: FakeStream) -> None:
-        self._device = device
+class Mark:
+    """A place in a stream's line."""
+
+    def __init__(self, stream: FakeStream) -> None:
         self.stream = stream
         self.done = False
+
+
+class FakeEvent:
+    """Stands for the mark that it was recorded at last."""
+
+    def __init__(self, device: FakeDevice, mark: Mark) -> None:
+        self._device = device
+        self.mark = mark
+
+    @property
+    def done(self) -> bool:
+        return self.mark.done
 
     def query(self) -> bool:
         self._device.check("an event was asked")
@@ -31,7 +44,7 @@ class FakeEvent:
 
     def synchronize(self) -> None:
         self._device.check("an event was waited for")
-        self._device.work_until(self)
+        self._device.work_until(self.mark)
 
 
 class FakeStream:
@@ -65,7 +78,7 @@ class FakeDevice:
         self._streams = [self._default]
         self._current = [self._default]
         self._free: dict[tuple[str, int], list[Any]] = {}
-        self._waiting: list[tuple[list[FakeEvent], tuple[str, int], Any]] = []
+        self._waiting: list[tuple[list[Mark], tuple[str, int], Any]] = []
         self._lent: dict[int, list[FakeStream]] = {}
         self._blocks: list[Any] = []
         self._pinned: list[tuple[int, int]] = []
@@ -128,14 +141,17 @@ class FakeDevice:
         finally:
             self._current.pop()
 
-    def record(self, stream: FakeStream) -> FakeEvent:
+    def record(self, stream: FakeStream, event: FakeEvent | None = None) -> FakeEvent:
         self.check("an event was recorded")
-        event = FakeEvent(self, stream)
-        stream.line.append(("record", event))
+        mark = Mark(stream)
+        stream.line.append(("record", mark))
+        if event is None:
+            return FakeEvent(self, mark)
+        event.mark = mark
         return event
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
-        stream.line.append(("wait", event))
+        stream.line.append(("wait", event.mark))
         self.work_a_little()
 
     def follow(self, stream: FakeStream, other: FakeStream) -> None:
@@ -191,7 +207,7 @@ class FakeDevice:
     def synchronize(self) -> None:
         self.check("the device was waited for")
         for stream in self._streams:
-            self.work_until(self.record(stream))
+            self.work_until(self.record(stream).mark)
 
     # --- for tests ---
 
@@ -227,7 +243,7 @@ class FakeDevice:
                 if ready:
                     self._step(self._order.choice(ready))
 
-    def work_until(self, event: FakeEvent) -> None:
+    def work_until(self, event: Mark) -> None:
         """Only what must be done for it."""
         while not event.done:
             stream = event.stream
@@ -257,7 +273,7 @@ class FakeDevice:
         if lent:
             events = []
             for stream in lent:
-                events.append(FakeEvent(self, stream))
+                events.append(Mark(stream))
                 stream.line.append(("record", events[-1]))
             self._waiting.append((events, key, block))
         else:

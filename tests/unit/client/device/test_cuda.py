@@ -67,6 +67,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(cuda, "cuda", found)
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: index == 1, raising=False)
     monkeypatch.setattr(cuda, "last_error_clearer", lambda: found.runtime.take_last_error)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: None, raising=False)
     return found
 
 
@@ -143,6 +144,7 @@ def test_all_is_of_its_own_device_while_another_is_current(fake, monkeypatch):
 
 def test_where_the_runtime_cannot_be_asked_a_kernel_takes_the_error(fake, monkeypatch):
     monkeypatch.setattr(cuda, "last_error_clearer", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: None, raising=False)
 
     def zeros(size, *, device):
         fake.runtime.launch()
@@ -151,3 +153,17 @@ def test_where_the_runtime_cannot_be_asked_a_kernel_takes_the_error(fake, monkey
     fake.runtime = FakeCudart(next_codes=(CudaError.cudaErrorNotSupported,))
     assert "cudaErrorNotSupported" in cuda.CudaBackend(0).register(4096, MIB)
     fake.runtime.launch()
+
+
+def test_a_stream_is_made_anew_when_another_is_current(fake, monkeypatch):
+    raw = [0]
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: raw[0], raising=False)
+    made = []
+    monkeypatch.setattr(fake, "current_stream", lambda index: made.append(index) or len(made))
+    backend = cuda.CudaBackend(1)
+    assert [backend.current_stream() for _ in range(3)] == [1, 1, 1]
+    raw[0] = 1 << 40
+    assert [backend.current_stream() for _ in range(2)] == [2, 2]
+    raw[0] = 0
+    assert backend.current_stream() == 3
+    assert made == [1, 1, 1]

@@ -21,7 +21,7 @@ class TwoDevices(FakeDevice):
         self.elsewhere = [self.there]
 
     def drain(self, stream) -> None:
-        self.work_until(self.record(stream))
+        self.work_until(self.record(stream).mark)
 
 
 @pytest.fixture
