@@ -81,9 +81,10 @@ def test_they_are_those_that_a_worker_would_have_made(shared_daemon):
 def test_in_the_middle_of_an_epoch_too(shared_daemon):
     with PrefetchLoader(Poisoned(first=100), 4, seed=3) as loader:
         wanted = taken(loader, 2)
-    with PrefetchLoader(Poisoned(first=9), 4, seed=3) as loader, pytest.warns(UserWarning, match="use CUDA"):
+    with PrefetchLoader(Poisoned(first=9), 4, seed=3) as loader:
         iterator = iter(loader)
-        found = [*itertools.islice(iterator, 3)]
+        with pytest.warns(UserWarning, match="use CUDA"):
+            found = [*itertools.islice(iterator, 3)]
         state = loader.state_dict()
         found += iterator
         assert all(map(torch.equal, wanted, found + taken(loader)))
@@ -92,9 +93,9 @@ def test_in_the_middle_of_an_epoch_too(shared_daemon):
 
 
 def test_what_the_collate_function_moves(shared_daemon):
-    with PrefetchLoader(Poisoned(first=100), 4, collate_fn=collate) as loader:
-        with pytest.warns(UserWarning, match="use CUDA"):
-            assert [len(batch) for batch in loader] == [4] * 5
+    dataset = Poisoned(first=100)
+    with PrefetchLoader(dataset, 4, collate_fn=collate) as loader, pytest.warns(UserWarning, match="use CUDA"):
+        assert [len(batch) for batch in loader] == [4] * 5
 
 
 def test_an_iterable_dataset(shared_daemon):
@@ -109,15 +110,15 @@ def test_a_sampler_of_the_script_s_own(shared_daemon):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_workers_that_were_asked_for_raise_as_dataloader_s_do(shared_daemon, text):
-    with PrefetchLoader(Poisoned(text), 4, num_workers=1) as loader:
-        with pytest.raises(RuntimeError, match=text.split("\n")[0].split(".")[0]):
-            taken(loader)
+    told = pytest.raises(RuntimeError, match=text.split("\n")[0].split(".")[0])
+    with PrefetchLoader(Poisoned(text), 4, num_workers=1) as loader, told:
+        taken(loader)
 
 
 def test_other_errors_are_raised(shared_daemon):
-    with PrefetchLoader(Poisoned("CUDA error: an illegal memory access was encountered"), 4) as loader:
-        with pytest.raises(RuntimeError, match="illegal memory access"):
-            taken(loader)
+    dataset = Poisoned("CUDA error: an illegal memory access was encountered")
+    with PrefetchLoader(dataset, 4) as loader, pytest.raises(RuntimeError, match="illegal memory access"):
+        taken(loader)
 
 
 @ON_A_GPU
@@ -125,18 +126,19 @@ def test_tensors_that_lie_on_the_gpu(shared_daemon):
     dataset = TensorDataset(torch.arange(40.0, device="cuda").view(10, 4), torch.arange(10, device="cuda"))
     wanted = taken(DataLoader(dataset, 4))
     with PrefetchLoader(dataset, 4) as loader, pytest.warns(UserWarning, match="use CUDA"):
-        for (rows, labels), (own_rows, own_labels) in zip(wanted, taken(loader), strict=True):
-            assert own_rows.is_cuda
-            assert torch.equal(rows, own_rows)
-            assert torch.equal(labels, own_labels)
+        found = taken(loader)
+    for (rows, labels), (own_rows, own_labels) in zip(wanted, found, strict=True):
+        assert own_rows.is_cuda
+        assert torch.equal(rows, own_rows)
+        assert torch.equal(labels, own_labels)
 
 
 @ON_A_GPU
 def test_a_collate_function_that_moves_to_the_gpu(shared_daemon):
     torch.zeros(1, device="cuda")
-    with PrefetchLoader(TensorDataset(torch.arange(8.0)), 4, collate_fn=to_the_gpu) as loader:
-        with pytest.warns(UserWarning, match="use CUDA"):
-            assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    dataset = TensorDataset(torch.arange(8.0))
+    with PrefetchLoader(dataset, 4, collate_fn=to_the_gpu) as loader, pytest.warns(UserWarning, match="use CUDA"):
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def to_the_gpu(samples):

@@ -55,8 +55,8 @@ class Copies:
         self._stream = backend.new_stream()
         self._staging = Staging(backend)
         self._under_way: deque[Copy] = deque()
-        # Used again in turn, since to make one takes longer than to record it. All are of one stream: whoever still asks
-        # for a former place in its line gets a later one, and waits longer than it must, never less.
+        # Used again in turn, since to make one takes longer than to record it. All are of one stream: whoever still
+        # asks for a former place in its line gets a later one, and waits longer than it must, never less.
         self._events: deque[Event | None] = deque([None] * EVENTS)
         self._consumer: Stream = None
         self._consumers: list[Stream] = []

@@ -1,8 +1,8 @@
 """is_of_forked_cuda recognises the errors of samples that use CUDA in a fork of a process that uses it too.
 
-CUDA cannot be used in such a fork at all (PyTorch's notes on multiprocessing, "Poison fork in multiprocessing"). A loader
-with num_workers=0 has promised nothing of processes, so its samples may lie on a device, or go there when they are
-collated; what then fails in a worker works in the trainer (docs/decisions/0119).
+CUDA cannot be used in such a fork at all (PyTorch's notes on multiprocessing, "Poison fork in multiprocessing"). A
+loader with num_workers=0 has promised nothing of processes, so its samples may lie on a device, or go there when they
+are collated; what then fails in a worker works in the trainer (docs/decisions/0119).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PHRASES = ("Cannot re-initialize CUDA in forked subprocess", "CUDA error: initia
 """torch's own check, and what CUDA says of a tensor that was there before the fork. Neither has a class of its own."""
 
 WARNING = (
-    "samples of the stream {name!r} use CUDA, which no fork of this process can. As num_workers is 0, its batches are made "
-    "in this process from now on, as by DataLoader: none ahead of time. To have them made ahead, keep dataset and "
+    "samples of the stream {name!r} use CUDA, which no fork of this process can. As num_workers is 0, its batches are "
+    "made in this process from now on, as by DataLoader: none ahead of time. To have them made ahead, keep dataset and "
     "collate_fn on the CPU and pass device='cuda'"
 )
 

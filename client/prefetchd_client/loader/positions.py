@@ -99,8 +99,8 @@ class Positions:
         return session, cursor
 
     def move(self, cursor: ClientCursor) -> tuple[Session, ClientCursor]:
-        """Returns the session that is current now, and a cursor of it where `cursor` of a former one was before its last
-        step, which failed."""
+        """Returns the session that is current now, and a cursor of it where `cursor` of a former one was before its
+        last step, which failed."""
         session = self._sessions.ensure()
         moved = session.place_cursor(cursor.epoch, cursor.step - 1)
         moved.yielded, moved.told_length = cursor.yielded, cursor.told_length
