@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 from prefetchd.supervisor.backend import Watcher
@@ -29,14 +28,13 @@ OnOutput = Callable[[list[str], int], None]
 class ChildOutput:
     """The reading end of one child's pipe, which it takes over; watched until close()."""
 
-    def __init__(self, watcher: Watcher, fd: int, told: OnOutput, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, watcher: Watcher, fd: int, told: OnOutput) -> None:
         self.told = told
         self._watcher = watcher
         self._fd = fd
-        self._clock = clock
         self._partial = b""
         self._is_cut = False
-        self._began_s = clock()
+        self._began_s = watcher.now_s()
         self._lines = self._shown_bytes = self._read_bytes = 0
         self._is_open = self._is_watched = True
         os.set_blocking(fd, False)
@@ -60,7 +58,7 @@ class ChildOutput:
 
     def _readable(self) -> None:
         self._read()
-        left_s = self._began_s + 1.0 - self._clock()
+        left_s = self._began_s + 1.0 - self._watcher.now_s()
         if self._read_bytes >= READ_BYTES_A_SECOND and self._is_watched and left_s > 0:
             self._unwatch()
             self._watcher.call_later(left_s, self._go_on)
@@ -91,7 +89,7 @@ class ChildOutput:
         return b""
 
     def _take(self, chunk: bytes) -> None:
-        now_s = self._clock()
+        now_s = self._watcher.now_s()
         if now_s - self._began_s >= 1.0:
             self._began_s = now_s
             self._lines = self._shown_bytes = self._read_bytes = 0

@@ -31,7 +31,7 @@ class ProcessBackend:
     def __init__(self, watcher: Watcher, events: BackendEvents, *, nice: int = 0) -> None:
         self._watcher = watcher
         self._events = events
-        self._burials = Burials()
+        self._burials = Burials(watcher)
         self._workers = ProcessWorkers(events, partial(handed_child, watcher), self._worker_ended)
         self._hosts = ProcessHosts(watcher, events, self._workers, self._burials, nice=nice)
 
