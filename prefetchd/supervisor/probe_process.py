@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefetchd.processes.stack_dumps import ask_for_stacks, process_state, read_stacks
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Look, Watcher
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 
 LOOK_AGAIN_S = 0.05
 LONGEST_LOOK_S = 1.0

@@ -33,7 +33,6 @@ from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import worker_seed
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.shard_states import Stated, unpack
@@ -53,6 +52,7 @@ from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import Shards
 from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError, text_of, user_code
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 _Place: TypeAlias = tuple[Position, bytes]
 

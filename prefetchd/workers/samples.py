@@ -21,13 +21,13 @@ from typing import Any
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import SUBSTITUTES
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import SHORT_US, Durations
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ALL_AT_ONCE, INDEX, LOADING, ROW, SINCE
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.user_code import UserCodeError, text_of
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 TEXT_LIMIT_CHARACTERS = 300
 KEY_LIMIT_CHARACTERS = 80

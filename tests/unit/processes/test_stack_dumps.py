@@ -18,8 +18,9 @@ from prefetchd.processes.stack_dumps import (
     process_state,
     read_stacks,
 )
-from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
 from prefetchd.supervisor.probe_process import look
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
+from prefetchd.workers.worker_status_writer import map_worker_status
 from tests.scenario.forked import forked
 from tests.scenario.watching import until
 

@@ -21,7 +21,7 @@ import pytest
 from prefetchd_client.forking import trainer_fork
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
     Identified,
