@@ -19,7 +19,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.printable import one_line, printable
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.attacks.another_user import as_nobody, as_root
-from tests.scenario.watching import report_when
+from tests.scenario.waiting import report_when
 from tests.unit.cli.examples import every_state
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f\u202etxt\u2028\x00"

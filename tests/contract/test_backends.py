@@ -23,7 +23,7 @@ from tests.contract import programs
 from tests.contract.backend_harness import STARTS, Stage, wait_for_end
 from tests.scenario.datasets import Made, Numbers, equal
 from tests.scenario.scarcity import few_descriptors_left
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 # --- beginning ---
 

@@ -20,7 +20,7 @@ from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
 from tests.contract.declaring import Declared, ram_disk
 from tests.scenario.datasets import equal
 from tests.scenario.declared_datasets import labelled
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 LINES = """
 dataset = "tests.scenario.declared_datasets:labelled"

@@ -13,7 +13,7 @@ from prefetchd.cli.render import render
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import read_report
 from tests.scenario.set_clock import SetClock
-from tests.scenario.watching import report_when, stream_when, until
+from tests.scenario.waiting import report_when, stream_when, until
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S

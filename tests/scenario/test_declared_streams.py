@@ -22,7 +22,7 @@ from tests.scenario.datasets import Numbers, equal
 from tests.scenario.declared_datasets import shares
 from tests.scenario.lookback_trainer import Told
 from tests.scenario.raw_peer import Peer, attach_hello
-from tests.scenario.watching import is_gone, report_when, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stream_when, until
 
 NUMBERS = 'dataset = "tests.scenario.declared_datasets:numbers"\n'
 SHARES = 'dataset = "tests.scenario.declared_datasets:shares"\n'

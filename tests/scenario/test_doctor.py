@@ -11,7 +11,7 @@ from prefetchd_client import PrefetchLoader
 
 from tests.contract.declaring import ram_disk
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 
 def leftovers(daemon, *arguments):

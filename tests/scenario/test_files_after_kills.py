@@ -8,7 +8,7 @@ from prefetchd.kill_points.kill_points import ORDERS_VARIABLE
 from tests.contract.declaring import Declared, ram_disk
 from tests.scenario.datasets import equal
 from tests.scenario.test_batches_as_files import LINES, STEPS, names, run
-from tests.scenario.watching import is_gone, until
+from tests.scenario.waiting import is_gone, until
 
 
 @pytest.fixture

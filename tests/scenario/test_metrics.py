@@ -19,7 +19,7 @@ from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 from tests.scenario.datasets import Numbers
 from tests.scenario.declared_datasets import slow
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 
 class UnixConnection(http.client.HTTPConnection):

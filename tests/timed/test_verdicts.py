@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 
 from prefetchd.cli.report import told
 from prefetchd.cli.snapshot import read_report
-from tests.scenario.watching import DEADLINE_S, until, worker_pids
+from tests.scenario.waiting import DEADLINE_S, until, worker_pids
 from tests.timed.situations import DirectReads, Samples, SlowCollate, SlowStart, evenly, in_bursts
 
 MEASURED_S = 7.0

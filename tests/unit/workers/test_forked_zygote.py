@@ -41,7 +41,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import detaching, program_size
 from prefetchd.workers import forked_zygote as forked_zygote_module
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, until
+from tests.scenario.waiting import is_gone, until
 
 FINGERPRINT = "c0" * 16
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
