@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError, DaemonRefusedError, DaemonUnavailableError
 from prefetchd.wire.stream_spec import STORES
-from tests.contract.declaring import ram_disk
+from tests.contract.declared_daemons import ram_disk
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.declared_datasets import shares
 from tests.scenario.lookback_trainer import Told

@@ -10,7 +10,7 @@ from prefetchd_client import BatchDirectory
 
 from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name
 from prefetchd.wire.errors import ProtocolError, UntrustedPathError
-from tests.contract.declaring import Declared, ram_disk
+from tests.contract.declared_daemons import Declared, ram_disk
 from tests.scenario.test_batches_as_files import LINES, files_become, run
 from tests.scenario.waiting import until
 

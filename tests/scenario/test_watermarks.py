@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.contract.declaring import Declared, ram_disk
+from tests.contract.declared_daemons import Declared, ram_disk
 from tests.scenario.oracle import shuffled
 from tests.scenario.waiting import until
 

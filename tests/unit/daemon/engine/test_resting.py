@@ -25,7 +25,7 @@ def joined(world: World, name: str, *, pid: int = 1):
     return trainer, world.engine.streams[trainer.stream]
 
 
-class Turns(World):
+class WorkersInTurn(World):
     """A world whose busy workers have their turns."""
 
     def __init__(self, workers: int = 8, slots: int = SLOTS) -> None:
@@ -37,7 +37,7 @@ class Turns(World):
 
 @pytest.fixture
 def world() -> World:
-    return Turns()
+    return WorkersInTurn()
 
 
 def goes_on(world: World) -> None:
@@ -151,7 +151,7 @@ def dead(world: World, batches: int):
 def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_back():
     """Found with a script that was killed and started again: its imports took twice as long."""
     # Of later batches each worker has one of its own under way.
-    world = Turns(2)
+    world = WorkersInTurn(2)
     train = dead(world, FEW_AHEAD + 1)
     world.settle(waits=False)
     before = train.counters.batches
@@ -163,7 +163,7 @@ def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_bac
 
 
 def test_rule_4_what_a_trainer_that_goes_on_would_wait_for_is_made_at_once():
-    world = Turns(1, 4 * SLOTS)
+    world = WorkersInTurn(1, 4 * SLOTS)
     train = dead(world, 1)
     world.settle(waits=False)
     assert FEW_AHEAD < train.counters.batches < SLOTS
