@@ -85,11 +85,11 @@ class FileSource:
         position = self._settling.read(self._content(), time.monotonic())
         if self._settling.look_again and not self._looks_again:
             self._looks_again = True
-            self._timers.call_later(SETTLE_S, self._settled)
+            self._timers.call_later(SETTLE_S, self._look_again)
         if position is not None:
             self._moved(position)
 
-    def _settled(self) -> None:
+    def _look_again(self) -> None:
         self._looks_again = False
         if self._open:
             self._look()

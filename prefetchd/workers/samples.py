@@ -4,8 +4,9 @@
 out; "substitute" has another sample take its place (plan.seeds), seeded as the one whose place it takes. A sample that
 is known to end its worker counts as one that raises, and is not tried again.
 
-Where nothing is to be seeded (SampleSeeder.settled), whether samples have drawn is asked only every CHECK_EVERY_NS: it
-would take a fifth of what a tiny sample may cost. If one has, those since the last question are made again.
+Where nothing is to be seeded (SampleSeeder.seeds_nothing), whether samples have drawn is asked only every
+CHECK_EVERY_NS: it would take a fifth of what a tiny sample may cost. If one has, those since the last question are made
+again.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Samples:
         """Yields rows [first, end) and their samples, a LeftOut where one is left out. An earlier row may come again,
         with those after it: the sample that comes last is the row's. Raises UserCodeError."""
         row = first
-        while row < end and self._seeder.settled and not deadly:
+        while row < end and self._seeder.seeds_nothing and not deadly:
             row = yield from self._unseeded(position, row, end)
         if row < end:
             yield from self._seeded(position, row, end, self._get, deadly)

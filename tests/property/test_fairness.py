@@ -111,7 +111,7 @@ class Race:
             return taken[-1] if len(taken) % kind.burst else taken[-1] + kind.pause_s
         return taken[-1] + kind.every_s
 
-    def _settle(self) -> None:
+    def _deliver_all(self) -> None:
         """All that takes no time."""
         world = self.world
         moved = True
@@ -168,7 +168,7 @@ class Race:
                     world.work(busy.index(worker))
                     if worker.tasks:
                         self.began[worker.number] = world.now
-            self._settle()
+            self._deliver_all()
 
     # --- what came of it ---
 

@@ -42,6 +42,7 @@ FORMER = {
     "assumptions": "sampler_state",
     "Introduction": "Handshake",
     "introduction": "handshake",
+    "settle": "by what it does: forget, end_if_over, clear_released_offers, free_finished",
 }
 """Each with what it is called now. To rename something else, add it here: whoever has a branch finds it."""
 
