@@ -241,7 +241,7 @@ class Samples:
         for number, bad, name, why in failed:
             self._tell(row, number, bad, f"{name} has no substitute", why)
         others = f"so did the {SUBSTITUTES} samples that were to take its place"
-        raise UserCodeError(f"{failure.place}; {others}") from error
+        raise UserCodeError(f"{failure.location}; {others}") from error
 
     def _tell(self, row: int, attempt: int, index: Any, what: str, error: Exception) -> None:
         text = f"{what}: {type(error).__qualname__}: {text_of(error)}"

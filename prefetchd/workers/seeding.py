@@ -60,8 +60,8 @@ class SampleSeeder:
         trial = self._samples < TRIAL
         self._samples += trial
         skipped = False
-        for place, watch in enumerate(self._watched):
-            if trial or not self._lazy[place]:
+        for generator, watch in enumerate(self._watched):
+            if trial or not self._lazy[generator]:
                 watch.seed(seed)
             else:
                 skipped = True
@@ -96,25 +96,25 @@ class SampleSeeder:
         if self._own is not None:
             self._own.seed(seed)
 
-    def before_reading(self, place: int) -> None:
-        """Seeds generator `place` now if that was put off: the user's code is about to read its state. What was drawn
-        from it already, run() or drew() finds out."""
-        watch = self._watched[place]
-        if self.unseeded is not None and self._lazy[place] and not watch.changed():
-            self._lazy[place] = self.seeds_nothing = False
+    def before_reading(self, generator: int) -> None:
+        """Seeds a generator, by its number, now if that was put off: the user's code is about to read its state. What
+        was drawn from it already, run() or drew() finds out."""
+        watch = self._watched[generator]
+        if self.unseeded is not None and self._lazy[generator] and not watch.changed():
+            self._lazy[generator] = self.seeds_nothing = False
             watch.seed(self.unseeded)
 
-    def never_put_off(self, place: int) -> None:
-        """Seeds generator `place` before each sample from the next one on."""
+    def never_put_off(self, generator: int) -> None:
+        """Seeds a generator, by its number, before each sample from the next one on."""
         # Else run() or drew() is about to find out that it was drawn from, and comes to the same.
-        if self.unseeded is None or not self._watched[place].changed():
-            self._lazy[place] = self.seeds_nothing = False
+        if self.unseeded is None or not self._watched[generator].changed():
+            self._lazy[generator] = self.seeds_nothing = False
 
     def _drew(self) -> bool:
         drew = False
-        for place, watch in enumerate(self._watched):
-            if self._lazy[place] and watch.changed():
-                self._lazy[place] = self.seeds_nothing = False
+        for generator, watch in enumerate(self._watched):
+            if self._lazy[generator] and watch.changed():
+                self._lazy[generator] = self.seeds_nothing = False
                 drew = True
         return drew
 

@@ -85,7 +85,7 @@ class Made:
             except NoSuchBatch as none:
                 return f"{none.batches} batches"
             except UserCodeError as error:
-                return f"{error.place}: {error.__cause__!r}"
+                return f"{error.location}: {error.__cause__!r}"
 
 
 def shard_seed(seed, epoch, place, rank):

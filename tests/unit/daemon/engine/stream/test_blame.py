@@ -197,7 +197,7 @@ def test_what_is_about_the_whole_batch_is_blamed_by_name(phase, what, on_error):
     else:
         error = run.next()
         assert what in error.message
-        assert error.place == f"{what}, epoch 0, step 0"
+        assert error.location == f"{what}, epoch 0, step 0"
     assert run.next() is None
 
 
