@@ -28,8 +28,8 @@ OnOutput = Callable[[list[str], int], None]
 class ChildOutput:
     """The reading end of one child's pipe, which it takes over; watched until close()."""
 
-    def __init__(self, watcher: Watcher, fd: int, told: OnOutput) -> None:
-        self.told = told
+    def __init__(self, watcher: Watcher, fd: int, on_output: OnOutput) -> None:
+        self.on_output = on_output
         self._watcher = watcher
         self._fd = fd
         self._partial = b""
@@ -85,7 +85,7 @@ class ChildOutput:
         self._unwatch()
         rest, self._partial = self._partial, b""
         if rest:
-            self.told([_text(rest)], 0)
+            self.on_output([_text(rest)], 0)
         return b""
 
     def _take(self, chunk: bytes) -> None:
@@ -97,7 +97,7 @@ class ChildOutput:
         if self._lines >= LINES_A_SECOND or self._shown_bytes >= SHOWN_BYTES_A_SECOND:
             # A line that was begun is left out whole, and so is the end of one that has no room any more.
             self._partial, self._is_cut = b"", chunk[-1:] != b"\n"
-            self.told([], chunk.count(b"\n"))
+            self.on_output([], chunk.count(b"\n"))
             return
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         left_out = 0
@@ -115,7 +115,7 @@ class ChildOutput:
         self._lines += len(shown)
         self._shown_bytes += sum(map(len, shown))
         if shown or left_out:
-            self.told([_text(line) for line in shown], left_out)
+            self.on_output([_text(line) for line in shown], left_out)
 
 
 def _text(line: bytes) -> str:

@@ -697,7 +697,7 @@ class World:
             case c.WriteOffers(session, published):
                 stream = self.engine.stream_of(session)
                 if published.batches:
-                    self.offers[stream.number].told(stream.consumers[session].record, published)
+                    self.offers[stream.number].record(stream.consumers[session].record, published)
             case c.StartStream(stream, host):
                 assert self.engine.streams[stream].has_program, "there is nothing to load"
                 self.hosts[host] = stream

@@ -70,7 +70,7 @@ class DeclaredStream:
         self._deaths = 0
         self._log_room = LogRoom()
         self._failure_room = LogRoom()
-        self._failures_told: set[Position] = set()
+        self._failures_logged: set[Position] = set()
         self._has_left_out = False
         self._directory = directory
         self._prepare = prepare
@@ -110,12 +110,12 @@ class DeclaredStream:
         stream = self.stream
         batches = stream.window.batches.values() if stream is not None else ()
         failed = {each.position: each.error for each in batches if each.error}
-        new = sorted(failed.keys() - self._failures_told)
+        new = sorted(failed.keys() - self._failures_logged)
         texts = [summarize_exception(failed[position] or b"") for position in new]
         for (epoch, step), why in list(zip(new, texts))[: self._failure_room.admit(texts)]:
             fields = {"stream": self.config.name, "epoch": epoch, "step": step, "why": why}
             log.error("batch cannot be made", extra={"fields": fields})
-        self._failures_told = set(failed)
+        self._failures_logged = set(failed)
 
     def close(self, why: str = "") -> None:
         """Ends the stream; its trainers are told `why`. Idempotent."""
