@@ -121,7 +121,7 @@ class Driver:
                 self._revive()
                 order = self._steering.next_order(hits, self.kills, self._dear_kills)
             before = self.kills
-            hit = order is not None and self._carry_out(order)
+            hit = order is not None and self._execute(order)
             in_vain = 0 if order is None or hit else in_vain + 1
             # Now and then also after an order to which nobody came: things have to move.
             if order is None or in_vain >= MOST_IN_VAIN:
@@ -174,7 +174,7 @@ class Driver:
 
     # --- kills ---
 
-    def _carry_out(self, order: Order) -> bool:
+    def _execute(self, order: Order) -> bool:
         """Carries the order out. Returns False when nobody came to the point in time."""
         self._orders += 1
         fired = Path(f"{self.order_file}.{self._orders}")

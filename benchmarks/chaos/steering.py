@@ -123,15 +123,15 @@ class Steering:
         missing = {point: self._wanted - hits[point] for point in POINTS if hits[point] < self._wanted}
         # A stimulus may be a kill, too.
         needed = sum(more * (1 + _matching(point, STIMULI, "").startswith("kill")) for point, more in missing.items())
-        pressed = bool(missing) and needed >= self._kills - kills - SPARE * self._kills
-        if not pressed and self._dice.random() < AT_RANDOM:
+        urgent = bool(missing) and needed >= self._kills - kills - SPARE * self._kills
+        if not urgent and self._dice.random() < AT_RANDOM:
             return None
         orders = [_order(point, self._dice) for point in missing or POINTS]
         dear_needed = sum(missing.get(each.point, 0) for each in orders if each.is_dear)
         share = max(EXPENSIVE, dear_needed / max(1, self._kills - kills))
         dear = dear_kills <= share * kills
         possible = [each for each in orders if not self._is_too_much(each.point)]
-        fitting = [each for each in possible if each.is_dear == dear] or (possible if pressed else [])
+        fitting = [each for each in possible if each.is_dear == dear] or (possible if urgent else [])
         if not fitting:
             return None
         # The rarest first, but what was ordered in vain waits longer.

@@ -135,7 +135,7 @@ class Trail:
         if what == "batch":
             self._batch(line)
         elif what == "end":
-            if self.work.settle(self._expected[1]) != self.work.steps:
+            if self.work.next_real_step(self._expected[1]) != self.work.steps:
                 self._blame("lost", f"the epoch ends at {self._expected}")
             self._next_epoch(line)
         elif what == "break":
@@ -176,7 +176,7 @@ class Trail:
             self.waits.append((line["at"] - line["waited_s"], line["waited_s"]))
         epoch, after = _position(line)
         told = (epoch, after - 1)
-        expected = (self._expected[0], self.work.settle(self._expected[1]))
+        expected = (self._expected[0], self.work.next_real_step(self._expected[1]))
         if told != expected:
             kind = "lost" if told > expected else "repeated"
             self._blame(kind, f"told as {told}; {expected} was to come")

@@ -131,7 +131,7 @@ class Work:
         batches = [-(-count // self.batch_size) for count in counts]
         return sorted(number * self.shards + shard for shard, most in enumerate(batches) for number in range(most))
 
-    def settle(self, step: int) -> int:
+    def next_real_step(self, step: int) -> int:
         """Returns the next step that has a batch, or the epoch's end."""
         return next((each for each in self._real_steps if each >= step), self.steps)
 

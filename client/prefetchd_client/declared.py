@@ -141,5 +141,5 @@ def die_with(parent: int) -> bool:
 def _failed(error: BaseException) -> LoadFailed:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     remote = RemoteException(type(error).__qualname__, str(error), text, "making the declared dataset")
-    message = f"{remote.place}: {remote.type_name}: {remote.message}"
+    message = f"{remote.location}: {remote.type_name}: {remote.message}"
     return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))

@@ -39,7 +39,7 @@ def command(socket: str | None, streams: tuple[str, ...], workers: int | None, a
             raise click.ClickException(f"no stream {one_line(name)!r}; there are: {', '.join(map(one_line, found))}")
     advices = {name: advise(found[name], snapshot, workers) for name in streams or found}
     if as_json:
-        click.echo(json.dumps({"advice_version": 1, "streams": [_told(*each) for each in advices.items()]}, indent=2))
+        click.echo(json.dumps({"advice_version": 1, "streams": [_object(*each) for each in advices.items()]}, indent=2))
         return
     if not advices:
         click.echo("no streams")
@@ -48,7 +48,7 @@ def command(socket: str | None, streams: tuple[str, ...], workers: int | None, a
             click.echo(line)
 
 
-def _told(name: str, advice: Advice) -> dict[str, Any]:
+def _object(name: str, advice: Advice) -> dict[str, Any]:
     return {"name": name, **dataclasses.asdict(advice)}
 
 

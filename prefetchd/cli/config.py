@@ -54,7 +54,7 @@ def check(ctx: click.Context, file: str, no_import: bool, timeout: float) -> Non
             for line in remark.details:
                 click.echo(one_line(f"    {line}"), err=True)
         # The ring is known when remarks() has yielded the last one.
-        click.echo(one_line(f"{stream.name}: {_told(stream)}{_ring_told(checking.ring)}"))
+        click.echo(one_line(f"{stream.name}: {_describe(stream)}{_describe_ring(checking.ring)}"))
     counted = f"{len(config.streams)} stream{'s' * (len(config.streams) != 1)}"
     if seen[PROBLEM]:
         problems = f"{seen[PROBLEM]} problem{'s' * (seen[PROBLEM] != 1)}"
@@ -66,11 +66,11 @@ def check(ctx: click.Context, file: str, no_import: bool, timeout: float) -> Non
     click.echo(one_line(f"{file}: good; it declares {counted}{unlooked}"))
 
 
-def _ring_told(ring: Ring | None) -> str:
+def _describe_ring(ring: Ring | None) -> str:
     return f"; room for {ring.slots} batches of {format_bytes(ring.batch_bytes)}" if ring is not None else ""
 
 
-def _told(stream: StreamConfig) -> str:
+def _describe(stream: StreamConfig) -> str:
     size = format_bytes(stream.buffer_bytes) if stream.buffer_bytes else f"{stream.buffer_batches} batches"
     buffer = size if stream.buffer_bytes or stream.buffer_batches else "the default buffer"
     marks = f", filled from {stream.low_watermark} to {stream.high_watermark} batches" if stream.high_watermark else ""

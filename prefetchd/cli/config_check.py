@@ -138,7 +138,7 @@ class ConfigCheck:
         # Check 3. One that does not fit takes nothing from the streams after it.
         left = self._rooms.room(stream).bound()[0]
         if stream.buffer_bytes > left:
-            text = f"{format_bytes(stream.buffer_bytes)}; {self._rooms.told(stream)}"
+            text = f"{format_bytes(stream.buffer_bytes)}; {self._rooms.describe(stream)}"
             yield self._remark(PROBLEM, stream, "buffer", text)
         elif stream.buffer_bytes:
             self._rooms.take(stream, stream.buffer_bytes)
@@ -194,7 +194,7 @@ class _Rooms:
             max(0, self._memory_bytes - everywhere) if self._memory_bytes is not None else None,
         )
 
-    def told(self, stream: StreamConfig) -> str:
+    def describe(self, stream: StreamConfig) -> str:
         """Says what is left, of what, and who has the rest."""
         found = self.room(stream)
         lefts = [(found.store_bytes, f"{found.store} has")]

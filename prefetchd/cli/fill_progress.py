@@ -23,13 +23,13 @@ BAR_CHARACTERS = 24
 @dataclasses.dataclass(frozen=True)
 class Filling:
     """What is waited for: a stream, `ready` of `wanted` batches, and what it is `at`. `wanted` 0: nobody knows yet.
-    The stream is number `place` of `streams`."""
+    The stream is the one of this `number` among `streams`."""
 
     stream: str
     ready: int
     wanted: int
     at: str = ""
-    place: int = 1
+    number: int = 1
     streams: int = 1
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def bar(filling: Filling, took_s: float) -> str:
     """Returns the line with the bar."""
     full = BAR_CHARACTERS * min(filling.ready, filling.wanted) // filling.wanted if filling.wanted else 0
     drawn = "=" * full + " " * (BAR_CHARACTERS - full)
-    which = f" ({filling.place} of {filling.streams})" if filling.streams > 1 else ""
+    which = f" ({filling.number} of {filling.streams})" if filling.streams > 1 else ""
     of = f"/{filling.wanted}" if filling.wanted else ""
     at = f"  {filling.at}" if filling.at else ""
     return f"filling {filling.stream}{which} [{drawn}] {filling.ready}{of} batches{at}  {took_s:.0f} s"

@@ -11,7 +11,7 @@ from prefetchd.diagnosis.judged import judged_streams
 from prefetchd.wire.errors import ProtocolError
 
 
-def told(report: Report) -> dict[str, Any]:
+def status_object(report: Report) -> dict[str, Any]:
     """Returns the object that docs/status.md describes. Raises ProtocolError when the daemon is of a version that says
     less."""
     try:

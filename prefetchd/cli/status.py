@@ -13,7 +13,7 @@ from prefetchd.cli.colours import coloured
 from prefetchd.cli.memory import add_pss
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.render import render
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import read_report
 from prefetchd.diagnosis.health import EXIT_CODES
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
@@ -65,4 +65,4 @@ def _look(paths: RuntimePaths) -> dict[str, Any]:
     report = read_report(paths)
     if report.snapshot is not None and report.state != "dead":
         add_pss(report.snapshot)
-    return told(report)
+    return status_object(report)

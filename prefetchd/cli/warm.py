@@ -89,7 +89,7 @@ def _cold(paths: RuntimePaths, declared: Config) -> Filling | None:
         raise click.ClickException(f"no daemon runs on {paths.socket}; see {paths.log}")
     known = {each["name"]: each for each in report.snapshot.get("declared", [])}
     streams = {each["name"]: each for each in report.snapshot["streams"]}
-    for place, stream in enumerate(declared.streams, 1):
+    for number, stream in enumerate(declared.streams, 1):
         if stream.name not in known:
             raise click.ClickException(
                 f"the daemon on {paths.socket} does not declare {stream.name!r}: another has taken its place, or its "
@@ -107,7 +107,7 @@ def _cold(paths: RuntimePaths, declared: Config) -> Filling | None:
             )
         if found is None or not found["warm"]:
             ready, wanted = (found["batches_ready"], found.get("batches_wanted", 0)) if found is not None else (0, 0)
-            return Filling(stream.name, ready, wanted, _doing(known[stream.name], found), place, len(declared.streams))
+            return Filling(stream.name, ready, wanted, _doing(known[stream.name], found), number, len(declared.streams))
     return None
 
 

@@ -47,7 +47,7 @@ class DaemonEndpoint:
         self._lock = lock
         self._generation = generation
         self._service = service
-        self._told = ""
+        self._logged = ""
         sock = listening or listen(paths.socket)
         self._is_ours = listening is None
         # What lies there now is ours; as soon as it is another, somebody has removed it.
@@ -67,12 +67,12 @@ class DaemonEndpoint:
             return
         try:
             self._restore()
-            self._told = ""
+            self._logged = ""
         except (OSError, PrefetchdError) as error:
             # It is tried again and again, and told once.
-            if str(error) != self._told:
-                self._told = str(error)
-                log.error("nobody finds this daemon", extra={"fields": {"why": self._told}})
+            if str(error) != self._logged:
+                self._logged = str(error)
+                log.error("nobody finds this daemon", extra={"fields": {"why": self._logged}})
         self._loop.call_later(LOOK_AFTER_S, self._look)
 
     def _restore(self) -> None:

@@ -24,7 +24,7 @@ from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service, StartedAs
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.descendants import become_subreaper, end_strangers, kill_strangers
+from prefetchd.processes.orphans import become_subreaper, end_strangers, kill_strangers
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private

@@ -13,17 +13,17 @@ splittable pseudorandom number generators", OOPSLA 2014; constants by David Staf
     order key   = derive(seed, 3, epoch, 0)
     substitute  = f(derive(seed, 5, epoch, ordinal) ^ attempt) mod length        attempt = 1, 2, ... SUBSTITUTES
     sampler seed = derive(seed, 6, epoch, rank) >> 1
-    shard seed  = f(derive(seed, 7, epoch, place) ^ rank) >> 1
-    worker seed = derive(seed, 8, place, rank) >> 1
+    shard seed  = f(derive(seed, 7, epoch, number) ^ rank) >> 1
+    worker seed = derive(seed, 8, worker_index, rank) >> 1
 
 A sample's seed depends on the stream's seed, the epoch and the sample's ordinal and on nothing else: not on the batch
 size, the rank, the number of workers or their order. A sample that takes a bad one's place (on_error) is the one at
 index `substitute`; it is seeded as the sample in whose place it stands. Where a sampler decides the order, it is the
 key at row `substitute` of the same batch, with the batch's samples as length. Such a sampler's own draws from the
 global generators begin with the sampler seed in each epoch. Iterable datasets have neither ordinals nor indices: the
-global generators begin with the shard seed at `place` = shard when a shard's iterator is made, and at `place` = shards
-+ step when the samples of a batch are taken from it. With the worker seed they begin when worker_init_fn is called in
-the worker at `place`, and get_worker_info() returns it.
+global generators begin with the shard seed of `number` = shard when a shard's iterator is made, and of `number` =
+shards + step when the samples of a batch are taken from it. With the worker seed they begin when worker_init_fn is
+called in the worker of this `worker_index`, and get_worker_info() returns it.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def sampler_seed(seed: int, epoch: int, rank: int) -> int:
     return derive(seed, SAMPLER, epoch, rank) >> 1
 
 
-def shard_seed(seed: int, epoch: int, place: int, rank: int) -> int:
+def shard_seed(seed: int, epoch: int, number: int, rank: int) -> int:
     """Returns the seed of the global generators for an iterable dataset's shard or batch: 0 <= seed < 2**63."""
-    return finalise((derive(seed, SHARD, epoch, place) ^ rank) + GAMMA) >> 1
+    return finalise((derive(seed, SHARD, epoch, number) ^ rank) + GAMMA) >> 1
 
 
-def worker_seed(seed: int, place: int, rank: int) -> int:
-    """Returns the seed that the worker at `place` begins with: 0 <= seed < 2**63."""
-    return derive(seed, WORKER, place, rank) >> 1
+def worker_seed(seed: int, worker_index: int, rank: int) -> int:
+    """Returns the seed that the worker `worker_index` begins with: 0 <= seed < 2**63."""
+    return derive(seed, WORKER, worker_index, rank) >> 1
 
 
 def order_key(seed: int, epoch: int) -> int:

@@ -65,11 +65,11 @@ class FileSource:
             # Before the look: what changes after it is told.
             with contextlib.suppress(OSError):
                 self._watch = DirectoryWatch(os.path.dirname(self.path))
-                self._timers.watch(self._watch.fd, self._told)
+                self._timers.watch(self._watch.fd, self._directory_changed)
         self._look()
         self._timers.call_later(self._poll_s, self._poll)
 
-    def _told(self) -> None:
+    def _directory_changed(self) -> None:
         assert self._watch is not None
         masks, names = 0, set()
         for mask, name in self._watch.changes():
@@ -85,11 +85,11 @@ class FileSource:
         position = self._settling.read(self._content(), time.monotonic())
         if self._settling.look_again and not self._looks_again:
             self._looks_again = True
-            self._timers.call_later(SETTLE_S, self._settled)
+            self._timers.call_later(SETTLE_S, self._look_again)
         if position is not None:
             self._moved(position)
 
-    def _settled(self) -> None:
+    def _look_again(self) -> None:
         self._looks_again = False
         if self._open:
             self._look()

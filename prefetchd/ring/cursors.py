@@ -120,9 +120,9 @@ class Cursor:
 
     waiting     the next iterator's: filled ahead, not yet asked for a batch
     blocked     a call of next() waits for its next batch
-    told_end    its consumer knows where the epoch ends
+    knows_end   its consumer knows where the epoch ends
     recalled    so often its consumer was asked to give offers back, and has not answered
-    told        its consumer knows of all steps before this one: that they were offered, or are void
+    informed_to its consumer knows of all steps before this one: that they were offered, or are void
     reach       so many batches it may have ahead at most
     plan_confirmed
                 its consumer has said how the epoch begins, or reported a batch that it was given: what the epoch is
@@ -136,9 +136,9 @@ class Cursor:
     offered: Position
     fill: Position
     blocked: bool = False
-    told_end: bool = False
+    knows_end: bool = False
     recalled: int = 0
-    told: int = 0
+    informed_to: int = 0
     plan_confirmed: bool = False
     reach: int = POSITION_LIMIT
 
@@ -162,7 +162,7 @@ def new_cursor(key: Hashable, consumer: Hashable, position: Position, waiting: b
     first = fill = lengths.skip_voids(position)
     if waiting and lengths.is_end(position) and lengths.steps(position[0] + 1) != 0:
         fill = lengths.skip_voids((position[0] + 1, 0))
-    return Cursor(key, consumer, waiting, first, first, fill, told=position[1])
+    return Cursor(key, consumer, waiting, first, first, fill, informed_to=position[1])
 
 
 def pass_voids(cursor: Cursor, lengths: EpochLengths) -> None:

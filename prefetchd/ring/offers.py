@@ -21,7 +21,7 @@ class Offers:
     def __init__(self, words: Any) -> None:
         self._words = words
 
-    def told(self, consumer: int, message: Published) -> None:
+    def record(self, consumer: int, message: Published) -> None:
         """Records the offers in `message`, which is about to be sent to the consumer."""
         for _, _, _, copies, *pairs in message.batches:
             bit = 1 << (consumer if copies else CONSUMERS + consumer)

@@ -28,13 +28,16 @@ class Look:
 
 
 class Watcher(Protocol):
-    """Calls back when a descriptor can be read; the daemon's loop, or a test's."""
+    """Calls back when a descriptor can be read, and knows the time; the daemon's loop, or a test's."""
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
 
     def unwatch(self, fd: int) -> None: ...
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None: ...
+
+    def now_s(self) -> float:
+        """Returns the time by the clock that call_later goes by."""
 
 
 class BackendEvents(Protocol):

@@ -3,18 +3,19 @@ memory may take long to end: nobody waits for that but wait()."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
 from prefetchd.processes.descendants import end_session, end_tree
+from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
 
 
 class Burials:
     """Holds the children that were killed and are not dead yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
         self._dying: dict[ChildProcess, Callable[[], object]] = {}
 
     @property
@@ -44,9 +45,9 @@ class Burials:
 
     def wait(self, within_s: float) -> None:
         """Waits until all are dead, together `within_s` at most, and forgets them."""
-        deadline_s = time.monotonic() + within_s
+        deadline_s = self._watcher.now_s() + within_s
         for child, afterwards in list(self._dying.items()):
-            child.is_dead(deadline_s - time.monotonic())
+            child.is_dead(deadline_s - self._watcher.now_s())
             child.close()
             afterwards()
         self._dying.clear()

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 from prefetchd.supervisor.backend import Watcher
@@ -29,14 +28,13 @@ OnOutput = Callable[[list[str], int], None]
 class ChildOutput:
     """The reading end of one child's pipe, which it takes over; watched until close()."""
 
-    def __init__(self, watcher: Watcher, fd: int, told: OnOutput, clock: Callable[[], float] = time.monotonic) -> None:
-        self.told = told
+    def __init__(self, watcher: Watcher, fd: int, on_output: OnOutput) -> None:
+        self.on_output = on_output
         self._watcher = watcher
         self._fd = fd
-        self._clock = clock
         self._partial = b""
         self._is_cut = False
-        self._began_s = clock()
+        self._began_s = watcher.now_s()
         self._lines = self._shown_bytes = self._read_bytes = 0
         self._is_open = self._is_watched = True
         os.set_blocking(fd, False)
@@ -60,7 +58,7 @@ class ChildOutput:
 
     def _readable(self) -> None:
         self._read()
-        left_s = self._began_s + 1.0 - self._clock()
+        left_s = self._began_s + 1.0 - self._watcher.now_s()
         if self._read_bytes >= READ_BYTES_A_SECOND and self._is_watched and left_s > 0:
             self._unwatch()
             self._watcher.call_later(left_s, self._go_on)
@@ -87,11 +85,11 @@ class ChildOutput:
         self._unwatch()
         rest, self._partial = self._partial, b""
         if rest:
-            self.told([_text(rest)], 0)
+            self.on_output([_text(rest)], 0)
         return b""
 
     def _take(self, chunk: bytes) -> None:
-        now_s = self._clock()
+        now_s = self._watcher.now_s()
         if now_s - self._began_s >= 1.0:
             self._began_s = now_s
             self._lines = self._shown_bytes = self._read_bytes = 0
@@ -99,7 +97,7 @@ class ChildOutput:
         if self._lines >= LINES_A_SECOND or self._shown_bytes >= SHOWN_BYTES_A_SECOND:
             # A line that was begun is left out whole, and so is the end of one that has no room any more.
             self._partial, self._is_cut = b"", chunk[-1:] != b"\n"
-            self.told([], chunk.count(b"\n"))
+            self.on_output([], chunk.count(b"\n"))
             return
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         left_out = 0
@@ -117,7 +115,7 @@ class ChildOutput:
         self._lines += len(shown)
         self._shown_bytes += sum(map(len, shown))
         if shown or left_out:
-            self.told([_text(line) for line in shown], left_out)
+            self.on_output([_text(line) for line in shown], left_out)
 
 
 def _text(line: bytes) -> str:

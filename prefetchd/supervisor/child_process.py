@@ -98,7 +98,7 @@ class ChildProcess:
         on_output: OnOutput,
     ) -> None:
         """Makes others receive what the child says from now on."""
-        self._on_message, self._on_end, self._output.told = on_message, on_end, on_output
+        self._on_message, self._on_end, self._output.on_output = on_message, on_end, on_output
 
     def ended_as(self, how: ProcessExit) -> None:
         """Records how the child ended, after its zygote has reaped it. If it was killed for what it said, that reason
@@ -116,7 +116,7 @@ class ChildProcess:
     def forsake(self, then: Callable[[], None]) -> None:
         """Ignores what the child says from now on; once it is dead it is closed, and `then` called."""
         self._on_message = lambda _, fds: close_all(fds)
-        self._output.told = silent
+        self._output.on_output = silent
         self.how = FORSAKEN
 
         def bury(_: ProcessExit) -> None:

@@ -11,10 +11,10 @@ import subprocess
 from prefetchd.processes.bootstrap import BOOTSTRAP, ENVIRONMENT
 from prefetchd.processes.environment import variables_at_start
 from prefetchd.processes.process_exit import UNEXPLAINED, ProcessExit
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.program_layout import Environment
 
 REAP_DEADLINE_S = 5.0

@@ -4,7 +4,6 @@ for long. Runs in the daemon."""
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Protocol
 
 from prefetchd.processes.environment import digest_at_start
@@ -75,7 +74,7 @@ class EnvironmentZygotes:
         if zygote is not None:
             zygote.hosts.discard(host)
             if not zygote.hosts:
-                zygote.unused_since_s = time.monotonic()
+                zygote.unused_since_s = self._watcher.now_s()
 
     def retire_idle(self, now_s: float) -> None:
         """Gives up what no host has used for KEEP_ENVIRONMENT_S."""
@@ -100,7 +99,7 @@ class EnvironmentZygotes:
             nice=self._nice,
         )
         # Until enter(), which is not called where the host cannot be started after all.
-        zygote.unused_since_s = time.monotonic()
+        zygote.unused_since_s = self._watcher.now_s()
         return zygote
 
     def _ended(self, digest: bytes) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from prefetchd.processes.stack_dumps import ask_for_stacks, process_state, read_stacks
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Look, Watcher
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 
 LOOK_AGAIN_S = 0.05
 LONGEST_LOOK_S = 1.0
@@ -19,14 +18,14 @@ def look(watcher: Watcher, pid: int, pidfd: int, note: WorkerStatusFile, tell: C
     state = process_state(pid)
     # A stopped process would write its stacks only when it goes on, wherever it is by then.
     asked = state not in ("T", "t", "Z", "") and ask_for_stacks(pid, pidfd, note.fd)
-    deadline_s = time.monotonic() + LONGEST_LOOK_S
+    deadline_s = watcher.now_s() + LONGEST_LOOK_S
     before = ""
 
     def again() -> None:
         nonlocal before
         stacks = read_stacks(note.fd) if note.fd >= 0 else ""
         # Nothing tells the end of a dump but that it grows no more.
-        if asked and time.monotonic() < deadline_s and (not stacks or stacks != before):
+        if asked and watcher.now_s() < deadline_s and (not stacks or stacks != before):
             before = stacks
             watcher.call_later(LOOK_AGAIN_S, again)
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 
 from prefetchd.processes.process_exit import ORPHANED
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import BackendEvents, Look, Watcher
 from prefetchd.supervisor.burials import Burials
 from prefetchd.supervisor.child_process import ChildProcess
@@ -17,6 +16,7 @@ from prefetchd.supervisor.probe_process import look
 from prefetchd.supervisor.process_hosts import ProcessHosts
 from prefetchd.supervisor.process_workers import ProcessWorkers
 from prefetchd.supervisor.stream_host import handed_child
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.messages import Message, SpawnWorker, WriteProgram
 from prefetchd.wire.os_errors import why
 from prefetchd.wire.stream_spec import StreamSpec
@@ -31,7 +31,7 @@ class ProcessBackend:
     def __init__(self, watcher: Watcher, events: BackendEvents, *, nice: int = 0) -> None:
         self._watcher = watcher
         self._events = events
-        self._burials = Burials()
+        self._burials = Burials(watcher)
         self._workers = ProcessWorkers(events, partial(handed_child, watcher), self._worker_ended)
         self._hosts = ProcessHosts(watcher, events, self._workers, self._burials, nice=nice)
 

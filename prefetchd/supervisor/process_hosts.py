@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from prefetchd.processes.descendants import end_session
 from prefetchd.processes.environment import digest_at_start, read_environment
 from prefetchd.processes.process_exit import ORPHANED, ProcessExit
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import BackendEvents, Watcher
 from prefetchd.supervisor.burials import Burials
 from prefetchd.supervisor.child_output import OnOutput
@@ -19,6 +18,7 @@ from prefetchd.supervisor.environment_zygotes import EnvironmentZygotes
 from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS, ProcessWorkers, failure
 from prefetchd.supervisor.spares import Spares
 from prefetchd.supervisor.stream_host import StreamHost, foreign_child, handed_child
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.cache_directory import is_fingerprint
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all

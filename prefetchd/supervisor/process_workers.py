@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prefetchd.processes.process_exit import ProcessExit
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import BackendEvents
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing, UseSamples
 from prefetchd.wire.remote_exception import decode_exception

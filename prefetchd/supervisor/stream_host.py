@@ -9,10 +9,10 @@ import stat
 from collections.abc import Collection
 
 from prefetchd.processes.process_exit import UNEXPLAINED
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.os_errors import why

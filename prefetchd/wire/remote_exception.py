@@ -23,21 +23,21 @@ message."""
 class RemoteException:
     """An exception of a worker.
 
-    `pickled` is a pickle of (class, args, attributes), or empty when that could not be made; `place` says in
+    `pickled` is a pickle of (class, args, attributes), or empty when that could not be made; `location` says in
     words which sample or part of the program raised.
     """
 
     type_name: str
     message: str
     traceback: str
-    place: str
+    location: str
     pickled: bytes = b""
 
 
 def encode_exception(exception: RemoteException) -> bytes:
     """Encodes an exception in at most ENCODED_LIMIT_BYTES: long texts lose their middle, a long pickle is left out."""
     pickled = exception.pickled if len(exception.pickled) <= PICKLE_LIMIT_BYTES else b""
-    texts = (exception.type_name, exception.message, exception.traceback, exception.place)
+    texts = (exception.type_name, exception.message, exception.traceback, exception.location)
     return bytes(msgpack.packb([*map(_shortened, texts), pickled], unicode_errors="replace"))
 
 
@@ -60,7 +60,7 @@ def summarize_exception(data: bytes) -> str:
         remote = decode_exception(data)
     except ProtocolError as damaged:
         return str(damaged)
-    return f"{remote.place}: {remote.type_name}: {remote.message}"
+    return f"{remote.location}: {remote.type_name}: {remote.message}"
 
 
 def _shortened(text: str) -> str:

@@ -126,9 +126,9 @@ def encode_file(batch: Any, spec: StreamSpec, position: Position) -> EncodedFile
     try:
         # A leaf that stands in several places has one name, the first; texts and numbers are for readers that know no
         # structure.
-        for place, value in _places(batch, ""):
-            if leaves.keep(place, value) is None and _is_plain(value):
-                values[place] = value
+        for path, value in _with_paths(batch, ""):
+            if leaves.keep(path, value) is None and _is_plain(value):
+                values[path] = value
     except RecursionError:
         raise nested_too_deep() from None
     structure = encode_structure(batch, leaves.name_of)
@@ -152,11 +152,11 @@ class _Leaves:
         self.found: list[_Leaf] = []
         self._names: dict[int, str] = {}
 
-    def keep(self, place: str, value: Any) -> str | None:
+    def keep(self, path: str, value: Any) -> str | None:
         """Keeps the value if it is a leaf. Returns the leaf's name, the first place where it stands; None when it is no
         leaf."""
         name = self._names.get(id(value))
-        if name is None and (leaf := _leaf(self._free(place), value)) is not None:
+        if name is None and (leaf := _leaf(self._free(path), value)) is not None:
             name = self._names[id(value)] = leaf.name
             self.found.append(leaf)
         return name
@@ -164,14 +164,14 @@ class _Leaves:
     def name_of(self, value: Any) -> str | None:
         return self.keep(f"object.{len(self.found)}", value)
 
-    def _free(self, place: str) -> str:
-        """Returns `place`, or a name like it that is free: {1: ..., "1": ...} has two tensors at one place."""
+    def _free(self, path: str) -> str:
+        """Returns `path`, or a name like it that is free: {1: ..., "1": ...} has two tensors at one path."""
         taken = set(self._names.values())
-        return next(name for name in (place, *(f"{place}.{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+        return next(name for name in (path, *(f"{path}.{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
-def _places(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yields each leaf with its place, as one writes it: 0.image."""
+def _with_paths(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yields each leaf with its path, as one writes it: 0.image."""
     items: Iterator[tuple[Any, Any]] | None = None
     if isinstance(value, Mapping) and all(isinstance(key, (str, int)) for key in value):
         items = iter(value.items())
@@ -182,10 +182,10 @@ def _places(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
     if items is None:
-        yield place or WHOLE, value
+        yield path or WHOLE, value
         return
     for key, inner in items:
-        yield from _places(inner, f"{place}.{key}" if place else str(key))
+        yield from _with_paths(inner, f"{path}.{key}" if path else str(key))
 
 
 def _is_plain(value: Any) -> bool:

@@ -33,7 +33,6 @@ from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import worker_seed
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.segment_layout import ROW_LAYOUT_LIMIT_BYTES
 from prefetchd.wire.shard_states import Stated, unpack
@@ -53,8 +52,9 @@ from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import Shards
 from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError, text_of, user_code
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
-_Place: TypeAlias = tuple[Position, bytes]
+_Identity: TypeAlias = tuple[Position, bytes]
 
 KEPT_FOR_TASKS = 8
 """How many batches a kept one outlives. A worker has fewer tasks at once: those that it had when it kept a batch are
@@ -116,15 +116,15 @@ class Filler:
         self._layout: RowLayout | None = None
         self._rows: RowPlan | None = None
         self._kept = _KeptBatches()
-        self._kept_sample: tuple[_Place, Any] | None = None
+        self._kept_sample: tuple[_Identity, Any] | None = None
 
-    def init_worker(self, place: int) -> None:
-        """Calls the user's worker_init_fn, in the worker at `place`, before its first task; where there are shards,
+    def init_worker(self, worker_index: int) -> None:
+        """Calls the user's worker_init_fn, in the worker `worker_index`, before its first task; where there are shards,
         each has its own. Raises UserCodeError."""
         if self._worker_init_fn is not None and self._shards is None:
-            self._seeder.seed(worker_seed(self._spec.seed, place, self._spec.rank))
-            with user_code(f"worker_init_fn({place})"):
-                self._worker_init_fn(place)
+            self._seeder.seed(worker_seed(self._spec.seed, worker_index, self._spec.rank))
+            with user_code(f"worker_init_fn({worker_index})"):
+                self._worker_init_fn(worker_index)
 
     def use_layout(self, layout: bytes) -> None:
         """Takes the stream's row layout, from whoever measured."""
@@ -145,12 +145,12 @@ class Filler:
             if first is not None:
                 row, sample = first
                 if row == 0:
-                    self._kept_sample = (self._place(position), sample)
+                    self._kept_sample = (self._identity_of(position), sample)
                 measured = self._measure_rows(sample)
                 if measured is not None:
                     return measured
         encoded = self._encode(position, rows, deadly)
-        self._kept.keep(self._place(position), encoded)
+        self._kept.keep(self._identity_of(position), encoded)
         return Measure(encoded.payload_bytes, b"")
 
     def _measure_rows(self, sample: Any) -> Measure | None:
@@ -185,7 +185,7 @@ class Filler:
         write = None
         for row, sample in self._rows_of(position, first, end, deadly):
             if type(sample) is LeftOut:
-                raise Deviation(f"{sample.error.place} is left out")
+                raise Deviation(f"{sample.error.location} is left out")
             if write is None:
                 write = self._row_plan(sample, layout).writer(layout, target)
             write(row, sample)
@@ -215,16 +215,16 @@ class Filler:
         """Writes the whole batch to target() if it fits in `room` bytes. Returns the payload's bytes; when that exceeds
         `room`, nothing was written and the batch is kept by rule 3; and so it is when StoreError is raised. Raises
         UserCodeError too."""
-        place = self._place(position)
-        encoded = self._kept.take(place) or self._encode(position, rows, deadly)
+        identity = self._identity_of(position)
+        encoded = self._kept.take(identity) or self._encode(position, rows, deadly)
         self.note.phase(WRITING)
         if encoded.payload_bytes > room:
-            self._kept.keep(place, encoded)
+            self._kept.keep(identity, encoded)
             return encoded.payload_bytes
         try:
             encoded.write(target())
         except StoreError:
-            self._kept.keep(place, encoded)
+            self._kept.keep(identity, encoded)
             raise
         return encoded.payload_bytes
 
@@ -261,7 +261,7 @@ class Filler:
         assert self._samples is not None
         return self._samples
 
-    def _place(self, position: Position) -> _Place:
+    def _identity_of(self, position: Position) -> _Identity:
         """Identifies a batch by rule 4."""
         return position, self.plan.blob if isinstance(self.plan, KeyedPlan) else b""
 
@@ -280,7 +280,7 @@ class Filler:
 
     def _rows_of(self, position: Position, first: int, end: int, deadly: Deadly) -> Iterator[tuple[int, Any]]:
         kept, self._kept_sample = self._kept_sample, None
-        if kept is not None and kept[0] == self._place(position) and first == 0:
+        if kept is not None and kept[0] == self._identity_of(position) and first == 0:
             return itertools.chain([(0, kept[1])], self._by_key.rows(position, 1, end, deadly))
         return self._by_key.rows(position, first, end, deadly)
 
@@ -327,16 +327,16 @@ class _KeptBatches:
     """The whole batches that are kept by rule 3. They are given up in time: memory is bounded."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Place, tuple[int, EncodedBatch | EncodedFile]] = {}
+        self._kept: dict[_Identity, tuple[int, EncodedBatch | EncodedFile]] = {}
         self._asked = 0
 
-    def keep(self, place: _Place, encoded: EncodedBatch | EncodedFile) -> None:
-        self._kept[place] = (self._asked, encoded)
+    def keep(self, identity: _Identity, encoded: EncodedBatch | EncodedFile) -> None:
+        self._kept[identity] = (self._asked, encoded)
 
-    def take(self, place: _Place) -> EncodedBatch | EncodedFile | None:
-        """Returns the batch at `place`, if there is one, and keeps it no longer."""
+    def take(self, identity: _Identity) -> EncodedBatch | EncodedFile | None:
+        """Returns the batch `identity`, if there is one, and keeps it no longer."""
         self._asked += 1
-        _, found = self._kept.pop(place, (0, None))
+        _, found = self._kept.pop(identity, (0, None))
         forgotten = [at for at, (since, _) in self._kept.items() if self._asked - since > KEPT_FOR_TASKS]
         for at in forgotten:
             del self._kept[at]

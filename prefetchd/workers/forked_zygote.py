@@ -39,7 +39,7 @@ from functools import partial
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.attempts import Attempts
 from prefetchd.processes.bootstrap import WORKER
-from prefetchd.processes.descendants import become_subreaper, reap_strangers
+from prefetchd.processes.orphans import become_subreaper, reap_strangers
 from prefetchd.processes.stack_dumps import answer_with_stacks
 from prefetchd.wire.errors import PrefetchdError, ProtocolError, UnpicklableError
 from prefetchd.wire.framing import close_all, receive_with_fds, send

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.worker_status import LOADING, TASK
 from prefetchd.workers.sample_codec import UnshareableError, decode_sample, encode_sample
 from prefetchd.workers.samples import LeftOut, Samples
 from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 SLOW_ROW_S = 0.002
 """The time of a sample from which on another process may load it."""

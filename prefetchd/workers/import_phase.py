@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.worker_status import IMPORTING, STARTING
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 _bootstrap: Any = importlib._bootstrap
 

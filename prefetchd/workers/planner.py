@@ -15,7 +15,6 @@ from __future__ import annotations
 import socket
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import (
     AT_END,
@@ -33,6 +32,7 @@ from prefetchd.wire.worker_status import IDLE, SAMPLING
 from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import OutOfReach, PlannedEpoch, Sampling
 from prefetchd.workers.user_code import UserCodeError, remote_exception
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 KEYS_A_MESSAGE_BYTES = 48 * 1024
 

@@ -4,8 +4,9 @@
 out; "substitute" has another sample take its place (plan.seeds), seeded as the one whose place it takes. A sample that
 is known to end its worker counts as one that raises, and is not tried again.
 
-Where nothing is to be seeded (SampleSeeder.settled), whether samples have drawn is asked only every CHECK_EVERY_NS: it
-would take a fifth of what a tiny sample may cost. If one has, those since the last question are made again.
+Where nothing is to be seeded (SampleSeeder.seeds_nothing), whether samples have drawn is asked only every
+CHECK_EVERY_NS: it would take a fifth of what a tiny sample may cost. If one has, those since the last question are made
+again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.keyed_plan import KeyedPlan
 from prefetchd.plan.seeds import SUBSTITUTES
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import SHORT_US, Durations
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ALL_AT_ONCE, INDEX, LOADING, ROW, SINCE
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.user_code import UserCodeError, text_of
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 TEXT_LIMIT_CHARACTERS = 300
 KEY_LIMIT_CHARACTERS = 80
@@ -93,7 +94,7 @@ class Samples:
         """Yields rows [first, end) and their samples, a LeftOut where one is left out. An earlier row may come again,
         with those after it: the sample that comes last is the row's. Raises UserCodeError."""
         row = first
-        while row < end and self._seeder.settled and not deadly:
+        while row < end and self._seeder.seeds_nothing and not deadly:
             row = yield from self._unseeded(position, row, end)
         if row < end:
             yield from self._seeded(position, row, end, self._get, deadly)
@@ -240,7 +241,7 @@ class Samples:
         for number, bad, name, why in failed:
             self._tell(row, number, bad, f"{name} has no substitute", why)
         others = f"so did the {SUBSTITUTES} samples that were to take its place"
-        raise UserCodeError(f"{failure.place}; {others}") from error
+        raise UserCodeError(f"{failure.location}; {others}") from error
 
     def _tell(self, row: int, attempt: int, index: Any, what: str, error: Exception) -> None:
         text = f"{what}: {type(error).__qualname__}: {text_of(error)}"

@@ -8,9 +8,9 @@ That takes 1, 1.3 and 3.5 us. In a worker a generator is seeded lazily once it h
 state then still is what the last seeding left, which its watch tells (generator_watches). Should a sample draw from it
 after all, its result is thrown away, the generator is seeded properly, the sample is made again, and from then on that
 generator is seeded each time. Code that only reads a state (and perhaps draws, and puts it back: then nothing shows) is
-served by the hooks of state_readers. Once nothing is to be seeded at all the seeder is `settled`: then several samples
-may be made before it is asked whether one of them has drawn, and all of them are made again if one has. Decision 0007
-has the reasons.
+served by the hooks of state_readers. Once nothing is to be seeded at all (`seeds_nothing`), several samples may be made
+before it is asked whether one of them has drawn, and all of them are made again if one has. Decision 0007 has the
+reasons.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class SampleSeeder:
         self._samples = 0
         self._own: OwnGenerators | None = None
         self._sought: OwnGenerators | None = None
-        self.settled = False
+        self.seeds_nothing = False
         """Whether no generator is seeded before a sample."""
         self.unseeded: int | None = None
-        """The seed of the sample that is being made without having been seeded. Where `settled` is true, whoever makes
-        samples without run() sets it before each, and asks drew() after the last."""
+        """The seed of the sample that is being made without having been seeded. Where `seeds_nothing` is true, whoever
+        makes samples without run() sets it before each, and asks drew() after the last."""
         if lazy:
             ask_before_reading(self)
 
     def seek(self, own: OwnGenerators) -> None:
         """Seeds what `own` finds, too, from the first sample on."""
         self._sought = own
-        self._settle()
+        self._see_what_is_seeded()
 
     def run(self, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         """Returns make(argument) with all generators seeded by `seed`. Raises what `make` raises."""
@@ -60,8 +60,8 @@ class SampleSeeder:
         trial = self._samples < TRIAL
         self._samples += trial
         skipped = False
-        for place, watch in enumerate(self._watched):
-            if trial or not self._lazy[place]:
+        for generator, watch in enumerate(self._watched):
+            if trial or not self._lazy[generator]:
                 watch.seed(seed)
             else:
                 skipped = True
@@ -77,16 +77,16 @@ class SampleSeeder:
             self.unseeded = None
         if trial:
             self._drew()
-            self._settle()
+            self._see_what_is_seeded()
         elif skipped and self._drew():
             return self._again(seed, make, argument)
         return result
 
     def drew(self) -> bool:
-        """Whether a sample may have drawn since the seeder was last found `settled`: then it no longer is, and all
+        """Whether a sample may have drawn since `seeds_nothing` was last found true: then it no longer is, and all
         samples since then are to be made again."""
         self.unseeded = None
-        return self._drew() or not self.settled
+        return self._drew() or not self.seeds_nothing
 
     def seed(self, seed: int) -> None:
         """Seeds all generators now, for work on a batch as a whole."""
@@ -96,31 +96,31 @@ class SampleSeeder:
         if self._own is not None:
             self._own.seed(seed)
 
-    def before_reading(self, place: int) -> None:
-        """Seeds generator `place` now if that was put off: the user's code is about to read its state. What was drawn
-        from it already, run() or drew() finds out."""
-        watch = self._watched[place]
-        if self.unseeded is not None and self._lazy[place] and not watch.changed():
-            self._lazy[place] = self.settled = False
+    def before_reading(self, generator: int) -> None:
+        """Seeds a generator, by its number, now if that was put off: the user's code is about to read its state. What
+        was drawn from it already, run() or drew() finds out."""
+        watch = self._watched[generator]
+        if self.unseeded is not None and self._lazy[generator] and not watch.changed():
+            self._lazy[generator] = self.seeds_nothing = False
             watch.seed(self.unseeded)
 
-    def never_put_off(self, place: int) -> None:
-        """Seeds generator `place` before each sample from the next one on."""
+    def never_put_off(self, generator: int) -> None:
+        """Seeds a generator, by its number, before each sample from the next one on."""
         # Else run() or drew() is about to find out that it was drawn from, and comes to the same.
-        if self.unseeded is None or not self._watched[place].changed():
-            self._lazy[place] = self.settled = False
+        if self.unseeded is None or not self._watched[generator].changed():
+            self._lazy[generator] = self.seeds_nothing = False
 
     def _drew(self) -> bool:
         drew = False
-        for place, watch in enumerate(self._watched):
-            if self._lazy[place] and watch.changed():
-                self._lazy[place] = self.settled = False
+        for generator, watch in enumerate(self._watched):
+            if self._lazy[generator] and watch.changed():
+                self._lazy[generator] = self.seeds_nothing = False
                 drew = True
         return drew
 
-    def _settle(self) -> None:
+    def _see_what_is_seeded(self) -> None:
         nothing_of_its_own = self._own is None and self._sought is None
-        self.settled = self._samples >= TRIAL and all(self._lazy) and nothing_of_its_own
+        self.seeds_nothing = self._samples >= TRIAL and all(self._lazy) and nothing_of_its_own
 
     def _seeking(self, own: OwnGenerators, seed: int, make: Callable[[Any], _T], argument: Any) -> _T:
         """Makes the first sample of all. Where the program has generators of its own it is made twice: what an object

@@ -18,7 +18,6 @@ import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data import IterDataPipe, graph_settings
 
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
@@ -28,6 +27,7 @@ from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.state_values import decode_state, encode_state
 from prefetchd.workers.user_code import UserCodeError, user_code
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 
 KEPT_WALKS = 3
 """How many iterators of one shard are kept at once: the epoch that is consumed, the one that follows, and one more for

@@ -31,11 +31,11 @@ STANDS_FOR = "__prefetchd_stands_for__"
 class Asked(Protocol):
     """Whoever is asked before a state is read."""
 
-    def before_reading(self, place: int) -> None:
-        """Seeds the generator at `place` now, if that was put off."""
+    def before_reading(self, generator: int) -> None:
+        """Seeds a generator, by its number, now, if that was put off."""
 
-    def never_put_off(self, place: int) -> None:
-        """Seeds the generator at `place` before each sample from now on."""
+    def never_put_off(self, generator: int) -> None:
+        """Seeds a generator, by its number, before each sample from now on."""
 
 
 class _Hooks:
@@ -46,9 +46,9 @@ class _Hooks:
         self.hooked = False
         self.is_generator_taken = False
 
-    def before_reading(self, place: int) -> None:
+    def before_reading(self, generator: int) -> None:
         if self.seeder is not None:
-            self.seeder.before_reading(place)
+            self.seeder.before_reading(generator)
 
     def take_generator(self) -> None:
         self.is_generator_taken = True

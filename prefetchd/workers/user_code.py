@@ -18,25 +18,25 @@ MESSAGE_LIMIT_CHARACTERS = 2000
 
 
 class UserCodeError(Exception):
-    """The user's code raised; `place` says where, `__cause__` is what it raised."""
+    """The user's code raised; `location` says where, `__cause__` is what it raised."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        self.place = place
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.location = location
 
 
 class user_code:  # noqa: N801 - reads as a statement
-    """Turns what the block raises into UserCodeError at `place`."""
+    """Turns what the block raises into UserCodeError at `location`."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, location: str) -> None:
+        self._location = location
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception):
-            raise UserCodeError(self._place) from error
+            raise UserCodeError(self._location) from error
 
 
 def text_of(error: BaseException) -> str:
@@ -55,7 +55,7 @@ def remote_exception(error: UserCodeError) -> RemoteException:
         type_name=type(cause).__qualname__,
         message=text_of(cause),
         traceback=_traceback_of(cause),
-        place=error.place,
+        location=error.location,
         pickled=_pickled_exception(cause),
     )
 
@@ -76,7 +76,7 @@ def load_program_or_fail(fd: int, spec: StreamSpec) -> Program | LoadFailed:
 def load_failed(error: UserCodeError) -> LoadFailed:
     """Describes a failure of the user's code that did not even let a zygote or worker begin."""
     remote = remote_exception(error)
-    message = f"{remote.place}: {remote.type_name}: {remote.message}"
+    message = f"{remote.location}: {remote.type_name}: {remote.message}"
     return LoadFailed(message[:MESSAGE_LIMIT_CHARACTERS], encode_exception(remote))
 
 

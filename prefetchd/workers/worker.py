@@ -8,7 +8,6 @@ import socket
 import torch
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.worker_status_memory import map_worker_status
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.framing import close_all, disclose, receive_with_fds, send
 from prefetchd.wire.messages import Fill, Ready, UseRing, UseSamples
@@ -22,6 +21,7 @@ from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.task_runner import TaskRunner
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError, load_failed
+from prefetchd.workers.worker_status_writer import map_worker_status
 
 
 def run_worker(

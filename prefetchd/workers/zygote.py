@@ -25,10 +25,9 @@ from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.bootstrap import ENVIRONMENT, STREAM, WORKER
-from prefetchd.processes.descendants import become_subreaper
 from prefetchd.processes.environment import enter, read_environment
+from prefetchd.processes.orphans import become_subreaper
 from prefetchd.processes.stack_dumps import answer_with_stacks
-from prefetchd.processes.worker_status_memory import map_worker_status
 from prefetchd.wire.framing import close_all, send
 from prefetchd.wire.messages import PLANNER, LoadFailed, Ready, SpawnStream, SpawnWorker
 from prefetchd.wire.program_layout import Environment
@@ -44,6 +43,7 @@ from prefetchd.workers.process_setup import (
     unforkable_threads,
 )
 from prefetchd.workers.program import Program, load_program
+from prefetchd.workers.worker_status_writer import map_worker_status
 from prefetchd.workers.zygote_children import Children
 
 _multiprocessing: Any = importlib.import_module("multiprocessing.util")

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.bootstrap import BOOTSTRAP, STREAM, WORKER
-from prefetchd.processes.descendants import children, end_strangers, reap_strangers
+from prefetchd.processes.descendants import children
+from prefetchd.processes.orphans import end_strangers, reap_strangers
 from prefetchd.processes.stack_dumps import answer_with_stacks
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import ChildEnded, Message, NotSpawned, Spawned

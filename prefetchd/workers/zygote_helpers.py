@@ -81,7 +81,7 @@ class Helpers:
         """Maps each descriptor to what is to be done when it can be read."""
         found: dict[int, Callable[[], None]] = {pidfd: partial(self._ended, pidfd) for pidfd in self._ending}
         for sock in self._tasks:
-            found[sock.fileno()] = partial(self._told, sock)
+            found[sock.fileno()] = partial(self._answered, sock)
         return found
 
     @property
@@ -97,7 +97,7 @@ class Helpers:
         close_all(list(self._ending))
         self._ending.clear()
 
-    def _told(self, sock: socket.socket) -> None:
+    def _answered(self, sock: socket.socket) -> None:
         pid, task = self._tasks.pop(sock)
         fds: list[int] = []
         message: Message | None = None

@@ -13,13 +13,13 @@ from prefetchd.cli.checks.finding import Finding
 from prefetchd.cli.doctor import _show
 from prefetchd.cli.logs import readable
 from prefetchd.cli.render import render
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.printable import one_line, printable
 from prefetchd.wire.stream_spec import StreamSpec
 from tests.attacks.another_user import as_nobody, as_root
-from tests.scenario.watching import report_when
+from tests.scenario.waiting import report_when
 from tests.unit.cli.examples import every_state
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f\u202etxt\u2028\x00"
@@ -47,7 +47,7 @@ def poisoned(value):
 
 def test_status_prints_none_whatever_the_segment_says():
     found = every_state()
-    before = told(found)
+    before = status_object(found)
     assert before["streams"], "the example has streams"
     lines = render(poisoned(copy.deepcopy(before)), Path("/run/x" + EVIL), 80, history=True)
     assert r"\x1b]0;owned" in "".join(lines)

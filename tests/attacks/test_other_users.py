@@ -19,7 +19,7 @@ from tests.attacks.another_user import NOBODY, as_nobody, as_root, become_nobody
 from tests.conftest import running_daemon
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
-from tests.scenario.watching import open_fds, report_when, until
+from tests.scenario.waiting import open_fds, report_when, until
 
 
 @pytest.fixture

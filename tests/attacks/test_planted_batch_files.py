@@ -20,9 +20,9 @@ from prefetchd.wire.errors import CallerError, ProtocolError, UntrustedPathError
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.file_codec import FilePlace, encode_file
 from tests.attacks.another_user import NOBODY, as_nobody, as_root
-from tests.contract.declaring import Declared
+from tests.contract.declared_daemons import Declared
 from tests.scenario.forked import forked, told_by
-from tests.scenario.watching import report_when, stopped, until
+from tests.scenario.waiting import report_when, stopped, until
 
 SPEC = StreamSpec("ab" * 16, 0, "sequential", 8, 4, name="train")
 LINES = """

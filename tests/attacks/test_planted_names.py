@@ -18,7 +18,7 @@ from prefetchd.wire.own_segments import find_status, make_named
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, runtime_paths
 from tests.attacks.another_user import as_nobody, as_root
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import report_when
+from tests.scenario.waiting import report_when
 
 SHM = Path("/dev/shm")
 

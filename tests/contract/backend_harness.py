@@ -168,17 +168,17 @@ class HarnessedStream:
         return self
 
     def start_workers(self, count: int) -> list[int]:
-        """Workers that are ready, at places 0, 1, ..."""
+        """Workers that are ready, at indices 0, 1, ..."""
         self.loaded()
         workers = [next(_numbers) for _ in range(count)]
-        for place, worker in enumerate(workers):
-            self.start_worker(worker, place, count)
+        for worker_index, worker in enumerate(workers):
+            self.start_worker(worker, worker_index, count)
         for worker in workers:
             self.stage.event("worker_ready", worker)
         return workers
 
-    def start_worker(self, worker: int, place: int = 0, count: int = 1) -> None:
-        self.stage.call("start_worker", self.number, self.host, worker, place, count)
+    def start_worker(self, worker: int, worker_index: int = 0, count: int = 1) -> None:
+        self.stage.call("start_worker", self.number, self.host, worker, worker_index, count)
 
     def assign(self, worker: int, *tasks: tuple[int, ...]) -> list[int]:
         """Gives the worker (kind, epoch, step, first, end, slot) tasks in one message; their numbers."""

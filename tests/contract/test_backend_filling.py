@@ -216,7 +216,7 @@ def test_a_sample_that_raises_fails_its_task_and_no_other(stage):
             assert isinstance(failed, FillFailed)
             told = decode_exception(failed.error)
             assert (told.type_name, told.message) == ("KeyError", "'label'")
-            assert told.place == "dataset[6], epoch 0, step 1"
+            assert told.location == "dataset[6], epoch 0, step 1"
             assert "in broken" in told.traceback
             error = rebuild_exception(failed.error)
             assert type(error) is KeyError

@@ -23,7 +23,7 @@ from tests.contract import programs
 from tests.contract.backend_harness import STARTS, Stage, wait_for_end
 from tests.scenario.datasets import Made, Numbers, equal
 from tests.scenario.scarcity import few_descriptors_left
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 # --- beginning ---
 
@@ -40,7 +40,7 @@ def test_a_program_that_does_not_load_is_told_with_the_users_exception(executing
         _, _, message, error = stage.event("load_failed", stream.number)
         assert "LookupError: the index is not there: index.json" in message
         told = decode_exception(error)
-        assert (told.type_name, told.place) == ("LookupError", "loading the program")
+        assert (told.type_name, told.location) == ("LookupError", "loading the program")
         assert "in _fail" in told.traceback
         rebuilt = rebuild_exception(error)
         assert type(rebuilt) is LookupError
@@ -97,10 +97,10 @@ def test_a_worker_for_which_no_process_can_be_had_is_told_and_the_next_one_comes
         # The worker may be ready before its zygote has closed what it has handed over.
         until(lambda: psutil.Process(zygote).status() == psutil.STATUS_SLEEPING, "the zygote waits")
         with few_descriptors_left(zygote, 1):
-            stream.start_worker(1_000_021, place=1)
+            stream.start_worker(1_000_021, worker_index=1)
             assert stage.event("worker_not_started", 1_000_021)[2].startswith("Too many open files: ")
             stage.call("stop_worker", 1_000_021, kill=True)
-        stream.start_worker(1_000_022, place=1)
+        stream.start_worker(1_000_022, worker_index=1)
         stage.event("worker_ready", 1_000_022)
         stream.measure(first)
         assert not stage.has_told("host_died", stream.host)
@@ -111,10 +111,10 @@ def test_a_worker_whose_descriptors_find_no_room_here_is_told_and_its_zygote_liv
     """Found as a stream that failed: its zygote was killed again and again for what it had sent."""
     with stage.stream(Numbers(64)) as stream:
         first, *_ = stream.start_workers(1)
-        stream.start_worker(1_000_041, place=1)
+        stream.start_worker(1_000_041, worker_index=1)
         with few_descriptors_left(os.getpid(), left):
             assert "descriptors arrived, and more were sent" in stage.event("worker_not_started", 1_000_041)[2]
-        stream.start_worker(1_000_042, place=1)
+        stream.start_worker(1_000_042, worker_index=1)
         stage.event("worker_ready", 1_000_042)
         stream.measure(first)
         assert not stage.has_told("host_died", stream.host)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from prefetchd.wire.stream_spec import STORES
-from tests.contract.declaring import PROGRESS, Declared, ram_disk
+from tests.contract.declared_daemons import PROGRESS, Declared, ram_disk
 
 LINES = """
 dataset = "tests.scenario.declared_datasets:numbers"

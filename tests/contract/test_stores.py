@@ -10,7 +10,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.wire.stream_spec import STORES
-from tests.contract.declaring import PROGRESS, Declared, ram_disk
+from tests.contract.declared_daemons import PROGRESS, Declared, ram_disk
 from tests.scenario.datasets import equal
 from tests.scenario.declared_datasets import labelled
 

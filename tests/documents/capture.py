@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prefetchd.cli.memory import add_pss
 from prefetchd.cli.render import render
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import Report, read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.documents.pages import ROOT
@@ -30,7 +30,7 @@ CAPTURE = re.compile(r"^(```console\n\$ prefetchd status\n)(.*?)^```$", re.M | r
 def screen() -> str:
     """What the command prints of the report, on a terminal of WIDTH columns."""
     report = Report(**json.loads(REPORT.read_text("utf-8")))
-    return "\n".join(render(told(report), SOCKET, WIDTH)) + "\n"
+    return "\n".join(render(status_object(report), SOCKET, WIDTH)) + "\n"
 
 
 def take() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import Report
 from tests.documents.capture import REPORT, screen
 from tests.documents.pages import blocks_in, text_of
@@ -18,7 +18,7 @@ def test_the_capture_is_what_status_prints_today():
 
 
 def test_the_capture_is_of_a_trainer_that_does_not_wait():
-    found = told(Report(**json.loads(REPORT.read_text("utf-8"))))
+    found = status_object(Report(**json.loads(REPORT.read_text("utf-8"))))
     (stream,) = found["streams"]
     assert found["health"] == "healthy"
     assert stream["verdict"]["limit"] == "trainer"

@@ -246,7 +246,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.world.goodbye(other)
             self.world.kill(other)
         if rest:
-            self.world.settle()
+            self.world.come_to_rest()
         self.world.now += 1
         self.world.tick()
         self.join()
@@ -357,7 +357,7 @@ class EngineMachine(RuleBasedStateMachine):
     def processes_can_be_had(self):
         self.world.scarce = False
         if any(each[0] in ("not started", "not loaded") for each in self.world.pending):
-            self.world.settle()
+            self.world.come_to_rest()
         if any(each.failed_starts.is_pausing for each in self.world.engine.streams.values()):
             self.time_passes(61.0)
 
@@ -380,7 +380,7 @@ class EngineMachine(RuleBasedStateMachine):
                 while not trainer.is_at_end(cursor.number):
                     if not trainer.can_next(cursor.number):
                         trainer.wait(cursor.number)
-                        self.world.settle()
+                        self.world.come_to_rest()
                     if self.has_changed and (trainer.failed is not None or trainer.refused is not None):
                         # It came back with another dataset, perhaps when somebody else had the name.
                         break

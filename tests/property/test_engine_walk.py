@@ -213,7 +213,7 @@ class Walker:
         if late:
             # As long as they live their slots are missing: what is ready may have to give way.
             world.kept.clear()
-            world.settle()
+            world.come_to_rest()
             for place, (worker, *_) in enumerate(world.former_workers):
                 while worker.tasks:
                     world.former_work(place)
@@ -224,7 +224,7 @@ class Walker:
                 while cursor.ended_at != cursor.step:
                     if not trainer.can_next(cursor.number):
                         trainer.wait(cursor.number)
-                        world.settle()
+                        world.come_to_rest()
                     assert trainer.can_next(cursor.number) or cursor.ended_at == cursor.step, f"stuck: {cursor}"
                     if trainer.can_next(cursor.number):
                         trainer.next(cursor.number, hold=True)

@@ -1,6 +1,7 @@
 """Streams that share a bounded number of workers: each gets its part of their time, whatever its tasks take.
 
-The bound of what non-preemptive tasks allow, and the rules, are those of prefetchd.daemon.engine.fairness.
+The bound of what non-preemptive tasks allow, and the rules, are those of prefetchd.daemon.engine.fairness; each rule by
+itself is in tests/unit/daemon/engine/test_fairness.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from prefetchd.daemon.engine.fairness import PRICE_OF_PLENTY, Account, FairShares
+from prefetchd.daemon.engine.fairness import PRICE_OF_PLENTY
 from prefetchd.daemon.engine.stream.supply import FEW_AHEAD, REMEMBERED, Pace
 from prefetchd.daemon.engine.stream.task_sizes import LONG_PIECE_S
 from prefetchd.wire.stream_spec import StreamSpec
@@ -110,7 +111,7 @@ class Race:
             return taken[-1] if len(taken) % kind.burst else taken[-1] + kind.pause_s
         return taken[-1] + kind.every_s
 
-    def _settle(self) -> None:
+    def _deliver_all(self) -> None:
         """All that takes no time."""
         world = self.world
         moved = True
@@ -167,7 +168,7 @@ class Race:
                     world.work(busy.index(worker))
                     if worker.tasks:
                         self.began[worker.number] = world.now
-            self._settle()
+            self._deliver_all()
 
     # --- what came of it ---
 
@@ -400,56 +401,7 @@ def test_one_that_comes_late_waits_for_one_task_of_the_others(slow_s, cheap, lim
     assert race.taken[1][0] <= at + queued_s + 2 * SPEC.batch_size * cheap_s + 1e-6
 
 
-# --- the rules by themselves ---
-
-
-def run_turns(short: dict[str, bool], seconds: dict[str, float], turns: int, shares=None, accounts=None) -> str:
-    """Who has had which turn."""
-    shares = shares or FairShares()
-    accounts = accounts if accounts is not None else {}
-    order = ""
-    for _ in range(turns):
-        for name in short:
-            accounts.setdefault(name, Account())
-        name = min(short, key=lambda each: (accounts[each].tag_s(short=short[each]), each))
-        shares.end(accounts[name], shares.begin(accounts[name], 0.0, short=short[name]), seconds[name])
-        order += name
-    return order
-
-
-def test_the_lowest_tag_is_next():
-    assert run_turns({"a": True, "b": True}, {"a": 1.0, "b": 1.0}, 6) == "ababab"
-    assert run_turns({"a": True, "b": True}, {"a": 3.0, "b": 1.0}, 8) == "abbbabbb"
-
-
-def test_plenty_has_its_price():
-    order = run_turns({"a": True, "b": False}, {"a": 1.0, "b": 1.0}, 9 * 20)
-    assert order.count("b") == 20
-    assert order[18:].startswith("abaaaaaaaa")
-    assert run_turns({"a": False, "b": False}, {"a": 1.0, "b": 1.0}, 4) == "abab", "of all alike it is none"
-
-
-def test_who_becomes_short_is_next_and_not_paid_for_what_it_has_left_to_others():
-    shares, accounts = FairShares(), {}
-    run_turns({"a": True, "b": False}, {"a": 1.0, "b": 1.0}, 90, shares, accounts)
-    assert run_turns({"a": True, "b": True}, {"a": 1.0, "b": 1.0}, 6, shares, accounts) == "bababa"
-
-
-def test_who_comes_late_neither_pays_nor_is_paid():
-    shares, accounts = FairShares(), {}
-    run_turns({"a": True}, {"a": 1.0}, 1000, shares, accounts)
-    assert run_turns({"a": True, "b": True}, {"a": 1.0, "b": 1.0}, 6, shares, accounts) == "bababa"
-
-
-def test_a_task_is_charged_what_it_has_taken():
-    shares, account = FairShares(), Account()
-    charge = shares.begin(account, 5.0, short=False)
-    assert (account.tag_s(short=True), account.tag_s(short=False)) == (5.0, 5.0 * PRICE_OF_PLENTY)
-    shares.end(account, charge, 1.0)
-    assert (account.tag_s(short=True), account.tag_s(short=False)) == (1.0, 1.0 * PRICE_OF_PLENTY)
-    shares.begin(account, 1.0, short=True)
-    shares.end(account, charge, 1.0)
-    assert account.extra_s == 0.0, "what was forgotten is not given back"
+# --- pace ---
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), max_size=30))

@@ -65,7 +65,7 @@ def test_a_hello_with_odd_rows(field, data):
 def test_an_answer_with_odd_rows(rows):
     world = World()
     world.join(SPEC).place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     worker = min(world.workers)
     before = identity(world)
     with pytest.raises(ProtocolError, match=r"Filled\.tasks"):
@@ -77,7 +77,7 @@ def test_an_answer_with_odd_rows(rows):
 def test_an_answer_with_odd_times(times):
     world = World()
     world.join(SPEC).place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     worker = min(world.workers)
     with pytest.raises(ProtocolError, match=r"Filled\.sample_times"):
         world.engine.worker_message(worker, Filled((), times), 0.0)

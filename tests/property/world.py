@@ -697,7 +697,7 @@ class World:
             case c.WriteOffers(session, published):
                 stream = self.engine.stream_of(session)
                 if published.batches:
-                    self.offers[stream.number].told(stream.consumers[session].record, published)
+                    self.offers[stream.number].record(stream.consumers[session].record, published)
             case c.StartStream(stream, host):
                 assert self.engine.streams[stream].has_program, "there is nothing to load"
                 self.hosts[host] = stream
@@ -1157,7 +1157,7 @@ class World:
         assert position not in self.kept.get(stream, ()), f"{position} is made again, though it was ready at the crash"
         found["rows"].update(dict.fromkeys(rows, self.content(task, position, self.keys)))
 
-    def settle(self, limit: int = 1000, *, waits: bool = True) -> None:
+    def come_to_rest(self, limit: int = 1000, *, waits: bool = True) -> None:
         """Lets everything happen that can happen without the trainers; if it `waits`, also what is made for none that
         comes back at once."""
         for _ in range(limit):

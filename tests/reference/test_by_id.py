@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 
 from examples import by_id
 from tests.reference.comparing_loaders import assert_same_batches, output_of
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 
 def test_every_batch_is_dataloaders(shared_daemon, tmp_path):

@@ -16,7 +16,7 @@ from torch.utils.data import Subset, default_collate
 from prefetchd.wire.errors import RemoteError
 from tests.sample_cache.cached_datasets import LENGTH, Plain, Prepared, Watched, jittered
 from tests.scenario.datasets import equal
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 pytest.importorskip("tensordict")
 BATCH = 8

@@ -8,7 +8,7 @@ from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import report_when
+from tests.scenario.waiting import report_when
 
 
 def loader_of(dataset, **arguments) -> PrefetchLoader:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from tests.scenario.watching import report_when, until
+from tests.scenario.waiting import report_when, until
 
 ENDS_WITHIN_S = 30
 

@@ -7,7 +7,7 @@ import json
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.test_status import Slow
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 
 def test_it_answers_about_each_stream(daemon):

@@ -13,7 +13,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import StreamFailedError
 from torch.utils.data import Dataset
 
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 from tests.unit.cli.trace_format import check_trace
 from tests.unit.docs.status_keys import documented_keys
 

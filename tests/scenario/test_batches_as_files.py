@@ -17,10 +17,10 @@ from prefetchd_client.session import long_wait
 
 from prefetchd.wire.batch_file import file_name, temporary_name
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
-from tests.contract.declaring import Declared, ram_disk
+from tests.contract.declared_daemons import Declared, ram_disk
 from tests.scenario.datasets import equal
 from tests.scenario.declared_datasets import labelled
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 LINES = """
 dataset = "tests.scenario.declared_datasets:labelled"

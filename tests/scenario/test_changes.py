@@ -12,7 +12,7 @@ from prefetchd_client.loader import sessions
 from torch.utils.data import Dataset
 
 from prefetchd.wire.errors import DaemonUnavailableError
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 
 class Scaled(Dataset):

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from prefetchd.cli.render import render
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import read_report
 from tests.scenario.set_clock import SetClock
-from tests.scenario.watching import report_when, stream_when, until
+from tests.scenario.waiting import report_when, stream_when, until
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -82,7 +82,7 @@ def test_status_of_a_daemon_that_was_started_before_the_clock_was_set(daemon, cl
     assert abs(report.snapshot["daemon"]["started_unix_s"] - time.time()) > HOUR_S, "its clock was another"
     assert report.state == "running"
     assert 0 <= report.snapshot["daemon"]["up_s"] < HOUR_S
-    assert " h " not in render(told(report), daemon.socket)[0], "nor is its uptime wrong"
+    assert " h " not in render(status_object(report), daemon.socket)[0], "nor is its uptime wrong"
 
 
 def test_a_ring_lingers_out_though_the_clock_is_set_back(daemon, clock):

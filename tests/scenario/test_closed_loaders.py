@@ -9,7 +9,7 @@ from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.test_reruns import BATCH, SLOTS, TAKEN, is_left, run
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 ROOM = 400
 """Batches, of which making takes some seconds."""

@@ -24,7 +24,7 @@ from prefetchd.wire.runtime_paths import runtime_paths
 from tests.scenario import bad_datasets as bad
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.raw_peer import Peer, control_hello
-from tests.scenario.watching import is_gone, stopped, stream_when, until
+from tests.scenario.waiting import is_gone, stopped, stream_when, until
 
 SECRET = "hunter2-is-not-for-logs"
 

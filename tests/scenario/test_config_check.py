@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.scenario.small_rooms import in_a_small_room
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 DATASETS = "tests.scenario.declared_datasets"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Daemon
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 pytestmark = pytest.mark.executed
 

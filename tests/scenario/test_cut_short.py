@@ -14,7 +14,7 @@ from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.errors import StreamFailedError, WorkerDiedError
 from prefetchd.wire.status_layout import STATUS_BYTES
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, report_when, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stream_when, until
 
 
 def is_at_rest(stream: dict) -> bool:

@@ -14,7 +14,7 @@ from tests.scenario.datasets import Dice, Numbers, equal
 from tests.scenario.deadly_datasets import LeavesAWriter
 from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 
 def kill(daemon):

@@ -28,7 +28,7 @@ from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.foreground import ENDS_WITHIN_S, answers, foreground, leftovers
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
-from tests.scenario.watching import is_gone, report_when, stopped, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stopped, stream_when, until
 
 # --- stopping ---
 

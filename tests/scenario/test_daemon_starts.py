@@ -19,7 +19,7 @@ from tests.scenario.datasets import Numbers
 from tests.scenario.foreground import ENDS_WITHIN_S, leftovers, run_in_foreground
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello
-from tests.scenario.watching import report_when, until
+from tests.scenario.waiting import report_when, until
 
 pytestmark = pytest.mark.executed
 

@@ -11,7 +11,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd.daemon.engine.stream.blame import BLAMED_AFTER, SUSPECTED_AFTER
 from prefetchd.wire.errors import RemoteError, StreamFailedError, WorkerDiedError
 from tests.scenario import bad_datasets as bad
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 

@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 
 from prefetchd.wire.errors import CallerError, DaemonRefusedError, DaemonUnavailableError
 from prefetchd.wire.stream_spec import STORES
-from tests.contract.declaring import ram_disk
+from tests.contract.declared_daemons import ram_disk
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.declared_datasets import shares
 from tests.scenario.lookback_trainer import Told
 from tests.scenario.raw_peer import Peer, attach_hello
-from tests.scenario.watching import is_gone, report_when, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stream_when, until
 
 NUMBERS = 'dataset = "tests.scenario.declared_datasets:numbers"\n'
 SHARES = 'dataset = "tests.scenario.declared_datasets:shares"\n'

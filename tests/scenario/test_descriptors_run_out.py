@@ -9,7 +9,7 @@ from prefetchd_client.errors import PrefetchdError
 from prefetchd.cli.snapshot import read_report
 from tests.scenario.datasets import Numbers
 from tests.scenario.scarcity import few_descriptors_left
-from tests.scenario.watching import report_when, stream_when
+from tests.scenario.waiting import report_when, stream_when
 
 EPOCHS = 3
 

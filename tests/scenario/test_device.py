@@ -14,7 +14,7 @@ from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Made, Numbers, equal
 from tests.scenario.device_streams import expected, loader_of
 from tests.scenario.forked import forked, told_by
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 EPOCHS = 2

@@ -11,7 +11,7 @@ from prefetchd_client.device.copies import Copies
 
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.device_streams import expected, loader_of, wait_until_full
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 TENSORS = 2

@@ -9,7 +9,7 @@ import pytest
 
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.device_streams import copied_by_the_holder, expected, loader_of, wait_until_full
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 from tests.unit.client.device.fake_device import FakeEvent
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")

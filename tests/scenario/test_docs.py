@@ -27,7 +27,7 @@ from prefetchd.diagnosis.health import EXIT_CODES
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
 from tests.scenario.declared_datasets import slow
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 from tests.unit.docs.status_keys import SCHEMA, documented_keys
 
 ROOT = Path(__file__).resolve().parents[2]

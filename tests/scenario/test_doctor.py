@@ -9,9 +9,9 @@ import signal
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from tests.contract.declaring import ram_disk
+from tests.contract.declared_daemons import ram_disk
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 
 def leftovers(daemon, *arguments):

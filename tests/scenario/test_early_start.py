@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 pytestmark = pytest.mark.executed
 

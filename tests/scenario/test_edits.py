@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 # Sample i is i + helper, times the transform's argument; collate adds its own, and the package its version's.
 FILES = {

@@ -11,7 +11,7 @@ from prefetchd_client import PrefetchLoader
 from tests.scenario.datasets import equal
 from tests.scenario.lookback_trainer import Told
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 BATCH = 4
 

@@ -18,7 +18,7 @@ from tests.conftest import daemon_aside
 from tests.scenario.datasets import Dice, Numbers, equal
 from tests.scenario.oracle import epoch_batches
 from tests.scenario.orders import trainer
-from tests.scenario.watching import is_gone, report_when, stopped, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stopped, stream_when, until
 
 
 def firsts(begin: int, end: int) -> list[int]:

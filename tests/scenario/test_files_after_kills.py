@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prefetchd.kill_points.kill_points import ORDERS_VARIABLE
-from tests.contract.declaring import Declared, ram_disk
+from tests.contract.declared_daemons import Declared, ram_disk
 from tests.scenario.datasets import equal
 from tests.scenario.test_batches_as_files import LINES, STEPS, names, run
-from tests.scenario.watching import is_gone, until
+from tests.scenario.waiting import is_gone, until
 
 
 @pytest.fixture

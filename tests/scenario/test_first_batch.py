@@ -16,7 +16,7 @@ from prefetchd_client.session import handshake
 from prefetchd.wire.errors import StreamFailedError
 from prefetchd.workers import forked_zygote
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 
 @pytest.fixture

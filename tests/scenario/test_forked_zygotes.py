@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from prefetchd.wire.errors import StreamFailedError
 from tests.scenario.forked import forked, told_by
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 LENGTH = 24
 ROOT = Path(__file__).parents[2]

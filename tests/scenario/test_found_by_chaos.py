@@ -18,7 +18,7 @@ from prefetchd.wire.framing import close_all
 from prefetchd.wire.segment_layout import CONSUMER_LOCK_OFFSET, CONSUMERS
 from tests.scenario.datasets import Numbers
 from tests.scenario.forked import forked, told_by
-from tests.scenario.watching import is_gone, open_fds, open_rings, stream_when, until
+from tests.scenario.waiting import is_gone, open_fds, open_rings, stream_when, until
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = {"PREFETCHD_START": "exec"}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.scenario.fuzzed_trainer import STREAM, FuzzedTrainer
 from tests.scenario.fuzzing import Fuzz
-from tests.scenario.watching import open_fds, report_when, stream_when, until
+from tests.scenario.waiting import open_fds, report_when, stream_when, until
 
 MESSAGES = 15_000
 FDS_A_WORKER = 3

@@ -31,7 +31,7 @@ from prefetchd.wire.program_layout import HEAD, LAYOUT_VERSION, MAGIC
 from tests.scenario.forked import forked, told_by
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
 from tests.scenario.test_odd_files import most_memory_bytes
-from tests.scenario.watching import is_gone, open_fds, report_when, stopped, until
+from tests.scenario.waiting import is_gone, open_fds, report_when, stopped, until
 
 HELLO = encode(trainer_hello())
 

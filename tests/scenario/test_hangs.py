@@ -19,7 +19,7 @@ from prefetchd.wire.errors import TaskTimeoutError
 from tests.conftest import daemon_aside
 from tests.scenario.datasets import Numbers
 from tests.scenario.stuck_datasets import NeverLoaded, Stuck, asleep, in_a_lock, in_c_code, lock_of_another_thread
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 AFTER_S = 0.5
 

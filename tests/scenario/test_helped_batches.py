@@ -13,7 +13,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
 from prefetchd.kill_points.kill_points import ORDERS_VARIABLE
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 ROWS = 12
 WORKERS = 4

@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 INTERRUPTED = """
 import sys, time

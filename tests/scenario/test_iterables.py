@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from prefetchd.wire.errors import CallerError, WorkerDiedError
 from tests.scenario import iterables
 from tests.scenario.datasets import equal
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 BATCH = 4
 

@@ -22,7 +22,7 @@ from prefetchd_client.session.link import Link
 from torch.utils.data import Dataset
 
 from prefetchd.wire.messages import Deciding, Welcome
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 

@@ -14,7 +14,7 @@ from prefetchd_client import PrefetchLoader
 from tests.scenario.bad_datasets import Rows
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.small_rooms import in_a_small_room
-from tests.scenario.watching import report_when, stream_when, until
+from tests.scenario.waiting import report_when, stream_when, until
 
 
 class Backwards:
@@ -195,7 +195,7 @@ def test_by_default_they_take_a_quarter_of_the_memory_that_there_is_without_them
         """
         from prefetchd.cli.snapshot import read_report
         from prefetchd.wire.runtime_paths import runtime_paths
-        from tests.scenario.watching import until
+        from tests.scenario.waiting import until
 
         def left():
             return [stream["name"] for stream in read_report(runtime_paths()).snapshot["streams"]]

@@ -13,7 +13,7 @@ import pytest
 from tests.scenario.datasets import equal
 from tests.scenario.lookback_trainer import BATCH, HELD, TAKEN, Told, loader
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import fills_no_more, is_gone, stream_when, until
+from tests.scenario.waiting import fills_no_more, is_gone, stream_when, until
 
 
 def train(daemon, calls, written):

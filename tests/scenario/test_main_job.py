@@ -21,7 +21,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX
 from tests.scenario.datasets import Dice, Made, Numbers, SeldomDice, equal
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import open_fds
+from tests.scenario.waiting import open_fds
 
 pytestmark = [pytest.mark.usefixtures("shared_daemon"), pytest.mark.executed]
 

@@ -19,7 +19,7 @@ from prefetchd.wire.messages import Welcome
 from tests.conftest import daemon_aside
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
-from tests.scenario.watching import open_fds, report_when, stopped, stream_when, until
+from tests.scenario.waiting import open_fds, report_when, stopped, stream_when, until
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 

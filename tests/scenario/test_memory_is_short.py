@@ -15,7 +15,7 @@ from prefetchd.wire.errors import NoSpaceError
 from tests.scenario.bad_datasets import Rows, Strings
 from tests.scenario.memory_groups import memory_group, start_in_group
 from tests.scenario.small_rooms import in_a_small_room
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 # --- a shared memory that is small, or full ---
 

@@ -13,13 +13,13 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prometheus_client.parser import text_string_to_metric_families
 
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 from tests.scenario.datasets import Numbers
 from tests.scenario.declared_datasets import slow
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -57,7 +57,7 @@ def value(families, family, sample, **labels):
 
 def streams_of(daemon):
     """By name, what status says of each."""
-    return {each["name"]: each for each in told(read_report(daemon.paths)).get("streams", [])}
+    return {each["name"]: each for each in status_object(read_report(daemon.paths)).get("streams", [])}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, report_when, stopped, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stopped, stream_when, until
 
 
 def segment(daemon, kind: str) -> Path:

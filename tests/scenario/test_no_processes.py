@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from prefetchd.wire.errors import StreamFailedError, UnpicklableError
 from tests.scenario.scarcity import few_descriptors_left, no_fork_of_this_process
-from tests.scenario.watching import stopped, stream_when, until
+from tests.scenario.waiting import stopped, stream_when, until
 
 ROOT = Path(__file__).parents[2]
 BATCHES = [list(range(at, at + 4)) for at in range(0, 24, 4)]

@@ -10,9 +10,9 @@ from prefetchd_client import BatchDirectory
 
 from prefetchd.wire.batch_file import STREAM_FILE, error_name, file_name
 from prefetchd.wire.errors import ProtocolError, UntrustedPathError
-from tests.contract.declaring import Declared, ram_disk
+from tests.contract.declared_daemons import Declared, ram_disk
 from tests.scenario.test_batches_as_files import LINES, files_become, run
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 SPARSE_BYTES = 6 << 30
 MOST_BYTES = 512 << 20

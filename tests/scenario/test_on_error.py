@@ -11,7 +11,7 @@ from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Made, equal
 from tests.scenario.deadly_datasets import Gathering, Partly, as_a_list
 from tests.scenario.oracle import batches_without_bad
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 RAISING = (0, 5, 6, 20, 21, 22, 23)  # the first sample, two of a batch, a whole batch
 DEADLY = (0, 9)

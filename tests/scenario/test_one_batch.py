@@ -11,7 +11,7 @@ from prefetchd_client import PrefetchLoader
 from tests.scenario.call_tracing import CallTracer, files_by_window
 from tests.scenario.datasets import Numbers
 from tests.scenario.foreground import answers
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 from tests.unit.docs.draw import ROOT
 from tests.unit.docs.one_batch import files_of_the_walk
 

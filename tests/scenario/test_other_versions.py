@@ -23,7 +23,7 @@ from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.segment_layout import LAYOUT_VERSION
 from tests.scenario.datasets import Numbers
 from tests.scenario.foreground import ENDS_WITHIN_S
-from tests.scenario.watching import is_gone, until
+from tests.scenario.waiting import is_gone, until
 
 OTHER = PROTOCOL_VERSION + 1
 VERSION_OFFSET = 8

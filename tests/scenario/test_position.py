@@ -14,7 +14,7 @@ from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Dice, Numbers, equal
 from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.watching import fills_no_more, stream_when
+from tests.scenario.waiting import fills_no_more, stream_when
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 

@@ -13,7 +13,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Made, Numbers
-from tests.scenario.watching import report_when, stream_when, until
+from tests.scenario.waiting import report_when, stream_when, until
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 

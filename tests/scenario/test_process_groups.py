@@ -15,7 +15,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import PrefetchdError
 
 from tests.scenario.datasets import Made, Numbers
-from tests.scenario.watching import is_gone, stream_when, until, worker_pids
+from tests.scenario.waiting import is_gone, stream_when, until, worker_pids
 
 STARTS = pytest.mark.parametrize("start", ["fork", "exec"])
 MARK = "left behind by a worker"

@@ -13,7 +13,7 @@ from prefetchd.cli.snapshot import read_report
 from tests.scenario.datasets import Numbers
 from tests.scenario.test_daemon_dies import kill
 from tests.scenario.test_declared_streams import NUMBERS, ready
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 TRAIN = f"[streams.train]\n{NUMBERS}batch_size = 4\nbuffer = 8\n"
 OTHER = f"[streams.other]\n{NUMBERS}batch_size = 5\nbuffer = 6\n"

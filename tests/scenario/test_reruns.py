@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 from tests.scenario.datasets import equal
 from tests.scenario.oracle import epoch_batches
 from tests.scenario.samplers import Remembering
-from tests.scenario.watching import fills_no_more, stream_when
+from tests.scenario.waiting import fills_no_more, stream_when
 
 BATCH, SLOTS, TAKEN, SAMPLES = 4, 16, 21, 120
 EPOCH = SAMPLES // BATCH

@@ -21,7 +21,7 @@ from tests.scenario.foreground import ENDS_WITHIN_S, foreground
 from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.test_daemon_dies import full, kill, name_of
 from tests.scenario.test_declared_streams import NUMBERS
-from tests.scenario.watching import fills_no_more, is_gone, stream_when, until
+from tests.scenario.waiting import fills_no_more, is_gone, stream_when, until
 
 ADOPTED = "ring adopted"
 RESTARTED = re.compile(r"restarted\nkept: (\S+)\n")

@@ -18,7 +18,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from tests.scenario.watching import DEADLINE_S, stream_when, until
+from tests.scenario.waiting import DEADLINE_S, stream_when, until
 
 ROW_BYTES = 50_000
 BATCH = 8

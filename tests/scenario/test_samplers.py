@@ -24,7 +24,7 @@ from prefetchd.wire.errors import CallerError, StreamFailedError
 from prefetchd.wire.messages import BEFORE, Assume, Hello
 from tests.scenario import samplers
 from tests.scenario.datasets import Dice, Numbers
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 LENGTH = 50
 

@@ -8,7 +8,7 @@ from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.gated_datasets import Gated
-from tests.scenario.watching import report_when, stream_when
+from tests.scenario.waiting import report_when, stream_when
 
 BATCH = 16
 

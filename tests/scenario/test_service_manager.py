@@ -19,7 +19,7 @@ from prefetchd.wire.messages import Welcome
 from tests.scenario.datasets import Made
 from tests.scenario.raw_peer import Peer, control_hello
 from tests.scenario.test_printing_without_end import NEWLINES, Prints
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 # Takes the place of what systemd does between fork and exec: the descriptor is the third one, and the pid is its own.
 ACTIVATED = """

@@ -13,7 +13,7 @@ from prefetchd_client import PrefetchLoader
 
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 # A line of JSON in: what to do, with which loader. A line of JSON out: the answer.
 TRAINER = """

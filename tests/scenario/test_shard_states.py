@@ -16,7 +16,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import MOST_BYTES
 from tests.scenario import iterables
 from tests.scenario.datasets import equal
-from tests.scenario.watching import is_gone, until
+from tests.scenario.waiting import is_gone, until
 
 BATCH = 4
 

@@ -12,7 +12,7 @@ from prefetchd.wire.errors import BatchTooLargeError, BufferTooSmallError, NoSpa
 from tests.conftest import daemon_aside
 from tests.scenario.bad_datasets import Rows, Strings, Zeros
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import stream_when, until
+from tests.scenario.waiting import stream_when, until
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.start_method import EXEC, FORK, start_method
 
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 METHODS = {"fork": "fork", "spawn": "executed", "forkserver": "executed"}
 

@@ -23,7 +23,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
 from prefetchd.cli.snapshot import read_report
-from tests.scenario.watching import stopped, until
+from tests.scenario.waiting import stopped, until
 
 WITHIN_S = 60.0
 

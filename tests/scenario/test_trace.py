@@ -8,7 +8,7 @@ from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.test_status import Slow
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 from tests.unit.cli.trace_format import check_trace
 
 

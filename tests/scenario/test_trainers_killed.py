@@ -14,7 +14,7 @@ import torch.distributed
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.gated_datasets import Gated
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 ROOT = Path(__file__).parents[2]
 

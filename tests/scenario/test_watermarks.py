@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.contract.declaring import Declared, ram_disk
+from tests.contract.declared_daemons import Declared, ram_disk
 from tests.scenario.oracle import shuffled
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 LOW, HIGH, EPOCHS, LENGTH, BATCH, EVERY = 8, 10, 3, 160, 4, 2
 STEPS = LENGTH // BATCH

@@ -10,7 +10,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 
 from tests.scenario.datasets import Made
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 pytestmark = pytest.mark.usefixtures("shared_daemon")
 

@@ -13,7 +13,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 MANY = 12
 

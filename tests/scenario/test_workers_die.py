@@ -18,7 +18,7 @@ from tests.scenario.datasets import equal
 from tests.scenario.deadly_datasets import Gathering, Greedy, Partly, Slow, as_a_list, deadly_collate
 from tests.scenario.memory_groups import memory_group, start_in_group
 from tests.scenario.oracle import batches_without_bad, epoch_batches
-from tests.scenario.watching import is_gone, report_when, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, stream_when, until
 
 DEATHS_TO_BLAME = SUSPECTED_AFTER + BLAMED_AFTER
 

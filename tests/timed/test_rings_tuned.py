@@ -8,7 +8,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 
 BURST = 60
 ROW_BYTES = 250_000

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import daemon_aside
-from tests.scenario.watching import stream_when
+from tests.scenario.waiting import stream_when
 from tests.timed.racing_trainer import KINDS
 
 ROUNDS = 8

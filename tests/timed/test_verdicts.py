@@ -24,9 +24,9 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import read_report
-from tests.scenario.watching import DEADLINE_S, until, worker_pids
+from tests.scenario.waiting import DEADLINE_S, until, worker_pids
 from tests.timed.situations import DirectReads, Samples, SlowCollate, SlowStart, evenly, in_bursts
 
 MEASURED_S = 7.0
@@ -36,7 +36,7 @@ TOLERANCE = 0.2
 
 def streams(daemon) -> dict[str, dict[str, Any]]:
     """By name, what status says of each; and of the CPUs, for who reads why a test has failed."""
-    found = told(read_report(daemon.paths))
+    found = status_object(read_report(daemon.paths))
     return {each["name"]: each | {"load": found["load"]} for each in found.get("streams", [])}
 
 

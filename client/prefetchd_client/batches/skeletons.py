@@ -21,7 +21,7 @@ def compile_skeleton(skeleton: bytes, tensors: int) -> Build | None:
     """Returns a function that builds the batch from its `tensors` tensors, or None when only an unpickler can."""
     try:
         found = _Outline(io.BytesIO(skeleton)).load()
-        in_order = [each.index if type(each) is _Place else -1 for each in found] if type(found) is list else None
+        in_order = [each.index if type(each) is _TensorIndex else -1 for each in found] if type(found) is list else None
         if in_order == list(range(tensors)):
             # Just these in their order: the list that is handed in is the batch.
             return _as_it_is
@@ -30,8 +30,8 @@ def compile_skeleton(skeleton: bytes, tensors: int) -> Build | None:
         return None
 
 
-class _Place:
-    """Marks a tensor's place in the list."""
+class _TensorIndex:
+    """Marks where a tensor stands in the list."""
 
     __slots__ = ("index",)
 
@@ -47,7 +47,7 @@ class _Outline(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         if type(pid) is not int:
             raise _NotPlainError
-        return _Place(pid)
+        return _TensorIndex(pid)
 
     def find_class(self, module: str, name: str) -> Any:
         raise _NotPlainError
@@ -55,7 +55,7 @@ class _Outline(pickle.Unpickler):
 
 def _compile(node: Any, seen: set[int]) -> Build:
     kind = type(node)
-    if kind is _Place:
+    if kind is _TensorIndex:
         index = node.index
         return lambda tensors: tensors[index]
     if kind in _CONSTANTS:

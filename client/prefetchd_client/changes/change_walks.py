@@ -70,7 +70,7 @@ class Seen:
     arrays: list[SeenArray]
     files: list[str]
 
-    def as_told(self) -> list[Any]:
+    def as_compared(self) -> list[Any]:
         """Returns the form in which a process and its fork are compared: both know objects by the same ids."""
         return [self.digests, [0 if each.content else each.identity for each in self.arrays], self.files]
 

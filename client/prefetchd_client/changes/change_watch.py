@@ -81,7 +81,7 @@ class ChangeWatch:
         self._glanced: Seen | None = None
         self._seen: Seen | None = None
         self._is_deep = False
-        self._is_told = False
+        self._has_result = False
         if former is not None:
             self._take_over(former)
 
@@ -108,7 +108,7 @@ class ChangeWatch:
         contents = [content_digest(each.reference()) or b"" for each in seen.arrays]
         large = {number: each.digest for number, each in self._large.items() if each.is_lasting}
         plain = {number: digest for number, (_, digest) in self.plain.items() if number in large}
-        return bytes(msgpack.packb([seen.as_told(), contents, large, plain]))
+        return bytes(msgpack.packb([seen.as_compared(), contents, large, plain]))
 
     def is_seen_to_have_changed(self) -> bool:
         """Returns True when a glance shows a change since has_changed() was asked last. Changes nothing: has_changed()
@@ -120,8 +120,8 @@ class ChangeWatch:
         """Returns True when the parts have changed since this was asked last. Takes time in proportion to what the
         parts hold, large arrays and lists left aside."""
         if self._elsewhere is not None:
-            if not self._is_told:
-                self._told()
+            if not self._has_result:
+                self._from_fork()
             before, after = self._glanced, self._glance()
             self._glanced = after
             if before is not None and after is not None:
@@ -132,14 +132,14 @@ class ChangeWatch:
         return self._has_changed_deeply()
 
     def _has_changed_deeply(self) -> bool:
-        told = self._told(TOLD_WITHIN_S) if self._seen is None else None
+        told = self._from_fork(TOLD_WITHIN_S) if self._seen is None else None
         if self._seen is None and told is None:
             # As long as nobody can tell, they may be others (rule 6).
             return True
         before, after = self._seen, self._look()
         self._seen = after
         if before is None:
-            return told != after.as_told() or self._are_written(after)
+            return told != after.as_compared() or self._are_written(after)
         if before.files != after.files:
             # They may import others now.
             self._files = (self._files[0], source_files(self._files[0]))
@@ -156,7 +156,7 @@ class ChangeWatch:
                     yield block
         yield from (each.elements.own for each in self._large.values() if each.elements is not None)
 
-    def _told(self, within_s: float = 0.0) -> Any:
+    def _from_fork(self, within_s: float = 0.0) -> Any:
         """Returns what the fork found, or None as long as it has found nothing. The digests of arrays' contents are
         kept here, and not a part of that."""
         told = self._elsewhere(within_s) if self._elsewhere is not None else None
@@ -164,8 +164,8 @@ class ChangeWatch:
             return None
         seen, contents, large, plain = msgpack.unpackb(told, strict_map_key=False)
         self._contents = dict(zip(seen[1], contents)) | self._contents
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_result:
+            self._has_result = True
             for number, known in self._large.items():
                 known.digest = known.digest or large.get(number, b"")
                 # Rule 7.
@@ -175,7 +175,7 @@ class ChangeWatch:
         return seen
 
     def _take_over(self, former: ChangeWatch) -> None:
-        former._told()
+        former._from_fork()
         self._large = {number: each for number, each in former._large.items() if former._is_untouched(each)}
         self.plain = {number: each for number, each in former.plain.items() if number in self._large}
 
@@ -197,7 +197,7 @@ class ChangeWatch:
         if block is None or self._pages is None or not self._pages.may_be_written(block):
             return False
         if id(array) not in self._contents:
-            self._told()
+            self._from_fork()
         known, now = self._contents.get(id(array)), content_digest(array) or b""
         self._contents[id(array)] = now
         return now != known

@@ -81,8 +81,8 @@ def elements_of(value: Any) -> Elements | None:
     return Elements(block, (begin, end - begin), tuple(value[:first]), tuple(value[len(value) - last :]))
 
 
-def _address_at(place: int) -> int:
-    return ctypes.c_void_p.from_address(place).value or 0
+def _address_at(pointer: int) -> int:
+    return ctypes.c_void_p.from_address(pointer).value or 0
 
 
 def _is_known(kind: type, words: int) -> bool:

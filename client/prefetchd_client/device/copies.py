@@ -71,7 +71,7 @@ class Copies:
         """True when batches that are not registered are staged; False once there was no pinned memory for that."""
         return self._staging.is_possible
 
-    def settle(self) -> None:
+    def free_finished(self) -> None:
         """Frees what the device has read."""
         while self._under_way:
             copied = self._under_way[0].copied
@@ -82,7 +82,7 @@ class Copies:
     def make_room(self) -> None:
         """Blocks until one more copy may be under way: slots, buffers and the trainer's lead over its device are
         bounded by this."""
-        self.settle()
+        self.free_finished()
         while len(self._under_way) > AHEAD:
             self._wait_for(self._under_way[0])
             self._let_go(self._under_way.popleft())

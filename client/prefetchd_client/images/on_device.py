@@ -42,8 +42,8 @@ class EncodedPictures(Sequence[torch.Tensor]):
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.pictures[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self.pictures[index]
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self.pictures)

@@ -31,7 +31,7 @@ class Epochs(Protocol):
     def spec(self) -> StreamSpec: ...
 
     @property
-    def told_length(self) -> int | None: ...
+    def reported_length(self) -> int | None: ...
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]: ...
 
@@ -51,14 +51,14 @@ class PrefetchIterator(Iterator[Any]):
         self._cursor: ClientCursor | None = None
         self._session: Session | None = None
         self._ended = False
-        self._told_length = loader.told_length
+        self._reported_length = loader.reported_length
 
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
         if self._cursor is None or self._session is None:
             self._session, self._cursor = self._loader.begin_epoch()
-            self._cursor.told_length = self._told_length
+            self._cursor.reported_length = self._reported_length
             # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
             weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
@@ -91,8 +91,8 @@ class PrefetchIterator(Iterator[Any]):
                 positions.note_batch(session, cursor)
         except WaitTimedOut as why:
             raise RuntimeError(f"DataLoader timed out after {loader.timeout} seconds: {why}") from None
-        if cursor.told_length is not None and cursor.yielded > cursor.told_length:
-            warn_caller(_more_than_told(loader, cursor))
+        if cursor.reported_length is not None and cursor.yielded > cursor.reported_length:
+            warn_caller(_more_than_reported(loader, cursor))
         return batch
 
     def __getstate__(self) -> Any:
@@ -134,10 +134,10 @@ class PrefetchIterator(Iterator[Any]):
             self._loader.end_cursor(self._session, self._cursor)
 
 
-def _more_than_told(loader: Epochs, cursor: ClientCursor) -> str:
+def _more_than_reported(loader: Epochs, cursor: ClientCursor) -> str:
     """Words the warning of too many batches as DataLoader does, which compares batches with samples."""
     text = (
-        f"Length of IterableDataset {loader.dataset} was reported to be {cursor.told_length}"
+        f"Length of IterableDataset {loader.dataset} was reported to be {cursor.reported_length}"
         f"(when accessing len(dataloader)), but {cursor.yielded} samples have been fetched. "
     )
     if not loader.num_workers:

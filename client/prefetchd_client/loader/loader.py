@@ -360,7 +360,7 @@ class PrefetchLoader(RebuildGuard):
         self._positions.load(self.spec, state)
 
     @property
-    def told_length(self) -> int | None:
+    def reported_length(self) -> int | None:
         """The number of samples of an iterable dataset, as its len() said when somebody asked for the loader's; else
         None."""
         told: int | None = self._IterableDataset_len_called

@@ -103,7 +103,7 @@ class Positions:
         last step, which failed."""
         session = self._sessions.ensure()
         moved = session.place_cursor(cursor.epoch, cursor.step - 1)
-        moved.yielded, moved.told_length = cursor.yielded, cursor.told_length
+        moved.yielded, moved.reported_length = cursor.yielded, cursor.reported_length
         moved.shard_states |= cursor.shard_states
         session.activate(moved)
         return session, moved

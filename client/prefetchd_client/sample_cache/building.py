@@ -53,8 +53,8 @@ class Storing(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.missing)
 
-    def __getitem__(self, place: int) -> tuple[int, int]:
-        index = int(self.missing[place])
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        index = int(self.missing[at])
         return index, self.cache.store(index)
 
 

@@ -278,7 +278,7 @@ class SampleCache(Dataset[Any]):
             return sample, UNFIT
         except OSError as error:
             short = error.errno in NO_ROOM
-            self._turn_off(f"{error.strerror}; {self._told_sizes()}" if short else f"{error.strerror} ({self.path})")
+            self._turn_off(f"{error.strerror}; {self._describe_room()}" if short else f"{error.strerror} ({self.path})")
             return sample, REFUSED
 
     def _created(self, sample: Any) -> CacheStore:
@@ -304,7 +304,7 @@ class SampleCache(Dataset[Any]):
                 return store
         raise RemoteError(f"{self.directory} is removed as often as it is made")
 
-    def _told_sizes(self) -> str:
+    def _describe_room(self) -> str:
         store = self._store
         if store is None:
             return f"{self.path} has no room"

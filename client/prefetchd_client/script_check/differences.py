@@ -19,28 +19,28 @@ class Difference:
     is_of_values: bool = False
 
 
-def difference(theirs: Any, ours: Any, place: str = "batch") -> Difference | None:
+def difference(theirs: Any, ours: Any, label: str = "batch") -> Difference | None:
     """Returns None when both have the same types, shapes and values all the way down; not-a-number equals itself.
-    `place` is how the text calls them."""
+    `label` is how the text calls them."""
     if type(theirs) is not type(ours) and _name(theirs) != _name(ours):
-        return Difference(f"{place} is a {type(ours).__name__}, with DataLoader a {type(theirs).__name__}")
+        return Difference(f"{label} is a {type(ours).__name__}, with DataLoader a {type(theirs).__name__}")
     if isinstance(theirs, (torch.Tensor, np.ndarray)):
-        return _of_arrays(theirs, ours, place)
+        return _of_arrays(theirs, ours, label)
     if isinstance(theirs, Mapping):
         if list(theirs) != list(ours):
-            return Difference(f"{place} has the keys {list(ours)}, with DataLoader {list(theirs)}")
-        return _first((theirs[key], ours[key], f"{place}[{key!r}]") for key in theirs)
+            return Difference(f"{label} has the keys {list(ours)}, with DataLoader {list(theirs)}")
+        return _first((theirs[key], ours[key], f"{label}[{key!r}]") for key in theirs)
     if isinstance(theirs, (list, tuple)):
         if len(theirs) != len(ours):
-            return Difference(f"{place} has {len(ours)} parts, with DataLoader {len(theirs)}")
-        return _first((one, other, f"{place}[{at}]") for at, (one, other) in enumerate(zip(theirs, ours)))
+            return Difference(f"{label} has {len(ours)} parts, with DataLoader {len(theirs)}")
+        return _first((one, other, f"{label}[{at}]") for at, (one, other) in enumerate(zip(theirs, ours)))
     if theirs is ours or theirs == ours or (theirs != theirs and ours != ours):
         return None
     if isinstance(theirs, (str, bytes, int, float, complex)):
-        return Difference(f"{place} is {ours!r}, with DataLoader {theirs!r}", is_of_values=True)
+        return Difference(f"{label} is {ours!r}, with DataLoader {theirs!r}", is_of_values=True)
     # Objects of classes that do not say when they are equal.
     parts = getattr(theirs, "__dict__", None), getattr(ours, "__dict__", None)
-    return difference(*parts, place) if all(parts) else None
+    return difference(*parts, label) if all(parts) else None
 
 
 def _name(value: Any) -> tuple[str, str]:
@@ -53,13 +53,13 @@ def _first(parts: Any) -> Difference | None:
     return next((found for part in parts if (found := difference(*part)) is not None), None)
 
 
-def _of_arrays(theirs: Any, ours: Any, place: str) -> Difference | None:
+def _of_arrays(theirs: Any, ours: Any, label: str) -> Difference | None:
     for name in ("dtype", "shape"):
         one, other = getattr(theirs, name), getattr(ours, name)
         if one != other:
-            return Difference(f"{place} has the {name} {_plain(other)}, with DataLoader {_plain(one)}")
+            return Difference(f"{label} has the {name} {_plain(other)}, with DataLoader {_plain(one)}")
     same = _same_tensor(theirs, ours) if isinstance(theirs, torch.Tensor) else _same_array(theirs, ours)
-    return None if same else Difference(f"{place} has other values", is_of_values=True)
+    return None if same else Difference(f"{label} has other values", is_of_values=True)
 
 
 def _same_tensor(theirs: torch.Tensor, ours: torch.Tensor) -> bool:

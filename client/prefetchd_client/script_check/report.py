@@ -46,11 +46,11 @@ class LoaderFacts:
     in_one_thread: bool
 
 
-def facts_of(place: str, loader: DataLoader[Any]) -> LoaderFacts:
-    """Returns what is to be kept of a loader; `place` is where the script iterates over it."""
+def facts_of(location: str, loader: DataLoader[Any]) -> LoaderFacts:
+    """Returns what is to be kept of a loader; `location` is where the script iterates over it."""
     sampler = loader.sampler
     return LoaderFacts(
-        f"{place}  {_described(loader)}",
+        f"{location}  {_described(loader)}",
         type(sampler) is RandomSampler and sampler.generator is None and loader.generator is None,
         loader.pin_memory,
         loader.num_workers == 0 and torch.get_num_threads() > 1,

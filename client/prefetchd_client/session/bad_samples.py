@@ -30,7 +30,7 @@ class BadSampleList:
         know."""
         return len(self._known)
 
-    def told(self) -> list[dict[str, Any]]:
+    def as_dicts(self) -> list[dict[str, Any]]:
         """Returns where each bad sample stood, and what is to be said of it."""
         return [
             {"epoch": epoch, "step": step, "row": row, "text": text}

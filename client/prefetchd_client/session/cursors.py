@@ -45,8 +45,8 @@ class ClientCursor:
     sampler decides the order: `states` by stage as EpochStates tells them; `compared` with what is here, or with what
     the iterator `began_with` (rule 6).
 
-    `yielded` batches it has had in this process; `told_length` is what len() of an iterable dataset had told when the
-    iterator was made. `epoch` is the loader's, `plan_epoch` the daemon's (rule 3).
+    `yielded` batches it has had in this process; `reported_length` is what len() of an iterable dataset had told when
+    the iterator was made. `epoch` is the loader's, `plan_epoch` the daemon's (rule 3).
     """
 
     number: int
@@ -55,7 +55,7 @@ class ClientCursor:
     waiting: bool
     plan_epoch: int
     yielded: int = 0
-    told_length: int | None = None
+    reported_length: int | None = None
     offers: dict[int, tuple[int, int, bool] | bytes] = dataclasses.field(default_factory=dict)
     voids: dict[int, int] = dataclasses.field(default_factory=dict)
     steps: int | None = None
@@ -79,7 +79,7 @@ class ClientCursor:
             self.step = self.voids.pop(self.step)
 
 
-def _waiting_as_told(cursor: ClientCursor) -> int:
+def _waiting_code(cursor: ClientCursor) -> int:
     if not cursor.waiting:
         return LIVING
     return PROPOSED if cursor.proposed else AWAITED
@@ -123,9 +123,9 @@ class Cursors:
         self._forget(cursor)
         return former
 
-    def told(self) -> tuple[tuple[int, ...], ...]:
+    def as_rows(self) -> tuple[tuple[int, ...], ...]:
         """Returns (number, epoch, step, waiting) of each cursor, as Hello says it."""
-        return tuple((each.number, each.plan_epoch, each.step, _waiting_as_told(each)) for each in self)
+        return tuple((each.number, each.plan_epoch, each.step, _waiting_code(each)) for each in self)
 
     def forget_offers(self) -> None:
         """Forgets what all cursors were offered (rule 7)."""

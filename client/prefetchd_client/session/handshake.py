@@ -111,7 +111,7 @@ class Handshake:
             self._spec.fingerprint if not self.forks else self._fork.fingerprint if self._fork is not None else "",
             encode_spec(self._spec),
             self.shared,
-            cursors=cursors.told(),
+            cursors=cursors.as_rows(),
             held=attachment.holds() if attachment is not None else (),
             fresh=fresh,
             consumer=attachment.consumer if attachment is not None else -1,

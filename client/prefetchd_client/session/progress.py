@@ -19,11 +19,11 @@ LATEST_NS = 1_000_000_000
 class Progress:
     """Collects the progress of one cursor at a time."""
 
-    __slots__ = ("_count", "_released", "_waited_us", "cursor", "told_ns")
+    __slots__ = ("_count", "_released", "_waited_us", "cursor", "sent_ns")
 
     def __init__(self) -> None:
         self.cursor: Any = None
-        self.told_ns = 0
+        self.sent_ns = 0
         self._count = 0
         self._waited_us = 0
         self._released: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Progress:
         self._waited_us += waited_us
 
     def is_due(self, now_ns: int, slots: int) -> bool:
-        return self._count >= min(MOST, slots // EVERY) or now_ns - self.told_ns > LATEST_NS
+        return self._count >= min(MOST, slots // EVERY) or now_ns - self.sent_ns > LATEST_NS
 
     def take(self) -> Consumed | None:
         """Returns all that was not told as one message, or None when all was told."""

@@ -19,13 +19,13 @@ from prefetchd_client.batches.class_lookup import find_named
 class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, never raised itself
     """Carries the traceback as the worker saw it, and which sample it was about."""
 
-    def __init__(self, place: str, text: str) -> None:
-        super().__init__(place, text)
-        self.place = place
+    def __init__(self, location: str, text: str) -> None:
+        super().__init__(location, text)
+        self.location = location
         self.text = text
 
     def __str__(self) -> str:
-        return f"in a prefetchd worker, at {self.place}\n\n{self.text}"
+        return f"in a prefetchd worker, at {self.location}\n\n{self.text}"
 
 
 def rebuild_exception(encoded: bytes) -> BaseException:
@@ -41,7 +41,7 @@ def rebuild_exception(encoded: bytes) -> BaseException:
     error = _original(remote) if remote.pickled else None
     if error is None or isinstance(error, StopIteration):
         error = RemoteError(f"{remote.type_name}: {remote.message}")
-    error.__cause__ = WorkerTraceback(remote.place, remote.traceback)
+    error.__cause__ = WorkerTraceback(remote.location, remote.traceback)
     return error
 
 

@@ -241,7 +241,7 @@ class StreamClient:
         self._progress.went_on(cursor, released, waited_us)
         if self._progress.is_due(now_ns, attachment.slots):
             self._tell_progress()
-            self._progress.told_ns = now_ns
+            self._progress.sent_ns = now_ns
         return batch
 
     # --- iterable datasets ---
@@ -324,7 +324,7 @@ class StreamClient:
         """Returns counts since the loader was made, times in seconds; the bad samples that were named, and their
         number."""
         counts = self._attachment.stats() if self._attachment is not None else {"yielded": 0}
-        bad = {"bad_sample_count": self._bad.count, "bad_samples": self._bad.told()}
+        bad = {"bad_sample_count": self._bad.count, "bad_samples": self._bad.as_dicts()}
         return counts | {"reconnections": self._link.returns} | bad
 
     def abandon(self) -> None:

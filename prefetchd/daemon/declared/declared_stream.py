@@ -37,8 +37,8 @@ log = logging.getLogger("prefetchd")
 
 class DeclaredStream:
     """Looks at the dataset at once, then keeps the stream by the daemon's own `session`, a number that no connection
-    has. `prepare` is told in which environment its workers will run, as soon as that is known. `settled` is called when
-    it is a stream of the engine, or never will be: `failure` says why."""
+    has. `prepare` is told in which environment its workers will run, as soon as that is known. `on_settled` is called
+    when it is a stream of the engine, or never will be: `failure` says why."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DeclaredStream:
         rings: StreamRings,
         files: FileStreams,
         prepare: Callable[[bytes], None],
-        settled: Callable[[], None],
+        on_settled: Callable[[], None],
     ) -> None:
         self.config = config
         self.session = session
@@ -64,13 +64,13 @@ class DeclaredStream:
         self._engine = engine
         self._rings = rings
         self._files = files
-        self._settled = settled
+        self._on_settled = on_settled
         self._source: Source | None = None
         self._process: DatasetProbe | None = None
         self._deaths = 0
         self._log_room = LogRoom()
         self._failure_room = LogRoom()
-        self._failures_told: set[Position] = set()
+        self._failures_logged: set[Position] = set()
         self._has_left_out = False
         self._directory = directory
         self._prepare = prepare
@@ -111,12 +111,12 @@ class DeclaredStream:
         stream = self.stream
         batches = stream.window.batches.values() if stream is not None else ()
         failed = {each.position: each.error for each in batches if each.error}
-        new = sorted(failed.keys() - self._failures_told)
+        new = sorted(failed.keys() - self._failures_logged)
         texts = [summarize_exception(failed[position] or b"") for position in new]
         for (epoch, step), why in list(zip(new, texts))[: self._failure_room.admit(texts)]:
             fields = {"stream": self.config.name, "epoch": epoch, "step": step, "why": why}
             log.error("batch cannot be made", extra={"fields": fields})
-        self._failures_told = set(failed)
+        self._failures_logged = set(failed)
 
     def close(self, why: str = "") -> None:
         """Ends the stream; its trainers are told `why`. Idempotent."""
@@ -167,13 +167,13 @@ class DeclaredStream:
                 self.failed(str(error), b"")
                 return
         self.is_settled = True
-        self._settled()
+        self._on_settled()
 
     def failed(self, why: str, error: bytes) -> None:
         self.failure, self.error = why, error
         self.is_settled = True
         log.error("declared stream failed", extra={"fields": {"stream": self.config.name, "why": why}})
-        self._settled()
+        self._on_settled()
 
     def printed(self, lines: list[str], left_out: int) -> None:
         room = self._log_room.admit(lines)

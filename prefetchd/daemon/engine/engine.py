@@ -527,7 +527,7 @@ class Engine:
         self.decide_overdue(now_s)
         self.pool.tick(now_s)
         for stream in self.streams.values():
-            if stream.store_fault.reason and stream.store_fault.settle(now_s):
+            if stream.store_fault.reason and stream.store_fault.end_if_over(now_s):
                 self._commands.append(Log.line("info", "batches can be stored again", stream=stream.name))
         # Most of the time nothing is due: then there is nothing to decide either.
         if may_go_on or self.pool.waits_for_time or waits_for_time(self.streams.values()):

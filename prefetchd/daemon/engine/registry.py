@@ -24,7 +24,7 @@ and 0094 (two trainers):
 6. Lingering rings give way, the soonest to end first: to a ring that finds no memory, but only if that will do
    (`yield_memory`), and while all together take more than they may, but for the last one (`end_lingering`).
 7. Orphans end when memory is short; and, of streams that were left in order, when another trainer comes.
-8. A stream of a dead daemon rests until its living consumers have come back, or SETTLE_S are over.
+8. A stream of a dead daemon rests until its living consumers have come back, or COME_BACK_WITHIN_S are over.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ RESTS_S = 5.0
 """The time for which the workers of a resting stream are kept (rule 4): the process that has closed its loader may be
 about to end."""
 
-SETTLE_S = 5.0
+COME_BACK_WITHIN_S = 5.0
 """The time for which an adopted stream waits for its consumers before it fills anything (rule 8)."""
 
 
@@ -222,7 +222,7 @@ class Registry:
                     consumer.record, consumer.pid, consumer.position, consumer.departed
                 )
         if living:
-            stream.settles_until_s = now_s + SETTLE_S
+            stream.awaits_consumers_until_s = now_s + COME_BACK_WITHIN_S
         else:
             positions = [each.position for each in found.consumers if each.position is not None]
             self.linger(stream, min(positions, default=None), now_s + linger_s)
@@ -236,14 +236,15 @@ class Registry:
     def stop_waiting(self, now_s: float) -> bool:
         """Gives up consumers of adopted streams that have not come back in time (rule 8). True when a stream may go
         on."""
-        settled = [
+        waited = [
             stream
             for stream in self._streams.values()
-            if stream.settles_until_s is not None and (not stream.is_awaited or stream.settles_until_s <= now_s)
+            if stream.awaits_consumers_until_s is not None
+            and (not stream.is_awaited or stream.awaits_consumers_until_s <= now_s)
         ]
-        for stream in settled:
-            stream.settles_until_s = None
-        return bool(settled)
+        for stream in waited:
+            stream.awaits_consumers_until_s = None
+        return bool(waited)
 
     # --- without a consumer ---
 
@@ -327,7 +328,7 @@ class Registry:
     def unpark(self) -> None:
         """Starts processes for parked streams that have something to fill again."""
         for stream in self._streams.values():
-            if stream.stage is not Stage.PARKED or stream.paused or stream.settles_until_s is not None:
+            if stream.stage is not Stage.PARKED or stream.paused or stream.awaits_consumers_until_s is not None:
                 continue
             if stream.failed_starts.is_pausing:
                 continue

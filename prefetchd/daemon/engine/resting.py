@@ -36,7 +36,7 @@ def decide_who_rests(streams: Collection[StreamState], now_s: float) -> None:
     awaited = _awaited(streams, now_s)
     for stream in streams:
         left_behind = consumed and stream.lingers and stream.leaver_lives
-        awaits_trainers = stream.settles_until_s is not None or stream.awaits_states
+        awaits_trainers = stream.awaits_consumers_until_s is not None or stream.awaits_states
         awaits_trainers = awaits_trainers or _is_ahead_of_its_trainer(stream, now_s)
         stream.claims.rests = left_behind or awaits_trainers or _gives_way(stream, awaited)
 

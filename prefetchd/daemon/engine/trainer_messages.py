@@ -51,7 +51,7 @@ class TrainerMessages:
         elif isinstance(message, ShardStart):
             if message.epoch >= POSITION_LIMIT or message.following >= POSITION_LIMIT:
                 raise ProtocolError(f"a shard's state at epoch {message.epoch}, batch {message.following}")
-            stream.starts.told(message)
+            stream.starts.take(message)
         else:
             raise ProtocolError(f"a trainer does not send {type(message).__name__}")
 

@@ -52,7 +52,11 @@ class Loop:
         self._epoll.unregister(fd)
 
     def call_later(self, delay_s: float, callback: Callback) -> None:
-        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), callback))
+        heapq.heappush(self._timers, (self.now_s() + delay_s, next(self._order), callback))
+
+    def now_s(self) -> float:
+        """Returns the time by the clock that call_later goes by: time.monotonic()."""
+        return time.monotonic()
 
     def in_between(self, step: Callable[[], bool]) -> None:
         """Calls step() again and again, once between events, until it is True. Each call must be short."""

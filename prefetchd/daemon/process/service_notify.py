@@ -30,8 +30,8 @@ class Notifier:
         watched = env.get("WATCHDOG_PID") in (None, str(os.getpid()))
         usec = env.get("WATCHDOG_USEC", "")
         self._beat_every_s = int(usec) / 1e6 / 3 if watched and usec.isdecimal() and int(usec) else 0.0
-        self._beat_at_s = self._told_at_s = 0.0
-        self._told = ""
+        self._beat_at_s = self._sent_at_s = 0.0
+        self._sent = ""
         for name in _OURS:
             env.pop(name, None)
 
@@ -55,8 +55,8 @@ class Notifier:
         if self._beat_every_s and now_s - self._beat_at_s >= self._beat_every_s:
             self._beat_at_s = now_s
             lines.append("WATCHDOG=1")
-        if status != self._told and now_s - self._told_at_s >= STATUS_EVERY_S:
-            self._told, self._told_at_s = status, now_s
+        if status != self._sent and now_s - self._sent_at_s >= STATUS_EVERY_S:
+            self._sent, self._sent_at_s = status, now_s
             lines.append(f"STATUS={one_line(status)}")
         if lines:
             self._send("\n".join(lines))

@@ -94,9 +94,9 @@ class StreamRings:
         stream = self._engine.stream_of(session)
         ring = self.ring(stream.number) if stream is not None else None
         if stream is not None and ring is not None:
-            ring.offers.told(stream.consumers[session].record, message)
+            ring.offers.record(stream.consumers[session].record, message)
 
-    def settle_offers(self, session: int, slots: Iterable[int] | None = None) -> None:
+    def clear_released_offers(self, session: int, slots: Iterable[int] | None = None) -> None:
         """Clears offers in the ring whose leases have ended: those of the session's consumer, on `slots` or on any."""
         stream = self._engine.stream_of(session)
         ring = self.ring(stream.number) if stream is not None else None

@@ -105,7 +105,7 @@ class TrainerEvents:
             delay_s = max(0.0, until_s - time.monotonic())
             self._loop.call_later(delay_s, lambda: self._engine.decide_overdue(time.monotonic()))
         # The trainer has dropped what it was offered, or its record was another's.
-        self._rings.settle_offers(session.number)
+        self._rings.clear_released_offers(session.number)
         kill_point("daemon.hello.decided")
 
     def trainer_program(self, session: Session, program: Program, fd: int) -> None:
@@ -141,9 +141,9 @@ class TrainerEvents:
         self._tracing.trainer_tells(session.number, message)
         self._engine.message(session.number, message, time.monotonic())
         if isinstance(message, Consumed):
-            self._rings.settle_offers(session.number, message.released[1::3])
+            self._rings.clear_released_offers(session.number, message.released[1::3])
         elif isinstance(message, (CloseCursor, GiveBack, Goodbye)):
-            self._rings.settle_offers(session.number)
+            self._rings.clear_released_offers(session.number)
 
     def control_message(self, session: Session, message: Message) -> None:
         self._control.message(session, message)

@@ -42,14 +42,14 @@ def diagnosis_metrics(snapshot: Mapping[str, Any]) -> Iterator[Metric]:
     yield from (limits, unreadable)
 
 
-def _position(place: int) -> Callable[[Mapping[str, Any]], int | None]:
+def _position(part: int) -> Callable[[Mapping[str, Any]], int | None]:
     """Returns what tells the epoch (0) or the step (1) of a stream's furthest consumer."""
 
     def of(stream: Mapping[str, Any]) -> int | None:
         found = [(each["epoch"], each["step"]) for each in stream["consumers"] if "epoch" in each]
         if stream["progress"]["epoch"] >= 0:
             found.append((stream["progress"]["epoch"], stream["progress"]["step"]))
-        return max(found)[place] if found else None
+        return max(found)[part] if found else None
 
     return of
 

@@ -53,7 +53,7 @@ class StatsSampler:
         self._disk_s: defaultdict[int, float] = defaultdict(float)
         self._late_s: defaultdict[int, float] = defaultdict(float)
         self._waits: dict[int, list[int]] = {}
-        self._waits_told: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._last_waits: dict[tuple[int, int, int], tuple[int, ...]] = {}
 
     def observe(self, now_s: float) -> None:
         """Takes a sample. To be called several times a second, at moments that do not keep step with anything."""
@@ -77,7 +77,7 @@ class StatsSampler:
             self._cpu_sums.pop(gone, None)
             for sums in (self._collating_s, self._disk_s, self._late_s):
                 sums.pop(gone, None)
-            self._waits_told = {key: counts for key, counts in self._waits_told.items() if key[0] != gone}
+            self._last_waits = {key: counts for key, counts in self._last_waits.items() if key[0] != gone}
         for gone in [number for number in self._busy if number not in workers]:
             del self._busy[gone]
             self._cpu.pop(gone, None)
@@ -132,8 +132,8 @@ class StatsSampler:
         offset = resources.ring.header.consumer_record_offset(consumer.record)
         counts = decode_wait_counts(memoryview(resources.ring.memory.memory), offset)
         key = (stream.number, consumer.record, consumer.pid)
-        before = self._waits_told.get(key, _NO_WAITS)
-        self._waits_told[key] = counts
+        before = self._last_waits.get(key, _NO_WAITS)
+        self._last_waits[key] = counts
         total = self._waits.setdefault(stream.number, list(_NO_WAITS))
         for place, (now, then) in enumerate(zip(counts, before)):
             total[place] += max(0, now - then)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prefetchd.cli.render import BAR_CELLS, bar, render
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from prefetchd.cli.snapshot import Report
 from prefetchd.wire.errors import ProtocolError
 from tests.unit.cli.examples import consumer, every_state, report, ring, stream, worker
@@ -17,7 +17,7 @@ SOCKET = Path("/run/d.sock")
 
 
 def lines(*streams, width=80, **about):
-    return render(told(report(*streams, **about)), SOCKET, width)
+    return render(status_object(report(*streams, **about)), SOCKET, width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -33,7 +33,7 @@ def test_no_line_is_wider_than_the_terminal(width):
 @pytest.mark.parametrize("height", [5, 8, 12, 16, 24, 40, 200])
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_small_screen_keeps_what_limits_each_stream(width, height):
-    found = told(every_state())
+    found = status_object(every_state())
     whole = render(found, SOCKET, width, history=True)
     shown = render(found, SOCKET, width, history=True, height=height)
     assert len(shown) <= height
@@ -45,7 +45,7 @@ def test_a_small_screen_keeps_what_limits_each_stream(width, height):
 
 
 def test_what_is_left_out_first_are_details():
-    found = told(report(stream(consumers=[consumer()], workers=[worker(0)])))
+    found = status_object(report(stream(consumers=[consumer()], workers=[worker(0)])))
     whole = render(found, SOCKET, 60, history=True)
     kept = [render(found, SOCKET, 60, history=True, height=height) for height in range(len(whole), 0, -1)]
     verdict = next(line for line in whole if line.startswith("  > "))
@@ -58,7 +58,7 @@ def test_what_is_left_out_first_are_details():
 
 
 def test_no_daemon():
-    assert render(told(Report("absent")), SOCKET) == [
+    assert render(status_object(Report("absent")), SOCKET) == [
         "no daemon on /run/d.sock; the first loader starts one, or `prefetchd run` does"
     ]
 
@@ -70,7 +70,7 @@ def test_a_daemon_with_nothing_to_do():
 def test_streams_that_had_no_room_in_the_segment_are_counted():
     found = report(stream())
     found.snapshot["streams_left_out"] = 3
-    assert render(told(found), SOCKET)[-2:] == ["", "and 3 more streams, for which there is no room here"]
+    assert render(status_object(found), SOCKET)[-2:] == ["", "and 3 more streams, for which there is no room here"]
 
 
 @pytest.mark.parametrize("state", ["hanging", "dead"])
@@ -148,7 +148,7 @@ def test_durations(seconds, text):
 
 
 def test_what_is_not_well_is_told_once_and_first():
-    found = told(every_state())
+    found = status_object(every_state())
     assert found["health"] == "degraded"
     begins = [each.split(" ")[0] for each in found["problems"]]
     assert begins == ["/prefetchd-1-ring-2", "stream", "batches", "declared"]
@@ -158,7 +158,7 @@ def test_what_is_not_well_is_told_once_and_first():
 def test_a_daemon_whose_workers_were_killed_for_memory_is_degraded():
     found = report(stream())
     found.snapshot["workers"]["limit"] = 6
-    assert told(found)["problems"] == ["workers were killed for memory: 6 of 8 may be busy at once since"]
+    assert status_object(found)["problems"] == ["workers were killed for memory: 6 of 8 may be busy at once since"]
 
 
 @pytest.mark.parametrize("place", ["recent", "snapshot"])
@@ -170,14 +170,14 @@ def test_a_daemon_of_another_version_that_says_less_is_told_as_such(place):
     else:
         del found.snapshot["load"]
     with pytest.raises(ProtocolError, match="it is of another version than this command"):
-        told(found)
+        status_object(found)
 
 
 def test_a_slow_trainer_is_no_illness():
-    assert told(report(stream()))["health"] == "healthy"
+    assert status_object(report(stream()))["health"] == "healthy"
 
 
 def test_the_runway_is_what_is_ready_at_the_trainer_s_own_pace():
-    found = told(report(stream()))["streams"][0]
+    found = status_object(report(stream()))["streams"][0]
     assert found["runway_s"] == pytest.approx(10 / (12.3 * 60 / 37.2))
-    assert told(report(stream(recent=None)))["streams"][0]["runway_s"] is None
+    assert status_object(report(stream(recent=None)))["streams"][0]["runway_s"] is None

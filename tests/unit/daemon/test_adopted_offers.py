@@ -22,7 +22,7 @@ class Shared:
         self.world = World(slots=8, lookback=bool(lookback))
         self.spec = dataclasses.replace(SPEC, lookback=lookback)
         self.trainers = [self.join() for _ in range(trainers)]
-        self.world.settle()
+        self.world.come_to_rest()
 
     def join(self):
         trainer = self.world.join(self.spec, shared=True)
@@ -70,7 +70,7 @@ def test_what_an_absent_one_may_have_as_it_is_is_its_own():
     assert not told(newcomer)
     first.next(1, hold=True)
     ring.world.reconnect(first)
-    ring.world.settle()
+    ring.world.come_to_rest()
     assert slots(newcomer)[0] != first.held[0].slot
     for trainer in (newcomer, first):
         trainer.next(1, hold=False)
@@ -102,7 +102,7 @@ def test_what_one_iterator_has_let_go_another_one_may_still_take():
     first, _ = ring.trainers
     first.place(2, 0, 0, True)
     first.activate(2)
-    ring.world.settle()
+    ring.world.come_to_rest()
     slot = slots(first, 1)[0]
     assert slot == slots(first, 2)[0]
     for number in (1, 2):

@@ -37,9 +37,9 @@ class Watched(World):
         trainer.place(number, epoch, 0, True)
         trainer.activate(number)
         for _ in range(steps):
-            self.settle()
+            self.come_to_rest()
             trainer.next(number, hold=False)
-        self.settle()
+        self.come_to_rest()
 
     def leave_at(self, epoch: int, step: int):
         """A trainer comes, ends there, and the ring is filled without it."""
@@ -51,7 +51,7 @@ class Watched(World):
         self.asked, self.started = [], 0
         self.goodbye(trainer)
         self.kill(trainer)
-        self.settle()
+        self.come_to_rest()
         (stream,) = self.engine.streams.values()
         return stream
 
@@ -80,7 +80,7 @@ def test_a_trainer_that_came_for_a_later_epoch_leaves_nothing_of_the_beginning()
     world.go(trainer, 3, 2)
     world.goodbye(trainer)
     world.kill(trainer)
-    world.settle()
+    world.come_to_rest()
     (stream,) = world.engine.streams.values()
     assert stream.window.cursors.keys() == {GOES_ON}
 
@@ -93,9 +93,9 @@ def test_a_rerun_that_begins_otherwise_is_planned_anew():
     again.place(1, 0, 0, True)
     again.activate(1)
     for _ in range(STEPS):
-        world.settle()
+        world.come_to_rest()
         while not again.can_next(next(iter(again.cursors))):
-            world.settle()
+            world.come_to_rest()
         number = next(iter(again.cursors))
         again.next(number, hold=False)
-        world.settle()
+        world.come_to_rest()

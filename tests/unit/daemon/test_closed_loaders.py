@@ -61,7 +61,7 @@ def test_only_what_was_claimed_is_made(beside, holds):
     if not holds:
         lets_go(world, closing)
     most = closed.counters.batches + under_way(closed)
-    world.settle()
+    world.come_to_rest()
     assert closed.counters.batches <= most < SLOTS
     assert not closed.claims.has_work()
     assert closed.lingers, "what is ready stays"
@@ -70,13 +70,13 @@ def test_only_what_was_claimed_is_made(beside, holds):
 @pytest.mark.parametrize("how", ["killed", "ended", "nobody consumes", "consumed again"])
 def test_it_is_filled_again_when_that_is_over(beside, how):
     world, trainer, closing, closed = beside
-    world.settle()
+    world.come_to_rest()
     before = closed.counters.batches
     if how == "killed":
         world.kill(closing)
     elif how == "ended":
         lets_go(world, closing)
-        world.settle()
+        world.come_to_rest()
         assert closed.counters.batches == before
         world.engine.leaver_ended(closed.number)
         world.run()
@@ -84,7 +84,7 @@ def test_it_is_filled_again_when_that_is_over(beside, how):
         world.goodbye(trainer)
     else:
         world.join(SPEC, "validate").place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     assert closed.counters.batches >= SLOTS > before
 
 
@@ -113,7 +113,7 @@ def test_a_trainer_that_was_killed_is_expected_to_come_back():
     begun(world, "train", SLOTS)
     killed, left = begun(world, "validate", 3)
     world.kill(killed)
-    world.settle()
+    world.come_to_rest()
     assert left.counters.batches >= SLOTS
 
 
@@ -123,7 +123,7 @@ def test_its_processes_end_but_not_at_once(beside):
     lets_go(world, closing)
     later, _ = begun(world, "another", 3)
     world.goodbye(later)
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert closed.stage is Stage.RUNNING
     world.now += RESTS_S

@@ -32,16 +32,16 @@ class Epochs:
         self.number += 1
         self.trainer.place(self.number, 0, 0, True)
         for step in range(stop):
-            self.run.world.settle()
+            self.run.world.come_to_rest()
             if not self.trainer.can_next(living):
                 self.trainer.wait(living)
-                self.run.world.settle()
+                self.run.world.come_to_rest()
             assert self.trainer.can_next(living), f"stuck at {step}"
             self.trainer.next(living, hold_last and step == stop - 1)
             if step == 0 and self.trainer.held:
                 self.trainer.let_go(0)
             self.trainer.flush()
-        self.run.world.settle()
+        self.run.world.come_to_rest()
         assert stop < STEPS or self.trainer.is_at_end(living)
         self.trainer.close(living)
 
@@ -106,7 +106,7 @@ def test_a_batch_that_is_never_let_go_is_made_again():
     run.cursor = epochs.number
     run.trainer.activate(epochs.number)
     for step in range(STEPS):
-        run.world.settle()
+        run.world.come_to_rest()
         assert run.trainer.can_next(epochs.number), f"stuck at {step}"
         run.trainer.next(epochs.number, hold=True)
         if len(run.trainer.held) > 1:

@@ -65,7 +65,7 @@ def test_none_is_executed_for_a_trainer_that_has_ended_in_order():
     assert stream.coming is None
     assert stream.host is not None
     assert stream.host.is_fork
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert stream.stage is Stage.PARKED
     assert stream.window.batches
@@ -76,7 +76,7 @@ def test_it_gives_way_to_the_next_trainer_when_its_own_has_ended_in_order():
     stream = left_cleanly(world, "s")
     ready = len(stream.window.batches)
     world.join(SPEC, "another", forks=True)
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert stream.stage is Stage.PARKED
     assert ready <= len(stream.window.batches) <= ready + 2, "only what was under way came to it"
@@ -103,7 +103,7 @@ def test_one_that_has_a_dead_trainer_s_memory_ends_first():
     stream = orphaned(world, pickles=False)
     world.engine.memory_is_short()
     world.run()
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert stream.stage is Stage.PARKED
     assert not world.hosts
@@ -116,7 +116,7 @@ def test_so_it_does_when_one_of_its_workers_was_killed_for_memory():
     worker = next(each for each in world.workers.values() if each.tasks)
     world._die(worker, 0, KILLED, oom_kills=1)
     world.run()
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert stream.stage is Stage.PARKED
     assert not world.hosts
@@ -136,7 +136,7 @@ def test_a_large_program_is_written_for_others_when_there_is_room():
     assert stream.host is not None
     assert not stream.host.is_fork
     assert len(world.hosts) == 2, "the fork's workers are at their last tasks"
-    world.settle()
+    world.come_to_rest()
     assert list(world.hosts) == [stream.host.number], "it ends with them"
 
 
@@ -150,7 +150,7 @@ def test_a_large_program_for_which_there_is_no_room_ends_with_its_fork():
         world.now += 10
         world.tick()
     world.settle_first("program")
-    world.settle()
+    world.come_to_rest()
     for _ in range(3):
         world.now += 10
         world.tick()
@@ -167,7 +167,7 @@ def test_a_large_program_for_which_there_is_no_room_is_anothers_fork_from_then_o
     for trainer in (first, second):
         world.settle_first("loaded")
         trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     second.activate(1)
     world.kill(first)
     for _ in range(2):
@@ -185,17 +185,17 @@ def test_a_large_one_that_dies_goes_on_from_its_spare():
     world = World(workers=2, slots=4)
     trainer = world.join(SPEC, forks=True, large=True)
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     trainer.activate(1)
     trainer.next(1, hold=False)
     trainer.flush()
     trainer.fingerprint = CHANGED
     world.kill_zygote()
-    world.settle()
+    world.come_to_rest()
     while not trainer.is_at_end(1):
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
     assert trainer.failed is None
 
 
@@ -220,7 +220,7 @@ def test_one_of_another_dataset_makes_nothing_and_its_stream_fails_and_says_so(o
     world = World(workers=2, slots=4)
     trainer = world.join(SPEC, forks=True, pickles=False)
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     trainer.activate(1)
     without_its_zygotes(world, trainer)
     trainer.next(1, hold=False)
@@ -229,7 +229,7 @@ def test_one_of_another_dataset_makes_nothing_and_its_stream_fails_and_says_so(o
     world.settle_first("fork", order[0])
     assert not world.workers, "nothing is begun for the stream by what may be another program"
     world.settle_first(order[1])
-    world.settle()
+    world.come_to_rest()
     assert "the dataset of stream 's' has been changed" in trainer.failed
     assert "Make the loader again" in trainer.failed
     assert not world.hosts
@@ -240,7 +240,7 @@ def test_one_of_the_same_dataset_goes_on():
     world = World(workers=2, slots=4)
     trainer = world.join(SPEC, forks=True, pickles=False)
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     trainer.activate(1)
     without_its_zygotes(world, trainer)
     trainer.next(1, hold=False)
@@ -249,11 +249,11 @@ def test_one_of_the_same_dataset_goes_on():
     assert not world.workers
     world.settle_first("identified")
     assert world.workers
-    world.settle()
+    world.come_to_rest()
     while not trainer.is_at_end(1):
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
     assert trainer.failed is None
 
 
@@ -261,12 +261,12 @@ def test_another_trainer_of_a_shared_stream_whose_dataset_is_the_same_forks_inst
     world = World(workers=2, slots=8)
     first, second = (world.join(SPEC, shared=True, forks=True, pickles=False) for _ in range(2))
     for trainer in (first, second):
-        world.settle()
+        world.come_to_rest()
         trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     first.fingerprint = CHANGED
     without_its_zygotes(world, first)
-    world.settle()
+    world.come_to_rest()
     assert first.failed is None
     assert second.failed is None
     assert world.hosts
@@ -279,18 +279,18 @@ def test_another_trainer_of_a_shared_stream_that_does_not_fork_hands_over_its_pr
     world = World(workers=2, slots=4)
     first = world.join(SPEC, shared=True, forks=True, pickles=False)
     first.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     second = world.join(SPEC, shared=True)
     second.place(1, 0, 0, True)
     second.activate(1)
-    world.settle()
+    world.come_to_rest()
     if dies_first == "it":
         world.kill(first)
     while world.zygotes():
         world.kill_zygote()
     world.kill(first)
     while not second.is_at_end(1):
-        world.settle()
+        world.come_to_rest()
         assert second.can_next(1), second.failed
         second.next(1, hold=False)
         second.flush()
@@ -302,12 +302,12 @@ def test_one_that_will_never_tell_what_it_is_serves_only_a_stream_that_is_as_unk
     trainer.place(1, 0, 0, True)
     trainer.fingerprint = ""
     world.pending = [("identified", each[1], "") if each[0] == "identified" else each for each in world.pending]
-    world.settle()
+    world.come_to_rest()
     stream = world.engine.streams[trainer.stream]
     assert stream.stage is Stage.RUNNING
     assert not stream.spec.is_identified
     world.kill(trainer)
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert not world.hosts, "nobody waits for what it will not tell"
 
@@ -316,13 +316,13 @@ def test_one_that_will_never_tell_what_it_is_does_not_go_on_for_another():
     world = World(workers=2, slots=4)
     trainer = world.join(SPEC, forks=True, pickles=False)
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     trainer.activate(1)
     without_its_zygotes(world, trainer)
     trainer.next(1, hold=False)
     trainer.flush()
     trainer.fingerprint = ""
     world.settle_first("fork")
-    world.settle()
+    world.come_to_rest()
     assert "nobody can tell whether the dataset of stream 's' is still the same" in trainer.failed
     assert not world.workers

@@ -37,7 +37,7 @@ def test_the_first_rows_go_to_the_worker_that_measured():
         world.deliver(0)
     assert [worker.number for worker in world.workers.values() if has_first_row(worker)] == [measuring.number]
     assert all(worker.tasks for worker in world.workers.values()), "the others have the rest meanwhile"
-    world.settle()
+    world.come_to_rest()
     trainer.next(1, hold=False)
 
 
@@ -49,6 +49,6 @@ def test_when_that_one_is_dead_another_makes_them(when):
         while world.pending:
             world.deliver(0)
     world.kill_worker(list(world.workers).index(measuring.number))
-    world.settle()
+    world.come_to_rest()
     world.check()
     trainer.next(1, hold=False)

@@ -22,7 +22,7 @@ def begun(**options) -> tuple:
     while any(each[0] != "loaded" for each in world.pending):
         world.deliver(next(at for at, each in enumerate(world.pending) if each[0] != "loaded"))
     world.scarce = True
-    world.settle()
+    world.come_to_rest()
     assert not world.workers
     return world, trainer, world.engine.streams[trainer.stream]
 
@@ -30,7 +30,7 @@ def begun(**options) -> tuple:
 def wait(world, seconds: float) -> None:
     world.now += seconds
     world.tick()
-    world.settle()
+    world.come_to_rest()
 
 
 @pytest.mark.parametrize("options", [{}, {"pickles": False}, {"large": True}])
@@ -49,7 +49,7 @@ def test_workers_are_started_when_processes_can_be_had_again(options):
     while not trainer.is_at_end(1):
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
 
 
 def test_it_is_not_tried_at_once_and_less_often_each_time():
@@ -69,14 +69,14 @@ def test_what_has_a_worker_goes_on_with_that():
     world = World(workers=2, slots=4)
     trainer = world.join(SPEC, forks=True)
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     world.scarce = True
     world.kill_worker(0)
     trainer.activate(1)
     while not trainer.is_at_end(1):
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
     assert len(world.workers) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_zygote_that_cannot_be_started_is_started_when_it_can():
     world.scarce = True
     trainer.place(1, 0, 0, True)
     world.pending = [("not loaded", each[1]) if each[0] == "loaded" else each for each in world.pending]
-    world.settle()
+    world.come_to_rest()
     stream = world.engine.streams[trainer.stream]
     assert stream.stage is Stage.PARKED
     for _ in range(20):
@@ -115,7 +115,7 @@ def test_a_planner_is_started_when_it_can_be():
     trainer = world.join(StreamSpec("0" * 32, 0, "sampler", 13, 3), forks=True)
     trainer.place(1, 0, 0, True)
     world.scarce = True
-    world.settle()
+    world.come_to_rest()
     assert not world.planners
     assert trainer.failed is None
     world.scarce = False

@@ -26,16 +26,16 @@ class Pair:
     def begin(self, trainer: SimTrainer, number: int, epoch: int = 0) -> None:
         trainer.place(number, epoch, 0, True)
         trainer.activate(number)
-        self.world.settle()
+        self.world.come_to_rest()
 
     def says(self, trainer: SimTrainer, variant: int, epoch: int = 0) -> None:
         self.world.send(trainer, Assume(epoch, variant))
-        self.world.settle()
+        self.world.come_to_rest()
 
     def goes_through(self, trainer: SimTrainer, number: int) -> None:
         """Its iterator, to the epoch's end. The world's own laws see to it that no slot stays behind."""
         while not trainer.is_at_end(number):
-            self.world.settle()
+            self.world.come_to_rest()
             assert trainer.can_next(number), "stuck"
             trainer.next(number, hold=False)
         trainer.close(number)
@@ -116,7 +116,7 @@ def test_offers_of_a_void_plan_stand_in_nobody_s_way(deaf):
     """Even those of one that does not answer: it may be long at something else."""
     pair = Pair()
     pair.second.place(2, 0, 0, True)
-    pair.world.settle()
+    pair.world.come_to_rest()
     assert pair.offered_variants == {0}
     pair.second.deaf = deaf
     pair.says(pair.first, 1)
@@ -200,7 +200,7 @@ def test_what_was_yielded_of_a_plan_that_is_void_by_then_is_not_held_up_to_other
     pair.first.next(3, hold=False)
     pair.first.deaf = False
     pair.world.answer(pair.first)
-    pair.world.settle()
+    pair.world.come_to_rest()
     assert pair.planned(1) == 1
     pair.begin(pair.second, 4, epoch=1)
     pair.says(pair.second, 0, epoch=1)

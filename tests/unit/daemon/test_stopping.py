@@ -24,7 +24,7 @@ def test_a_message_that_comes_while_the_daemon_stops_is_no_error(message):
     trainer = world.join(SPEC)
     trainer.place(1, 0, 0, True)
     trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     world.engine.stop("told to")
     world.engine.message(trainer.session, message, 0.0)
     told = [each.message for each in world.engine.take_commands() if isinstance(each, c.Send)]
@@ -44,7 +44,7 @@ def test_a_daemon_that_keeps_its_streams_decides_and_writes_nothing_more():
     trainer = world.join(SPEC)
     trainer.place(1, 0, 0, True)
     trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     world.engine.take_commands()
     world.engine.stop("told to", keep=True)
     assert world.engine.take_commands() == [c.Send(trainer.session, Farewell("told to"))]

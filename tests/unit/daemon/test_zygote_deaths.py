@@ -42,7 +42,7 @@ def test_a_batch_that_was_made_begins_the_count_anew():
     world = World(workers=WORKERS)
     trainer = world.join(dataclasses.replace(SPEC, length=3000))
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     trainer.activate(1)
     for _ in range(2 * MOST_DEATHS):
         assert trainer.can_next(1)
@@ -54,7 +54,7 @@ def test_a_batch_that_was_made_begins_the_count_anew():
         world.run()
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
     assert trainer.failed is None
 
 

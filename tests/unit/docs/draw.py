@@ -19,6 +19,7 @@ from tests.unit.docs.chart import chart, jpeg_chart
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
+CHAIN_COLUMNS = 90
 
 # The order of the map. A test fails when it leaves a package out.
 PACKAGES = (
@@ -154,17 +155,41 @@ def _first_sentence(path: Path) -> str:
 # --- which package imports which ---
 
 
+# By the name of the contract that holds them.
+LAYERED = {
+    "prefetchd": "imports go one way",
+    "prefetchd.daemon": "the daemon's rooms, one above the other",
+    "prefetchd.daemon.engine": "the engine's rooms, one above the other",
+    "prefetchd_client": "the client's rooms, one above the other",
+}
+
+
 def imports() -> str:
-    """The layers that import-linter holds, the highest first."""
-    return "\n".join(["```text", " -> ".join(layer.replace("prefetchd.", "") for layer in layers()), "```"])
+    """The layers that import-linter holds, of each package that has some, the highest first."""
+    blocks = [f"{package}\n{_chain(package)}" for package in LAYERED]
+    return "\n".join(["```text", "\n\n".join(blocks), "```"])
 
 
-def layers() -> list[str]:
-    """The layers contract of pyproject.toml."""
-    found = re.search(r"^layers = (\[.*?\])", (ROOT / "pyproject.toml").read_text("utf-8"), re.M | re.S)
+def layers(package: str) -> list[str]:
+    """The layers of the package's contract in pyproject.toml, without its own name; what stands beside each other in
+    one, with bars between."""
+    contracts = (ROOT / "pyproject.toml").read_text("utf-8").split("\n[[tool.importlinter.contracts]]\n")[1:]
+    (contract,) = [each for each in contracts if each.startswith(f'name = "{LAYERED[package]}"\n')]
+    found = re.search(r"^layers = (\[.*?\])", contract, re.M | re.S)
     assert found
     names: list[str] = ast.literal_eval(found[1])
-    return names
+    return [layer.replace(f"{package}.", "") for layer in names]
+
+
+def _chain(package: str) -> str:
+    """The layers, several a line, with arrows between."""
+    lines: list[str] = []
+    for layer in layers(package):
+        if not lines or len(lines[-1]) + len(layer) > CHAIN_COLUMNS:
+            lines.append(f"    -> {layer}" if lines else f"    {layer}")
+        else:
+            lines[-1] += f" -> {layer}"
+    return "\n".join(lines)
 
 
 # --- the messages ---

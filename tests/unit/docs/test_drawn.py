@@ -31,6 +31,16 @@ def test_the_map_has_every_package():
     assert sorted(draw.PACKAGES) == sorted(draw.packages())
 
 
+@pytest.mark.parametrize(
+    ("top", "package"), [("prefetchd", "prefetchd"), ("client/prefetchd_client", "prefetchd_client")]
+)
+def test_every_room_has_its_layer(top, package):
+    rooms = {room.removeprefix(f"{top}/") for room in draw.packages() if room.startswith(f"{top}/")}
+    # Units are data, which nobody imports.
+    drawn = {name for layer in draw.layers(package) for name in layer.split(" | ")}
+    assert {room for room in rooms if "/" not in room} - drawn - {"units"} == set()
+
+
 def test_every_move_of_the_table_is_an_arrow():
     arrows = [line.split(": ") for line in draw.slot_states().splitlines() if ": " in line]
     drawn = {(move.strip(), event) for move, events in arrows for event in events.split(", ")}

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from tests.unit.cli.examples import every_state
 from tests.unit.docs.status_keys import SCHEMA, text
 
@@ -22,7 +22,7 @@ def test_it_is_a_schema_and_refuses_what_is_wrong():
     for wrong in ({}, {"state": 1, "health": "healthy", "heartbeat_age_s": None, "problems": []}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
-    streams = told(every_state())["streams"]
+    streams = status_object(every_state())["streams"]
     for stream in streams:
         jsonschema.validate(stream, schema["properties"]["streams"]["items"])
         del stream["verdict"]

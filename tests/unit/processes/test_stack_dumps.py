@@ -18,10 +18,11 @@ from prefetchd.processes.stack_dumps import (
     process_state,
     read_stacks,
 )
-from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
 from prefetchd.supervisor.probe_process import look
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
+from prefetchd.workers.worker_status_writer import map_worker_status
 from tests.scenario.forked import forked
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 DUMP = """Thread 0x00007f51 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait

@@ -119,7 +119,7 @@ def test_a_new_cursor_has_nothing_offered_and_nothing_filled(is_waiting):
     cursor = new_cursor("k", "c", (2, 1), is_waiting, EpochLengths(5))
     assert (cursor.key, cursor.consumer, cursor.waiting, cursor.epoch) == ("k", "c", is_waiting, 2)
     assert cursor.next == cursor.offered == cursor.fill == (2, 1)
-    assert not cursor.told_end
+    assert not cursor.knows_end
     assert not cursor.recalled
 
 

@@ -11,8 +11,8 @@ LAST = CONSUMERS - 1
 
 def test_all_that_a_message_tells_of_is_its_consumer_s_until_the_lease_has_ended():
     offers = Offers([0] * 6)
-    offers.told(0, Published(((1, 0, 0, 1, 2, 7, 5, 8), (2, 0, 9, 0, 3, 7))))
-    offers.told(LAST, Published(((1, 0, 0, 1, 2, 7),), ((1, 0, 4),)))
+    offers.record(0, Published(((1, 0, 0, 1, 2, 7, 5, 8), (2, 0, 9, 0, 3, 7))))
+    offers.record(LAST, Published(((1, 0, 0, 1, 2, 7),), ((1, 0, 4),)))
     assert [takers(word) for word in offers.words(6)[2:]] == [
         ({0, LAST}, set()),
         (set(), {0}),
@@ -32,7 +32,7 @@ def test_all_that_a_message_tells_of_is_its_consumer_s_until_the_lease_has_ended
 
 def test_another_batch_in_the_slot_is_offered_to_nobody():
     offers = Offers([0] * 2)
-    offers.told(LAST, Published(((1, 0, 0, 0, 1, 7, 0, 8),)))
+    offers.record(LAST, Published(((1, 0, 0, 0, 1, 7, 0, 8),)))
     offers.claimed(1)
     assert [takers(word) for word in offers.words(2)] == [(set(), {LAST}), (set(), set())]
 

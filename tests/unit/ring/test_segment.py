@@ -412,8 +412,8 @@ def test_a_slot_s_record_and_nothing_else_is_written(make):
 
 def test_offers_lie_in_the_segment_and_end_with_the_slot_s_next_claim(make):
     ring = make(slots=5)
-    ring.offers.told(3, Published(((1, 0, 0, 0, 4, 9),)))
-    ring.offers.told(0, Published(((1, 0, 0, 1, 4, 9, 2, 8),)))
+    ring.offers.record(3, Published(((1, 0, 0, 0, 4, 9),)))
+    ring.offers.record(0, Published(((1, 0, 0, 1, 4, 9, 2, 8),)))
     at = ring.header.offers_offset
     assert OFFER.unpack_from(ring.memory.memory, at + 4 * OFFER.size) == (1 << 19 | 1,)
     assert ring.offers.words(5) == (0, 0, 1, 0, 1 << 19 | 1)

@@ -15,13 +15,12 @@ class Printing:
     """A pipe that is kept full, read by hand at a time of the test's."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
         self.lines: list[str] = []
         self.left_out = 0
         self.watcher = Readable()
         self.fd, self.into = os.pipe()
         os.set_blocking(self.into, False)
-        self.output = ChildOutput(self.watcher, self.fd, self._told, lambda: self.now_s)
+        self.output = ChildOutput(self.watcher, self.fd, self._told)
 
     def _told(self, lines: list[str], left_out: int) -> None:
         self.lines += lines
@@ -65,7 +64,7 @@ def test_what_a_second_has_no_room_for_is_counted_and_the_next_second_has_room_a
         printed += printing.turn(line) > 0
     assert (len(printing.lines), printing.left_out) == (LINES_A_SECOND, 500)
     printing.turn(b"half of one that is left out")
-    printing.now_s = 1.0
+    printing.watcher.time_s = 1.0
     printing.turn(b", and its other half\nwhole\n")
     assert printing.lines[LINES_A_SECOND:] == ["whole"]
     assert printing.left_out == 501
@@ -79,7 +78,7 @@ def test_one_that_goes_on_is_left_alone_until_the_second_is_over(printing):
         assert turns * 1024 <= READ_BYTES_A_SECOND, "it is read without end"
     ((delay_s, go_on),) = printing.watcher.later
     assert delay_s == 1.0
-    printing.now_s = 1.0
+    printing.watcher.time_s = 1.0
     go_on()
     printing.turn(b"again\n")
     assert printing.lines[-1] == "again"

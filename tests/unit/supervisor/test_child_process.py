@@ -20,9 +20,10 @@ DEADLINE_S = 30
 
 
 class Readable:
-    """A Watcher whose callbacks the test calls, in the order that it wants."""
+    """A Watcher whose callbacks the test calls, in the order that it wants, at the time that it wants."""
 
     def __init__(self) -> None:
+        self.time_s = 0.0
         self.callbacks: dict[int, Callable[[], None]] = {}
         self.later: list[tuple[float, Callable[[], None]]] = []
 
@@ -35,6 +36,9 @@ class Readable:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         self.later.append((delay_s, callback))
+
+    def now_s(self) -> float:
+        return self.time_s
 
 
 class Family:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from prefetchd.processes.process_exit import KILLED, ProcessExit
@@ -37,7 +35,11 @@ class Bed:
     def __init__(self) -> None:
         self.told: list = []
         self.buried: list = []
-        self.zygotes = EnvironmentZygotes(None, self, self, nice=0)
+        self.time_s = 0.0
+        self.zygotes = EnvironmentZygotes(self, self, self, nice=0)
+
+    def now_s(self) -> float:
+        return self.time_s
 
     def bury(self, child, afterwards) -> None:
         self.buried.append(child)
@@ -66,21 +68,21 @@ def test_one_is_given_up_when_its_last_host_has_been_gone_for_long(bed):
     zygote = bed.zygotes.of(b"a", None)
     for host in (1, 2):
         bed.zygotes.enter(host, b"a")
-    long_after_s = time.monotonic() + 2 * KEEP_ENVIRONMENT_S
     bed.zygotes.leave(1, b"a")
-    bed.zygotes.retire_idle(long_after_s)
+    bed.time_s = 2 * KEEP_ENVIRONMENT_S
+    bed.zygotes.retire_idle(bed.time_s)
     assert bed.zygotes.get(b"a") is zygote
     bed.zygotes.leave(2, b"a")
-    bed.zygotes.retire_idle(time.monotonic())
+    bed.zygotes.retire_idle(bed.time_s + KEEP_ENVIRONMENT_S - 1)
     assert bed.zygotes.get(b"a") is zygote, "another trainer may come"
-    bed.zygotes.retire_idle(long_after_s)
+    bed.zygotes.retire_idle(bed.time_s + KEEP_ENVIRONMENT_S)
     assert bed.zygotes.get(b"a") is None
     assert bed.buried == [zygote]
 
 
 def test_one_whose_first_host_could_not_be_started_is_given_up_too(bed):
     bed.zygotes.of(b"a", None)
-    bed.zygotes.retire_idle(time.monotonic() + 2 * KEEP_ENVIRONMENT_S)
+    bed.zygotes.retire_idle(KEEP_ENVIRONMENT_S)
     assert bed.zygotes.get(b"a") is None
 
 

@@ -50,7 +50,7 @@ def test_an_exception_of_usual_size_round_trips(exception):
     assert decode_exception(encode_exception(exception)) == exception
 
 
-@pytest.mark.parametrize("field", ["message", "traceback", "place", "type_name"])
+@pytest.mark.parametrize("field", ["message", "traceback", "location", "type_name"])
 @pytest.mark.parametrize("character", CHARACTERS, ids=ascii)
 def test_one_text_of_a_million_characters_fits_one_packet(field, character):
     long = dataclasses.replace(EXCEPTION, **{field: character * 1_000_000}, pickled=b"p" * PICKLE_LIMIT_BYTES)

@@ -388,7 +388,7 @@ def test_the_place_where_it_raised_is_told(made, place):
     ):
         with pytest.raises(UserCodeError) as caught:
             act(made())
-        assert caught.value.place == place
+        assert caught.value.location == place
         assert type(caught.value.__cause__) is LookupError
 
 
@@ -397,7 +397,7 @@ def test_a_copy_that_raised_is_told_as_such():
     dataset.gather_into = raising
     with pytest.raises(UserCodeError) as caught:
         copied(dataset, (0, 4))
-    assert caught.value.place == "dataset.gather_into, epoch 0, step 2"
+    assert caught.value.location == "dataset.gather_into, epoch 0, step 2"
     assert type(caught.value.__cause__) is LookupError
 
 
@@ -454,7 +454,7 @@ def test_an_exception_travels_with_its_text_place_and_traceback():
     with pytest.raises(UserCodeError) as caught:
         filler(Recorded(raising)).batch((0, 1))
     told = remote_exception(caught.value)
-    assert (told.type_name, told.message, told.place) == ("LookupError", "missing", "dataset[4], epoch 0, step 1")
+    assert (told.type_name, told.message, told.location) == ("LookupError", "missing", "dataset[4], epoch 0, step 1")
     assert "in raising" in told.traceback
     assert "LookupError: missing" in told.traceback
     assert told.pickled

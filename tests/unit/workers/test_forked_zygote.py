@@ -21,7 +21,7 @@ import pytest
 from prefetchd_client.forking import trainer_fork
 from prefetchd_client.forking.trainer_fork import ForkRequest, TrainerFork
 
-from prefetchd.processes.worker_status_memory import WorkerStatusFile
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.framing import close_all, receive_with_fds, send
 from prefetchd.wire.messages import (
     Identified,
@@ -41,7 +41,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import detaching, program_size
 from prefetchd.workers import forked_zygote as forked_zygote_module
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, until
+from tests.scenario.waiting import is_gone, until
 
 FINGERPRINT = "c0" * 16
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2

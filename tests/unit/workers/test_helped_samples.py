@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.worker_status import COLLATING, IDLE, LOADING
 from prefetchd.workers import helped_samples
 from prefetchd.workers.helped_samples import SLOW_ROW_S, STRETCH_S, HelpedSamples, help_owner
@@ -14,6 +14,7 @@ from prefetchd.workers.sample_codec import encode_sample
 from prefetchd.workers.samples import BadSample
 from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError
+from prefetchd.workers.worker_status_writer import map_worker_status
 
 TASK = 7
 ROWS = 40

@@ -11,7 +11,6 @@ from prefetchd_client.batches.tensors import BatchReader
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.plan.seeds import SUBSTITUTES
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.errors import WorkerDiedError
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import COLLATING, LOADING, WRITING, WorkerStatus
@@ -20,6 +19,7 @@ from prefetchd.workers.program import Program
 from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import ALL_AT_ONCE, TEXT_LIMIT_CHARACTERS
 from prefetchd.workers.user_code import UserCodeError
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 from tests.scenario.oracle import SAMPLE, derive
 
 LENGTH = 20

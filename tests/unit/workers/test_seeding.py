@@ -311,17 +311,17 @@ def test_a_generator_of_torch_s_that_a_module_or_the_dataset_has_is_always_seede
     seeder.seek(OwnGenerators({"dataset": held}))
     for seed in range(TRIAL + 2):
         assert seeder.run(seed, lambda _: held[0].initial_seed(), None) == seed
-    assert not seeder.settled
+    assert not seeder.seeds_nothing
 
 
 # --- several samples before it is asked ---
 
 
 def make_all(seeder: SampleSeeder, samples: list[tuple[int, Sample, Any]], most: int) -> list[Any]:
-    """Makes the samples as whoever uses `settled` does, `most` before each question."""
+    """Makes the samples as whoever uses `seeds_nothing` does, `most` before each question."""
     made: list[Any] = []
     while len(made) < len(samples):
-        if not seeder.settled:
+        if not seeder.seeds_nothing:
             own = samples[len(made)]
             made.append(outcome(lambda own=own: seeder.run(*own)))
             continue
@@ -343,19 +343,19 @@ def test_samples_that_are_made_before_it_is_asked(plan, most):
     seeder = SampleSeeder(lazy=True)
     for seed in range(TRIAL):
         seeder.run(seed, Sample([]), None)
-    assert seeder.settled
+    assert seeder.seeds_nothing
     assert make_all(seeder, samples, most) == wanted
 
 
 def test_it_is_settled_once_nothing_is_seeded_and_never_before():
     seeder = SampleSeeder(lazy=True)
     for seed in range(TRIAL):
-        assert not seeder.settled
+        assert not seeder.seeds_nothing
         seeder.run(seed, Sample([]), None)
-    assert seeder.settled
+    assert seeder.seeds_nothing
     seeder.run(1, Sample(["random.random"]), None)
-    assert not seeder.settled
-    assert not SampleSeeder().settled
+    assert not seeder.seeds_nothing
+    assert not SampleSeeder().seeds_nothing
 
 
 def test_a_sample_that_draws_nothing_and_raises_is_not_made_again():

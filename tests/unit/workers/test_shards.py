@@ -13,7 +13,6 @@ from hypothesis import given
 from torch.utils.data import IterableDataset, get_worker_info
 
 from prefetchd.plan.shard_plan import ShardPlan
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import ITERATING
@@ -22,6 +21,7 @@ from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import KEPT_WALKS, NoSuchBatch, Shards
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 from tests.budgets import tries
 from tests.scenario.oracle import GAMMA, derive, finalise, seed_all
 
@@ -85,7 +85,7 @@ class Made:
             except NoSuchBatch as none:
                 return f"{none.batches} batches"
             except UserCodeError as error:
-                return f"{error.place}: {error.__cause__!r}"
+                return f"{error.location}: {error.__cause__!r}"
 
 
 def shard_seed(seed, epoch, place, rank):

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from prefetchd.processes.worker_status_memory import WorkerStatusFile, map_worker_status
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.worker_status import NO_WORKER_STATUS, STACK_OFFSET
 from prefetchd.workers import sample_codec
 from prefetchd.workers.sample_codec import UnshareableError, decode_sample, encode_sample
 from prefetchd.workers.shared_samples import SharedSamples
+from prefetchd.workers.worker_status_writer import map_worker_status
 from tests.unit.workers.comparing import differences
 
 

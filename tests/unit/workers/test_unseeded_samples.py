@@ -13,13 +13,13 @@ import torch
 from hypothesis import given
 from prefetchd_client.batches.tensors import BatchReader
 
-from prefetchd.processes.worker_status_memory import WorkerStatusWriter
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import samples, state_readers
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import Program
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.user_code import UserCodeError
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 from tests.budgets import tries
 from tests.unit.workers.comparing import differences
 from tests.unit.workers.conftest import TRIAL

@@ -58,7 +58,7 @@ class WorkerResults:
         elif isinstance(message, FillFailed):
             _fail(worker.stream, self._take(worker, message.task), message.error)
         elif isinstance(message, ShardCame):
-            worker.stream.starts.told(message)
+            worker.stream.starts.take(message)
         elif isinstance(message, Spent):
             worker.stream.filling.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
@@ -68,7 +68,7 @@ class WorkerResults:
         elif isinstance(message, StoreFailed):
             self._store_failed(worker, self._take(worker, message.task), message)
         elif isinstance(message, BadSamples):
-            self._bad_samples.told(worker, worker.tasks[message.task], message)
+            self._bad_samples.take(worker, worker.tasks[message.task], message)
         else:
             raise ProtocolError(f"a worker does not send {type(message).__name__}")
 

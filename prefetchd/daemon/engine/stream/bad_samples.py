@@ -23,7 +23,7 @@ class BadSampleNews:
     def __init__(self, commands: list[Command]) -> None:
         self._commands = commands
 
-    def told(self, worker: Worker, piece: Piece, message: BadSamples) -> None:
+    def take(self, worker: Worker, piece: Piece, message: BadSamples) -> None:
         stream = worker.stream
         texts = [text.decode("utf-8", "replace") for text in message.texts]
         for (row, attempt, index, *_), text in zip(message.samples, [*texts, *[""] * len(message.samples)]):

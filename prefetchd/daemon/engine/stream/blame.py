@@ -117,7 +117,7 @@ class Blame:
             for place, each in deaths.items()
         )
 
-    def settled(self, position: Position) -> None:
+    def forget(self, position: Position) -> None:
         """Forgets the deaths on a batch that is made, or has failed."""
         if self._suspicions:
             self._suspicions.pop(position, None)

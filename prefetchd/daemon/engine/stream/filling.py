@@ -58,7 +58,7 @@ class Filling:
         batch = piece.batch
         batch.under_way -= 1
         if batch.error is not None:
-            self._settle_failed(batch)
+            self._free_failed(batch)
             return False
         if self._ends_cancelled(batch) or batch.under_way or batch.pending:
             return False
@@ -66,7 +66,7 @@ class Filling:
             self._refill_whole(batch)
             return False
         batch.payload_bytes = payload_bytes
-        self._blame.settled(batch.position)
+        self._blame.forget(batch.position)
         assert self.window.ring is not None
         if self.window.lookback.is_used(self.window.ring):
             self._queue.add_digest(batch)
@@ -108,7 +108,7 @@ class Filling:
         batch.whole = True
         batch.pending.clear()
         if batch.error is not None:
-            self._settle_failed(batch)
+            self._free_failed(batch)
         elif not self._ends_cancelled(batch) and not batch.under_way:
             self._refill_whole(batch)
 
@@ -133,8 +133,8 @@ class Filling:
         first = batch.error is None
         batch.error = error
         batch.pending.clear()
-        self._blame.settled(batch.position)
-        self._settle_failed(batch)
+        self._blame.forget(batch.position)
+        self._free_failed(batch)
         return first and not batch.cancelled
 
     def check_shard_end(self, piece: Piece, batches: int) -> None:
@@ -151,7 +151,7 @@ class Filling:
         self._shard_lengths.learn_shard(epoch, step % self._shard_lengths.shards, batches)
         piece.batch.under_way -= 1
         piece.batch.cancelled = True
-        self._blame.settled(piece.batch.position)
+        self._blame.forget(piece.batch.position)
         self._claims.forget_measuring(piece.batch)
         self._ends_cancelled(piece.batch)
         for cursor in window.cursors.values():
@@ -167,7 +167,7 @@ class Filling:
         self._claims.roomless.remove(batch)
         batch.pending.clear()
         batch.error = error
-        self._settle_failed(batch)
+        self._free_failed(batch)
 
     def lost(self, piece: Piece) -> None:
         """Hands out again a piece that its worker has not done and, for certain, does not write to any more (rule
@@ -179,7 +179,7 @@ class Filling:
             self.window.remove(batch)
             return
         if batch.error is not None:
-            self._settle_failed(batch)
+            self._free_failed(batch)
         elif not self._ends_cancelled(batch):
             if batch.whole and piece.rows != batch.rows and not piece.digests:
                 if not batch.under_way:
@@ -199,7 +199,7 @@ class Filling:
         batch.pending = cut(batch, 1)
         self._queue.add(batch.pending, first=True)
 
-    def _settle_failed(self, batch: Batch) -> None:
+    def _free_failed(self, batch: Batch) -> None:
         # Rule 3.
         if not batch.under_way:
             self._give_up_room(batch)

@@ -117,7 +117,7 @@ class Offering:
         if not cursor.next <= position <= cursor.offered:
             raise ProtocolError(f"cursor {key[1]} gives back from {position}; it was offered up to {cursor.offered}")
         # First the cursor, then the leases: an evicted batch takes back the filling of cursors that still want it.
-        cursor.offered, cursor.told = position, step
+        cursor.offered, cursor.informed_to = position, step
         cursor.recalled = max(0, cursor.recalled - 1)
         self._leases.give_back(key, position)
         self.window.cursors_moved()
@@ -149,7 +149,7 @@ class Offering:
         told: list[tuple[Hashable, Recall]] = []
         for cursor in self.window.cursors.values():
             if cursor.epoch in epochs:
-                cursor.told_end = cursor.plan_confirmed = False
+                cursor.knows_end = cursor.plan_confirmed = False
                 if cursor.offered > cursor.next:
                     told.append(self._recall(cursor, cursor.next[1]))
         return told
@@ -232,12 +232,12 @@ class Offering:
             number = cursor.key[1]  # type: ignore[index]
             while room and len(failures) < FAILURES_A_PUBLICATION and self._can_offer(cursor):
                 position = cursor.offered
-                if cursor.told < position[1]:
-                    voids.append((number, position[0], cursor.told, position[1]))
-                    cursor.told = position[1]
+                if cursor.informed_to < position[1]:
+                    voids.append((number, position[0], cursor.informed_to, position[1]))
+                    cursor.informed_to = position[1]
                 if self.window.lengths.is_end(position):
                     ends.append((number, position[0], position[1]))
-                    cursor.told_end = True
+                    cursor.knows_end = True
                     break
                 batch = self.window.batches[position]
                 if batch.error is not None:
@@ -265,7 +265,7 @@ class Offering:
             position = cursor.offered
             # One row of the message is one run: consecutive steps, all exclusive or all private. A gap of void steps,
             # an error, the epoch's end, or a batch of the other kind ends it.
-            if cursor.told < position[1] or not self._can_offer(cursor) or self.window.lengths.is_end(position):
+            if cursor.informed_to < position[1] or not self._can_offer(cursor) or self.window.lengths.is_end(position):
                 break
             batch = self.window.batches[position]
             if batch.error is not None or self._is_shared(cursor, batch) != private:
@@ -282,7 +282,7 @@ class Offering:
         if position[0] != cursor.epoch:
             return False
         if self.window.lengths.is_end(position):
-            return not cursor.told_end
+            return not cursor.knows_end
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.plan_verified or cursor.recalled:
             return False
@@ -310,7 +310,7 @@ class Offering:
 
     def _pass(self, cursor: Cursor) -> None:
         epoch, step = cursor.offered
-        cursor.offered, cursor.told = self.window.lengths.skip_voids((epoch, step + 1)), step + 1
+        cursor.offered, cursor.informed_to = self.window.lengths.skip_voids((epoch, step + 1)), step + 1
         if cursor.fill < cursor.offered:
             cursor.fill = self.window.lengths.after((epoch, step)) if cursor.waiting else cursor.offered
 

@@ -65,9 +65,9 @@ class Plans:
         self._asked: AskPlan | None = None
         self._asked_in_vain = False
         self._assumed: list[Assume] = []
-        self._told_planner = 0
+        self._planner_knows = 0
         self._states: dict[tuple[int, int], Begun] = {}
-        self._told: dict[Hashable, tuple[int, int]] = {}
+        self._stage_sent: dict[Hashable, tuple[int, int]] = {}
         self._trim_at = KEPT_BEYOND_NEED
         self._trim_states_at = len(STAGES) * KEPT_STATES
 
@@ -115,8 +115,8 @@ class Plans:
         begun = next((stage for stage in STAGES if (epoch, stage) not in self._states), len(STAGES))
         self._asked = AskPlan(epoch, step, STEPS_AN_ASK, begun)
         self._asked_in_vain = False
-        due = [each for each in self._assumed[self._told_planner :] if each.epoch <= epoch]
-        self._told_planner += len(due)
+        due = [each for each in self._assumed[self._planner_knows :] if each.epoch <= epoch]
+        self._planner_knows += len(due)
         return [*(Rebase(each.epoch, each.sampler_epoch, each.states) for each in due[-1:]), self._asked]
 
     def planner_is_new(self) -> None:
@@ -125,7 +125,7 @@ class Plans:
         if self._asked is not None and not self._asked_in_vain:
             self._wanted[self._asked.epoch] = self._asked.first_step
         self._asked = None
-        self._told_planner = 0
+        self._planner_knows = 0
 
     def planner_says(self, message: Message) -> None:
         """Takes the planner's answer in. Raises ProtocolError for what it cannot answer; nothing has changed then."""
@@ -168,7 +168,7 @@ class Plans:
         self._known = {position: found for position, found in self._known.items() if position[0] not in epochs}
         self._states = {key: begun for key, begun in self._states.items() if key[0] not in epochs}
         self._wanted = {epoch: step for epoch, step in self._wanted.items() if epoch not in epochs}
-        self._told = {key: told for key, told in self._told.items() if told[0] not in epochs}
+        self._stage_sent = {key: told for key, told in self._stage_sent.items() if told[0] not in epochs}
         self._lengths.forget(epochs)
         if self._asked is not None and self._asked.epoch in epochs:
             self._asked_in_vain = True
@@ -179,7 +179,7 @@ class Plans:
         room = KEPT_ASSUMPTIONS - 1
         beyond = beyond[:room]
         forgotten = max(0, len(before) + len(beyond) - room)
-        self._told_planner = max(0, min(self._told_planner, len(before)) - forgotten)
+        self._planner_knows = max(0, min(self._planner_knows, len(before)) - forgotten)
         self._assumed = [*before[forgotten:], message, *beyond]
         return epochs
 
@@ -219,11 +219,11 @@ class Plans:
         while (stage := self._next_news(cursor)) is not None:
             begun = self._states[cursor.epoch, stage]
             told.append(EpochStates(number, begun.epoch, stage, begun.sampler_epoch, begun.states))
-            self._told[cursor.key] = (cursor.epoch, stage)
+            self._stage_sent[cursor.key] = (cursor.epoch, stage)
         return told
 
     def _next_news(self, cursor: Cursor) -> int | None:
-        epoch, stage = self._told.get(cursor.key, (-1, -1))
+        epoch, stage = self._stage_sent.get(cursor.key, (-1, -1))
         after = stage + 1 if epoch == cursor.epoch else 0
         begun = self._states.get((cursor.epoch, after))
         return after if begun is not None and (begun.states or begun.sampler_epoch >= 0) else None
@@ -262,8 +262,8 @@ class Plans:
             kept = {*living.values(), *needed, *epochs[-KEPT_STATES:], *(epoch for epoch, _ in first)}
             self._states = {key: begun for key, begun in self._states.items() if key[0] in kept}
             self._trim_states_at = len(STAGES) * KEPT_STATES + 2 * len(self._states)
-        if len(self._told) > 2 * len(living) + KEPT_STATES:
-            self._told = {key: told for key, told in self._told.items() if key in living}
+        if len(self._stage_sent) > 2 * len(living) + KEPT_STATES:
+            self._stage_sent = {key: told for key, told in self._stage_sent.items() if key in living}
 
 
 def _check(message: Begun | Planned | PlanFailed, asked: AskPlan) -> None:

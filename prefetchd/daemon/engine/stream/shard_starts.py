@@ -29,7 +29,7 @@ class ShardStarts:
         self._shards = shards
         self._known: dict[tuple[int, int], list[ShardState]] = {}
 
-    def told(self, message: ShardStart | ShardCame) -> None:
+    def take(self, message: ShardStart | ShardCame) -> None:
         """Notes that an iterator of the shard can begin at that batch. Raises ProtocolError."""
         indices = (message.epoch, message.following)
         if not 0 <= message.shard < self._shards or not all(0 <= each < POSITION_LIMIT for each in indices):

@@ -1,12 +1,12 @@
 """Keeps why a stream's batches cannot be stored, and when that is over. Pure.
 
 On a full disk some batches find room and others do not, several times a second. So the fault is over only when batches
-were stored and none has failed for SETTLE_S, and each kind of failure is told once until then.
+were stored and none has failed for OVER_AFTER_S, and each kind of failure is told once until then.
 """
 
 from __future__ import annotations
 
-SETTLE_S = 2.0
+OVER_AFTER_S = 2.0
 
 
 class StoreFault:
@@ -32,14 +32,14 @@ class StoreFault:
         """Notes that a batch was stored."""
         self._has_stored = True
 
-    def settle(self, now_s: float) -> bool:
+    def end_if_over(self, now_s: float) -> bool:
         """Ends a fault that is over. Returns True when it has just ended. To be called several times a second."""
         if not self.reason:
             return False
         if self._has_failed:
             self._has_failed, self._failed_s = False, now_s
             return False
-        if not self._has_stored or now_s - self._failed_s < SETTLE_S:
+        if not self._has_stored or now_s - self._failed_s < OVER_AFTER_S:
             return False
         self.reason = ""
         self._kinds.clear()

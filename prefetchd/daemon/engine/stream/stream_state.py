@@ -136,7 +136,7 @@ class StreamState:
         self.offering = Offering(self.window, self.leases, self.plans, lambda: self.is_awaited)
         self.consumers: dict[int, Consumer] = {}
         self.absents: dict[int, AbsentConsumer] = {}
-        self.settles_until_s: float | None = None
+        self.awaits_consumers_until_s: float | None = None
         # What is ready was planned by a dead daemon, and no trainer has come since that could say from which states.
         self.plan_unsaid = False
         # The daemon's own session on a declared stream, which keeps it while nobody else is there; and whether that

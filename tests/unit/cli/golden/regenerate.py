@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefetchd.cli.render import render
-from prefetchd.cli.report import told
+from prefetchd.cli.report import status_object
 from tests.unit.cli.examples import every_state
 
 WIDTHS = (80, 120)
@@ -17,7 +17,7 @@ def path(width: int) -> Path:
 
 
 def screen(width: int) -> str:
-    return "\n".join(render(told(every_state()), SOCKET, width, history=True)) + "\n"
+    return "\n".join(render(status_object(every_state()), SOCKET, width, history=True)) + "\n"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from prefetchd.ring.segment import RingSegment, new_header
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.segment_layout import DEPARTED
 from prefetchd.wire.stream_spec import encode_spec
-from tests.scenario.watching import open_rings
+from tests.scenario.waiting import open_rings
 from tests.unit.wire.golden.examples import BARE_SPEC
 
 

@@ -24,7 +24,7 @@ NAMES = [f"/data/{index}.jpg" for index in range(5000)]
 PAIRS = [(f"/data/{index}.jpg", index % 10) for index in range(5000)]
 
 
-def watching(*arguments, **options):
+def begun_watch(*arguments, **options):
     """A watch that has begun."""
     watch = ChangeWatch(*arguments, **options)
     watch.begin()
@@ -86,7 +86,7 @@ CHANGES = {
 @pytest.mark.parametrize(("make", "change"), CHANGES.values(), ids=CHANGES)
 def test_a_change_is_seen_once(make, change):
     held = Holding(value=make())
-    watch = watching({"dataset": held})
+    watch = begun_watch({"dataset": held})
     assert not watch.has_changed()
     assert not watch.has_changed()
     change(held)
@@ -106,7 +106,7 @@ UNCHANGED = {
 @pytest.mark.parametrize(("make", "use"), UNCHANGED.values(), ids=UNCHANGED)
 def test_what_is_no_change(make, use):
     held = Holding(value=make())
-    watch = watching({"dataset": held})
+    watch = begun_watch({"dataset": held})
     use(held)
     assert not watch.has_changed()
 
@@ -116,7 +116,7 @@ def test_a_new_array_in_an_old_one_s_memory_is_another():
     held = Holding(value=None)
     for _ in range(20):
         held.value = np.zeros(LARGE)
-        watch = watching({"dataset": held})
+        watch = begun_watch({"dataset": held})
         held.value = None
         held.value = np.zeros(LARGE)
         assert watch.has_changed()
@@ -125,7 +125,7 @@ def test_a_new_array_in_an_old_one_s_memory_is_another():
 def test_inference_tensors_have_no_version():
     with torch.inference_mode():
         held = Holding(value=torch.zeros(3))
-    assert not watching({"dataset": held}).has_changed()
+    assert not begun_watch({"dataset": held}).has_changed()
 
 
 def test_generators_and_set_epoch_are_somebody_else_s_affair():
@@ -139,7 +139,7 @@ def test_generators_and_set_epoch_are_somebody_else_s_affair():
             self.epoch = epoch
 
     sampler = Sampler()
-    watch = watching({"index_sampler": sampler}, [sampler.generator], SamplerState(sampler, [sampler.generator]))
+    watch = begun_watch({"index_sampler": sampler}, [sampler.generator], SamplerState(sampler, [sampler.generator]))
     sampler.generator.manual_seed(5)
     sampler.set_epoch(3)
     assert not watch.has_changed()
@@ -162,7 +162,7 @@ def modules(tmp_path, monkeypatch):
 
 
 def test_an_edit_of_a_module_is_seen_and_which_ones_there_are_is_searched_for_only_then(modules, monkeypatch):
-    watch = watching({"dataset": importlib.import_module("watched_outer").Data()})
+    watch = begun_watch({"dataset": importlib.import_module("watched_outer").Data()})
     searches = []
     search = module_sources.source_values
     monkeypatch.setattr(module_sources, "source_values", lambda source: searches.append(source.name) or search(source))

@@ -93,7 +93,7 @@ def test_what_an_error_keeps_in_slots_comes_with_it(error, attributes):
 def test_its_cause_tells_where_it_was_and_shows_the_worker_s_traceback():
     error = rebuild_exception(sent(ValueError("a value")))
     assert isinstance(error.__cause__, WorkerTraceback)
-    assert error.__cause__.place == "dataset[5]"
+    assert error.__cause__.location == "dataset[5]"
     text = "".join(traceback.format_exception(error))
     assert "in a prefetchd worker, at dataset[5]\n\nTraceback ...\n  in worker" in text
     assert text.endswith("ValueError: a value\n")
@@ -115,7 +115,7 @@ def test_what_cannot_be_rebuilt_is_told_by_name(encoded):
     error = rebuild_exception(encoded)
     assert type(error) is RemoteError
     assert str(error) == "ValueError: a value"
-    assert error.__cause__.place == "dataset[5]"
+    assert error.__cause__.location == "dataset[5]"
 
 
 def test_stop_iteration_is_told_by_name_lest_it_ends_the_loop():

@@ -19,7 +19,7 @@ def test_a_spec_that_cannot_be_read_leaves_neither_descriptor_nor_segment():
     # Not through the constructor, which starts the process that would tell this.
     stream = DeclaredStream.__new__(DeclaredStream)
     stream.config = StreamConfig("train", "project.data:train")
-    stream._settled = lambda: settled.append(stream.failure)
+    stream._on_settled = lambda: settled.append(stream.failure)
     stream.declared(Declared(b"of another version", name, 4096), fd)
     assert len(settled) == 1
     assert settled[0]

@@ -22,7 +22,7 @@ def running(world: World, name: str = "s", spec: StreamSpec = SPEC):
     trainer = world.join(spec, name)
     trainer.place(1, 0, 0, True)
     trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     return trainer
 
 
@@ -40,13 +40,13 @@ def test_a_paused_stream_serves_what_is_ready_and_fills_nothing():
     trainer = running(world)
     assert world.engine.pause("s") == ["s"]
     assert take_all(trainer) > 0
-    world.settle()
+    world.come_to_rest()
     assert not trainer.can_next(1)
     assert not any(worker.tasks for worker in world.workers.values())
     assert world.workers
     assert world.engine.resume("s") == ["s"]
     world.run()
-    world.settle()
+    world.come_to_rest()
     assert trainer.can_next(1)
 
 
@@ -57,7 +57,7 @@ def test_tasks_that_are_under_way_end_in_a_pause():
     while not any(worker.tasks for worker in world.workers.values()):
         world.deliver(0)
     world.engine.pause("")
-    world.settle()
+    world.come_to_rest()
     assert not world.engine.is_busy
 
 
@@ -67,7 +67,7 @@ def test_other_streams_go_on():
     world.engine.pause("held")
     take_all(held)
     take_all(free)
-    world.settle()
+    world.come_to_rest()
     assert not held.can_next(1)
     assert free.can_next(1)
 
@@ -80,13 +80,13 @@ def test_a_drained_stream_has_no_processes_until_it_is_resumed():
     world.run()
     assert (stream.stage, world.workers) == (Stage.PARKED, {})
     assert take_all(trainer) > 0
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert stream.stage is Stage.PARKED
     world.engine.resume("")
     world.run()
     assert stream.stage is Stage.LOADING
-    world.settle()
+    world.come_to_rest()
     assert trainer.can_next(1)
 
 
@@ -100,7 +100,7 @@ def test_a_stream_that_drains_waits_for_its_tasks():
     world.engine.drain("s")
     world.run()
     assert stream.stage is Stage.RUNNING
-    world.settle()
+    world.come_to_rest()
     world.tick()
     assert (stream.stage, world.workers) == (Stage.PARKED, {})
 
@@ -167,6 +167,6 @@ def test_a_daemon_that_finishes_begins_no_task():
     trainer = running(world)
     world.engine.finish()
     take_all(trainer)
-    world.settle()
+    world.come_to_rest()
     assert not world.engine.is_busy
     assert not trainer.can_next(1)

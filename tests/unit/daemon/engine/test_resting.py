@@ -25,7 +25,7 @@ def joined(world: World, name: str, *, pid: int = 1):
     return trainer, world.engine.streams[trainer.stream]
 
 
-class Turns(World):
+class WorkersInTurn(World):
     """A world whose busy workers have their turns."""
 
     def __init__(self, workers: int = 8, slots: int = SLOTS) -> None:
@@ -37,7 +37,7 @@ class Turns(World):
 
 @pytest.fixture
 def world() -> World:
-    return Turns()
+    return WorkersInTurn()
 
 
 def goes_on(world: World) -> None:
@@ -83,13 +83,13 @@ def test_rule_3_it_is_filled_as_soon_as_the_other_one_is_ahead(world, begins):
         assert train.counters.batches < SLOTS
         goes_on(world)
     assert train.counters.batches > 0
-    world.settle()
+    world.come_to_rest()
     assert validate.counters.batches >= SLOTS
 
 
 def test_rule_3_what_was_made_later_is_given_way_to_once_it_is_iterated_over(world):
     training, train = joined(world, "train")
-    world.settle()
+    world.come_to_rest()
     validating, _ = joined(world, "validate")
     validating.activate(1)
     before = train.counters.batches
@@ -99,7 +99,7 @@ def test_rule_3_what_was_made_later_is_given_way_to_once_it_is_iterated_over(wor
     under_way = sum(not batch.filled for batch in train.window.batches.values())
     takes_all(world, validating, 60)
     assert train.counters.batches <= before + under_way < before + SLOTS
-    world.settle()
+    world.come_to_rest()
     assert train.counters.batches >= before + SLOTS
 
 
@@ -118,7 +118,7 @@ def test_rule_3_nobody_waits_for_what_is_paused_or_has_failed(world):
     _, train = joined(world, "train")
     _, validate = joined(world, "validate")
     world.engine.pause("train")
-    world.settle()
+    world.come_to_rest()
     assert not train.counters.batches
     assert validate.counters.batches >= SLOTS
 
@@ -151,62 +151,62 @@ def dead(world: World, batches: int):
 def test_rule_4_what_a_dead_trainer_has_left_is_filled_on_when_none_has_come_back():
     """Found with a script that was killed and started again: its imports took twice as long."""
     # Of later batches each worker has one of its own under way.
-    world = Turns(2)
+    world = WorkersInTurn(2)
     train = dead(world, FEW_AHEAD + 1)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     before = train.counters.batches
     assert FEW_AHEAD < before < SLOTS
     world.now += RETURNS_WITHIN_S + 0.1
     world.tick()
-    world.settle()
+    world.come_to_rest()
     assert train.counters.batches >= SLOTS
 
 
 def test_rule_4_what_a_trainer_that_goes_on_would_wait_for_is_made_at_once():
-    world = Turns(1, 4 * SLOTS)
+    world = WorkersInTurn(1, 4 * SLOTS)
     train = dead(world, 1)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     assert FEW_AHEAD < train.counters.batches < SLOTS
 
 
 def test_rule_4_who_comes_back_has_its_ring_filled(world):
     train = dead(world, FEW_AHEAD + 1)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     back, again = joined(world, "train")
     assert again is train
     back.activate(1)
-    world.settle()
+    world.come_to_rest()
     assert train.counters.batches >= SLOTS
 
 
 def test_rule_4_nothing_is_guessed_for_who_has_come_and_not_yet_said_where_it_begins(world):
     """Found as a first batch that was ready, and came 180 ms late: what would verify it was in tasks for others."""
     train = dead(world, FEW_AHEAD + 1)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     before = train.counters.batches
     back = world.join(SPEC, "train", pid=ANOTHER_PROCESS)
     assert world.engine.streams[back.stream] is train
     assert not train.lingers
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     assert train.counters.batches == before
     back.place(1, 0, 2, True)
-    world.settle()
+    world.come_to_rest()
     assert train.counters.batches >= SLOTS
 
 
 def test_rule_4_but_not_for_ever(world):
     train = dead(world, FEW_AHEAD + 1)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     world.join(SPEC, "train", pid=ANOTHER_PROCESS)
     world.now += RETURNS_WITHIN_S + 0.1
     world.tick()
-    world.settle()
+    world.come_to_rest()
     assert train.counters.batches >= SLOTS
 
 
 def test_rule_4_its_processes_are_kept_meanwhile(world):
     train = dead(world, FEW_AHEAD + 1)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     world.now += RETURNS_WITHIN_S - 0.1
     world.tick()
     assert train.stage is Stage.RUNNING
@@ -220,7 +220,7 @@ def test_rule_4_a_clean_end_is_none(world):
         goes_on(world)
     world.goodbye(training)
     world.kill(training)
-    world.settle(waits=False)
+    world.come_to_rest(waits=False)
     assert train.counters.batches >= SLOTS
 
 
@@ -230,23 +230,23 @@ def test_rule_6_what_a_dead_daemon_has_left_of_a_plan_waits_for_who_can_say_what
     trainer = world.join(dataclasses.replace(SPEC, order="sampler"))
     trainer.place(1, 0, 0, True)
     trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     world.kill(trainer)
     world.crash()
     world.former_workers_die()
     (stream,) = world.engine.streams.values()
     ready = set(stream.window.batches)
     assert ready
-    world.settle()
+    world.come_to_rest()
     assert stream.claims.rests
     assert not world.planners
     back = world.join(stream.spec, "s")
-    world.settle()
+    world.come_to_rest()
     assert not world.planners
     back.place(1, 0, 0, True)
     world.run()
     assert not stream.claims.rests
     assert not world.planners, "its process comes first"
     assert ready <= set(stream.window.batches)
-    world.settle()
+    world.come_to_rest()
     assert world.planners

@@ -60,7 +60,7 @@ def test_what_one_leaves_that_came_back_under_another_name_is_found_again():
     world.reconnect(second)
     assert [first.stream_name, second.stream_name] == ["train.py:0#2", "train.py:0#3"]
     second.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     left = second.stream_name
     world.goodbye(second)
     world.kill(second)

@@ -20,7 +20,7 @@ def world():
     world = World(slots=4)
     trainer = world.join(SPEC)
     trainer.place(1, 0, 0, False)
-    world.settle()
+    world.come_to_rest()
     assert trainer.can_next(1)
     return world
 

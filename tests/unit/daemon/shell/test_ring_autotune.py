@@ -30,7 +30,7 @@ class Bed:
         for spec in specs:
             trainer = self.world.join(spec)
             trainer.place(1, 0, 0, False)
-            self.world.settle()
+            self.world.come_to_rest()
         self.streams = list(self.world.engine.streams.values())
         self.histories = {each.number: History() for each in self.streams}
         self.counts = {each.number: Counts(workers=2) for each in self.streams}
@@ -62,7 +62,7 @@ class Bed:
                 self._observe(number, history)
             self.tuner.look(self.now_s)
             self.world.run()
-            self.world.settle()
+            self.world.come_to_rest()
 
     def _observe(self, number: int, history: History) -> None:
         """In each ten seconds the ring is full for four, then the trainer waits, then it is full again."""

@@ -27,7 +27,7 @@ def test_without_a_descriptor_left_it_looks_at_nothing_and_lives_on(monkeypatch)
     world = World()
     world.engine.limits = Limits(autotune=True)
     world.join(StreamSpec("0" * 32, 0, "sequential", 6000, 3)).place(1, 0, 0, False)
-    world.settle()
+    world.come_to_rest()
     tuner = WorkerAutotune(world.engine, Nothing(), Nothing(), 2, None, lambda *change: None)
     looked = []
 

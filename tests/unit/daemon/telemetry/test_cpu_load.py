@@ -11,7 +11,7 @@ import pytest
 
 from prefetchd.daemon.telemetry.cpu_load import OVER_S, CpuLoad
 from prefetchd.daemon.telemetry.cpu_times import TICK_S, cpu_times
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from prefetchd.daemon.telemetry.cpu_times import cpu_times
-from tests.scenario.watching import until
+from tests.scenario.waiting import until
 
 LONG_ENOUGH_S = 0.3
 

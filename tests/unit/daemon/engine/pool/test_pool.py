@@ -147,7 +147,7 @@ def test_rule_4_an_idle_one_ends_at_once():
     world = World(workers=3, slots=1)
     stream = stream_of(world)
     has_ring(world)
-    world.settle()
+    world.come_to_rest()
     assert not busy(world)
     world.engine.tune(stream.number, 2)
     world.run()

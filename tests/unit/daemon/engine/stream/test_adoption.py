@@ -73,8 +73,8 @@ def test_a_chain_that_is_no_chain_is_no_batch():
 
 def test_who_may_copy_a_batch_and_who_may_have_it_is_told_apart():
     offers = Offers([0, 0])
-    offers.told(3, Published(((1, 0, 0, 1, 0, 5),)))
-    offers.told(4, Published(((1, 0, 1, 0, 1, 6),)))
+    offers.record(3, Published(((1, 0, 0, 1, 0, 5),)))
+    offers.record(4, Published(((1, 0, 1, 0, 1, 6),)))
     later, earlier = found_batches(ring_of(ready(0, 5), ready(1, 6), offers=offers.words(2)))
     assert (earlier.copy, earlier.have) == ({3}, set())
     assert (later.copy, later.have) == (set(), {4})

@@ -32,7 +32,7 @@ class Bed:
 
     def bad(self, step: int, *samples: tuple[int, int, int], texts: tuple[bytes, ...] = ()) -> None:
         """The worker tells of (row, attempt, index) of the batch at that step."""
-        self.news.told(self.worker, Piece(Batch((0, step), 4), 0, 4), BadSamples(0, samples, texts))
+        self.news.take(self.worker, Piece(Batch((0, step), 4), 0, 4), BadSamples(0, samples, texts))
 
     @property
     def count(self) -> int:

@@ -46,7 +46,7 @@ class Run:
         return self.world.engine.streams[self.trainer.stream]
 
     def next(self):
-        self.world.settle()
+        self.world.come_to_rest()
         offer = self.trainer.cursors[1].offers[self.trainer.cursors[1].step]
         self.trainer.next(1, hold=False)
         return decode_exception(offer) if isinstance(offer, bytes) else None
@@ -197,7 +197,7 @@ def test_what_is_about_the_whole_batch_is_blamed_by_name(phase, what, on_error):
     else:
         error = run.next()
         assert what in error.message
-        assert error.place == f"{what}, epoch 0, step 0"
+        assert error.location == f"{what}, epoch 0, step 0"
     assert run.next() is None
 
 
@@ -283,7 +283,7 @@ def test_a_suspect_waits_for_a_task_that_never_ends_but_not_for_long():
     hung.tasks = []  # it will never be done: nobody can let it work
     run = Run(world=world)
     world.killing[(0, 0)] = 1
-    world.settle()
+    world.come_to_rest()
     assert not run.trainer.can_next(1), "it would have to run alone"
     assert run.state.claims.queue.has_suspect
     assert run.state.counters.worker_deaths == SUSPECTED_AFTER
@@ -306,7 +306,7 @@ def test_others_wait_for_a_suspect_that_never_ends_but_not_for_long():
     run.world.engine.pool.limit = 2
     suspect.tasks, kept = [], suspect.tasks
     other = Run(world=run.world, name="other")
-    run.world.settle()
+    run.world.come_to_rest()
     assert not any(worker.tasks for worker in run.world.workers.values()), "a suspect does not run alone"
     run.world.now += PATIENCE_S + 1
     run.world.tick()

@@ -279,10 +279,10 @@ def test_rule_8_it_is_no_news_of_a_batch_that_nobody_wants():
 def test_deaths_on_a_batch_are_forgotten_once_it_is_settled(settles):
     stream = filling(spec=SHARDED if settles == "shard_ended" else SPEC)
     (piece,) = sharded(stream, 1) if settles == "shard_ended" else hands_out(stream, 1)
-    settled = []
-    stream.blame.settled = settled.append
+    forgotten = []
+    stream.blame.forget = forgotten.append
     getattr(stream.filling, settles)(piece, {"filled": 90, "failed": ERROR, "shard_ended": 0}[settles])
-    assert settled == [(0, 0)]
+    assert forgotten == [(0, 0)]
 
 
 def test_what_finds_no_room_for_ever_has_an_error_in_its_place():

@@ -26,7 +26,7 @@ class Growing(World):
         self.deviating |= self.sizes.keys()
         self.trainer = self.join(StreamSpec("0" * 32, 0, "sequential", 60, 3, buffer_batches=SLOTS))
         self.trainer.place(1, 0, 0, False)
-        self.settle()
+        self.come_to_rest()
 
     def _run(self, command):
         if isinstance(command, c.GrowRing):
@@ -47,7 +47,7 @@ class Growing(World):
                 if self.trainer.can_next(1):
                     break
                 self.trainer.wait(1)
-                self.settle()
+                self.come_to_rest()
             cursor = self.trainer.cursors[1]
             offer = cursor.offers[cursor.step]
             if isinstance(offer, bytes):
@@ -55,7 +55,7 @@ class Growing(World):
                 assert error.type_name == "BatchTooLargeError"
                 errors.append(error.message)
             self.trainer.next(1, hold=hold)
-            self.settle()
+            self.come_to_rest()
         return errors
 
 

@@ -49,15 +49,15 @@ class Run:
 
     def take(self, batches: int, hold: bool = False) -> None:
         for _ in range(batches):
-            self.world.settle()
+            self.world.come_to_rest()
             assert self.trainer.can_next(self.cursor)
             self.trainer.next(self.cursor, hold)
         self.trainer.flush()
-        self.world.settle()
+        self.world.come_to_rest()
 
     def made(self) -> list[int]:
         """The steps of batches that were made since the last call."""
-        self.world.settle()
+        self.world.come_to_rest()
         made = sorted({step for kind, step in self.tasks if kind not in (DIGEST, MEASURE)})
         self.tasks.clear()
         return made
@@ -101,7 +101,7 @@ def test_a_trainer_that_is_killed_and_resumes_earlier():
     run.take(2, hold=True)
     run.made()
     run.world.kill(run.trainer)
-    run.world.settle()
+    run.world.come_to_rest()
     run.made()
     run.join(5)
     run.take(5)

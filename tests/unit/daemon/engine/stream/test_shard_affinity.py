@@ -16,7 +16,7 @@ class Worker:
     worker_index: int
 
 
-def homes(shards: int, indices: list[int], wanted: int) -> list[int]:
+def workers_by_shard(shards: int, indices: list[int], wanted: int) -> list[int]:
     """By shard: 100 + the index of its worker, or NOBODY."""
     workers = {100 + index: Worker(100 + index, index) for index in indices}
     found = ShardAffinity(shards, workers)
@@ -25,23 +25,23 @@ def homes(shards: int, indices: list[int], wanted: int) -> list[int]:
 
 
 def test_each_shard_has_one_and_they_are_shared_out_evenly():
-    assert homes(5, [0, 1], 2) == [100, 101, 100, 101, 100]
-    assert homes(2, [0, 1, 2], 3) == [100, 101]
+    assert workers_by_shard(5, [0, 1], 2) == [100, 101, 100, 101, 100]
+    assert workers_by_shard(2, [0, 1, 2], 3) == [100, 101]
 
 
 def test_while_a_worker_is_away_the_shards_of_others_stay_where_they_are():
-    assert homes(6, [0, 2], 3) == [100, NOBODY, 102, 100, NOBODY, 102]
-    assert homes(3, [], 2) == [NOBODY] * 3
-    assert homes(3, [], 0) == [NOBODY] * 3
+    assert workers_by_shard(6, [0, 2], 3) == [100, NOBODY, 102, 100, NOBODY, 102]
+    assert workers_by_shard(3, [], 2) == [NOBODY] * 3
+    assert workers_by_shard(3, [], 0) == [NOBODY] * 3
 
 
 def test_with_as_many_workers_as_are_wanted_nobody_waits_for_a_place():
-    assert homes(4, [0, 2, 5], 3) == [100, 102, 105, 100]
+    assert workers_by_shard(4, [0, 2, 5], 3) == [100, 102, 105, 100]
 
 
 @given(st.integers(1, 20), st.sets(st.integers(0, 9)), st.integers(1, 9))
 def test_once_enough_workers_are_there_every_shard_has_one(shards, indices, wanted):
-    found = homes(shards, sorted(indices), wanted)
+    found = workers_by_shard(shards, sorted(indices), wanted)
     assert set(found) <= {NOBODY, *(100 + index for index in indices)}
     if len(indices) >= wanted:
         assert NOBODY not in found

@@ -48,21 +48,21 @@ def asked(starts: ShardStarts, stands: dict, step: int, **fields) -> bytes:
 
 def test_rule_3_a_worker_is_told_where_to_begin_unless_it_stands_there():
     starts = ShardStarts(3)
-    starts.told(ShardStart(0, 1, 5, b"five"))
+    starts.take(ShardStart(0, 1, 5, b"five"))
     first: dict = {}
     second: dict = {}
     assert asked(starts, first, 3 * 4 + 1) == b""
     assert asked(starts, first, 3 * 5 + 1) == b"", "it comes from the batch before"
     assert unpack(asked(starts, second, 3 * 7 + 1)) == (5, b"five")
     assert asked(starts, second, 3 * 8 + 1) == b""
-    starts.told(ShardCame(0, 1, 9, b"nine"))
+    starts.take(ShardCame(0, 1, 9, b"nine"))
     assert unpack(asked(starts, first, 3 * 9 + 1)) == (9, b"nine")
     assert unpack(asked(starts, first, 3 * 6 + 1)) == (5, b"five"), "who goes back begins anew"
 
 
 def test_a_digest_needs_no_state_and_another_stream_s_batch_its_keys():
     starts = ShardStarts(3)
-    starts.told(ShardStart(0, 1, 5, b"five"))
+    starts.take(ShardStart(0, 1, 5, b"five"))
     assert asked(starts, {}, 3 * 6 + 1, digests=True) == b"keys"
     assert asked(ShardStarts(0), {}, 3 * 6 + 1) == b"keys"
 
@@ -79,9 +79,9 @@ def test_where_a_worker_s_iterators_stand_is_remembered_of_the_latest_shards():
 @pytest.mark.parametrize("message", [ShardStart(0, 3, 1, b""), ShardStart(0, -1, 1, b""), ShardCame(-1, 0, 1, b"")])
 def test_what_no_shard_can_be_at(message):
     with pytest.raises(ProtocolError):
-        ShardStarts(3).told(message)
+        ShardStarts(3).take(message)
 
 
 def test_a_stream_without_shards_has_no_states():
     with pytest.raises(ProtocolError):
-        ShardStarts(0).told(ShardStart(0, 0, 1, b""))
+        ShardStarts(0).take(ShardStart(0, 0, 1, b""))

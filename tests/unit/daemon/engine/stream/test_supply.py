@@ -94,7 +94,7 @@ def test_one_that_waits_for_its_first_iterator_walks_through_epochs():
     trainer = world.join(SPEC)
     trainer.place(1, 0, 0, True)
     assert is_short(world)
-    world.settle()
+    world.come_to_rest()
     world.engine.streams[1].consumers[trainer.session].pace.took(50, world.now)
     assert not is_short(world), "64 are ready, of three epochs"
 
@@ -113,7 +113,7 @@ def test_of_several_one_is_enough_and_of_none_there_is_nothing_to_say():
     other.place(1, 0, 15, False)
     make(world, 8)
     assert is_short(world) == (world.engine.streams[1].window.cursors[other.session, 1].offered[1] - 15 <= FEW_AHEAD)
-    world.settle()
+    world.come_to_rest()
     assert not is_short(world)
     world.engine.streams[1].window.cursors[other.session, 1].blocked = True
     assert is_short(world)

@@ -13,7 +13,7 @@ from pathlib import Path
 from prefetchd_client import BatchDirectory, PrefetchLoader
 
 from tests.conftest import Daemon
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 PROGRESS = ("socket", "file")
 NAME = "train"

@@ -15,9 +15,9 @@ def left_behind(name: str = "s") -> World:
     world = World(workers=2, slots=4)
     trainer = world.join(SPEC, name, shared=True, forks=True)
     trainer.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     world.kill(trainer)
-    world.settle()
+    world.come_to_rest()
     return world
 
 
@@ -38,7 +38,7 @@ def test_one_that_shares_a_stream_by_its_name_waits_however_long_it_takes_and_he
     assert ["60 s" in said[0], "90 s" in said[1], "120 s" in said[2], "150 s" in said[3]] == [True] * 4
     assert "stream 's' has batches" in said[0]
     assert "without stream=" in said[0]
-    world.settle()
+    world.come_to_rest()
     assert trainer.stream_name == "s"
     trainer.place(1, 0, 0, False)
     world.run()
@@ -68,7 +68,7 @@ def test_one_that_tells_itself_what_its_stream_is_of_has_what_is_there_before_it
     assert trainer.can_next(1), "it has what was there"
     # Late, and of no interest any more.
     world.engine.message(trainer.session, Identified(SPEC.fingerprint), world.now)
-    world.settle()
+    world.come_to_rest()
     assert trainer.is_identified
 
 
@@ -81,7 +81,7 @@ def test_what_it_tells_of_another_program_counts_only_when_its_fork_tells_it():
         world.run()
         assert not trainer.stream_name
     assert trainer.told_to_wait == 3 * [Deciding(takes_fingerprint=True)], "it is to have its fork tell"
-    world.settle()
+    world.come_to_rest()
     assert trainer.stream_name == "s"
     assert world.engine.stream_of(trainer.session).spec.fingerprint == SPEC.fingerprint
 
@@ -93,10 +93,10 @@ def test_one_that_knows_its_fingerprint_waits_for_that_of_the_stream_it_shares()
     second = world.join(SPEC, shared=True)
     assert not world.refused
     assert second.told_to_wait
-    world.settle()
+    world.come_to_rest()
     assert [first.stream_name, second.stream_name] == ["s", "s"]
     second.place(1, 0, 0, False)
-    world.settle()
+    world.come_to_rest()
     assert second.can_next(1)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from prefetchd.daemon.engine import commands as c
-from prefetchd.daemon.engine.registry import SETTLE_S
+from prefetchd.daemon.engine.registry import COME_BACK_WITHIN_S
 from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.messages import Refused
@@ -38,7 +38,7 @@ class Recorder(World):
         """A trainer that comes, and goes when its ring is full."""
         trainer = self.join(SPEC, name)
         trainer.place(1, 0, 0, True)
-        self.settle()
+        self.come_to_rest()
         self.goodbye(trainer)
         self.kill(trainer)
         self.now += 1
@@ -49,10 +49,10 @@ class Recorder(World):
 
 
 def consume(world, trainer, steps):
-    world.settle()
+    world.come_to_rest()
     for _ in range(steps):
         trainer.next(1, hold=False)
-        world.settle()
+        world.come_to_rest()
 
 
 # --- processes ---
@@ -99,7 +99,7 @@ def test_a_ring_that_is_still_being_filled_keeps_its_processes():
 
 def made(world: World) -> list[tuple[int, int]]:
     """The positions of all batches that are ready, ahead of everybody."""
-    world.settle()
+    world.come_to_rest()
     return sorted(world.engine.streams[1].window.batches)
 
 
@@ -118,11 +118,11 @@ def test_a_ring_fills_on_for_a_trainer_that_goes_on_and_for_one_that_begins_agai
     trainer = world.join(SPEC, "s")
     trainer.place(1, 0, 0, True)
     trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     for _ in range(taken):
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
     if taken == 10:
         trainer.close(1)
         trainer.place(2, 1, 0, True)
@@ -138,13 +138,13 @@ def test_whoever_comes_has_all_of_the_ring(step):
     trainer = world.join(SPEC, "s")
     trainer.place(1, 0, 0, True)
     trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     for _ in range(3):
         trainer.next(1, hold=False)
         trainer.flush()
-        world.settle()
+        world.come_to_rest()
     world.kill(trainer)
-    world.settle()
+    world.come_to_rest()
     made_before = world.engine.streams[1].counters.batches
     later = world.join(SPEC, "s")
     later.place(1, 0, step, True)
@@ -155,7 +155,7 @@ def test_whoever_comes_has_all_of_the_ring(step):
         later.flush()
     assert world.engine.streams[1].counters.batches == made_before
     later.place(2, 1, 0, True)
-    world.settle()
+    world.come_to_rest()
     ring = world.engine.streams[1].window.ring
     assert ring.count(SlotState.FREE) == ring.count(SlotState.FILLING) == 0
 
@@ -201,7 +201,7 @@ def test_nothing_is_dropped_when_that_would_not_do():
     stays = world.join(SPEC, "one")
     trainer = world.join(SPEC, "two")
     trainer.place(1, 0, 0, False)
-    world.settle()
+    world.come_to_rest()
     assert trainer.failed == "no_space: no room"
     assert not world.took(c.DropStream)
     assert stays.failed is None
@@ -227,10 +227,10 @@ def test_a_ring_that_grows_takes_the_memory_of_one_without_a_consumer():
 def test_a_ring_that_cannot_grow_stays_as_it_is_and_what_does_not_fit_fails_by_itself():
     world = World(slots=4, by_rows=False, memory_slots=4)
     trainer = wide_batch(world)
-    world.settle()
+    world.come_to_rest()
     for _ in range(2):
         trainer.next(1, hold=False)
-        world.settle()
+        world.come_to_rest()
     error = decode_exception(trainer.cursors[1].offers[2])
     assert error.type_name == "BatchTooLargeError"
     assert "epoch 0, step 2 takes 500 bytes; allowed: the 400 bytes of its ring" in error.message
@@ -352,18 +352,18 @@ def test_who_does_not_come_back_in_time_is_not_waited_for(forks):
     for trainer in (first, second):
         trainer.place(1, 0, 0, True)
         trainer.activate(1)
-    world.settle()
+    world.come_to_rest()
     world.crash()
     world.former_workers_die()
     world.reconnect(second)
-    world.settle()
+    world.come_to_rest()
     while second.can_next(1):
         second.next(1, hold=False)
-        world.settle()
+        world.come_to_rest()
     second.wait(1)
-    world.settle()
+    world.come_to_rest()
     assert not second.can_next(1), "while others may come back nothing is filled"
-    world.now += SETTLE_S
+    world.now += COME_BACK_WITHIN_S
     world.tick()
-    world.settle()
+    world.come_to_rest()
     assert second.can_next(1)

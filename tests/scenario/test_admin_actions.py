@@ -13,7 +13,7 @@ from prefetchd_client.errors import DaemonRefusedError
 from torch.utils.data import Dataset
 
 from tests.scenario.datasets import Numbers
-from tests.scenario.watching import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, stream_when, until
 
 
 def is_full(stream):

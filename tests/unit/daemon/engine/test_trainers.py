@@ -18,7 +18,7 @@ def test_a_record_is_nobodys_as_long_as_it_is_locked(says_goodbye):
     world = World()
     first = world.join(SPEC, "s")
     first.place(1, 0, 0, True)
-    world.settle()
+    world.come_to_rest()
     if says_goodbye:
         world.goodbye(first)
     world.engine.session_closed(first.session, world.told_marks(first), world.now, locked=True)

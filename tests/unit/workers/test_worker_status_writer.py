@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from prefetchd.processes.worker_status_memory import WorkerStatusFile, WorkerStatusWriter, map_worker_status
+from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.worker_status import (
     COLLATING,
     IDLE,
@@ -20,6 +20,7 @@ from prefetchd.wire.worker_status import (
     WorkerStatus,
     read_worker_status,
 )
+from prefetchd.workers.worker_status_writer import WorkerStatusWriter, map_worker_status
 from tests.scenario.forked import forked
 
 

@@ -1,24 +1,19 @@
-"""Maps the memory that a worker's status lies in: the worker's end, which writes it, and the daemon's, which reads
-it."""
+"""Maps the memory that a worker's status lies in, and writes it: the worker's end. The daemon's end is
+supervisor.worker_status_file."""
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
-import os
 import time
 
 from prefetchd.wire.worker_status import (
     ATTEMPT,
     IDLE,
     INDEX,
-    NO_WORKER_STATUS,
     PHASE,
     ROW,
     SINCE,
-    STACK_OFFSET,
     STARTING,
-    STATUS_WORDS,
     STATUS_WORDS_BYTES,
     TASK,
     WorkerStatus,
@@ -78,24 +73,3 @@ class WorkerStatusWriter:
 def map_worker_status(fd: int) -> WorkerStatusWriter:
     """Maps the status behind `fd`, which stays the caller's."""
     return WorkerStatusWriter(mmap.mmap(fd, STATUS_WORDS_BYTES))
-
-
-class WorkerStatusFile:
-    """The daemon's end: a memfd for one child process."""
-
-    def __init__(self) -> None:
-        """Makes the memfd. Raises OSError."""
-        self.fd = os.memfd_create("prefetchd-note", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, STACK_OFFSET)
-        os.pwrite(self.fd, STATUS_WORDS.pack(*dataclasses.astuple(NO_WORKER_STATUS)), 0)
-
-    def read(self) -> WorkerStatus:
-        """Reads the status; NO_WORKER_STATUS when the worker has made the memfd shorter."""
-        found = os.pread(self.fd, STATUS_WORDS_BYTES, 0)
-        return read_worker_status(found) if len(found) == STATUS_WORDS_BYTES else NO_WORKER_STATUS
-
-    def close(self) -> None:
-        """Closes the memfd. Idempotent."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1

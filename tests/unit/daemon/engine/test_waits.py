@@ -71,7 +71,7 @@ def test_a_wait_is_named_after_a_while_and_again_and_again(world):
 
 def test_a_wait_that_has_ended_is_not_named(world):
     waiter = Waiter(world)
-    world.settle()
+    world.come_to_rest()
     waiter.trainer.next(1, hold=False)
     assert waiter.after() is None
 
@@ -217,14 +217,14 @@ def test_a_ring_that_is_full_of_held_batches(world):
     """Of a consumer that does not give offers back when it is asked to."""
     holder = Waiter(world)
     holder.trainer.deaf = True
-    world.settle()
+    world.come_to_rest()
     holder.trainer.next(1, hold=True)
     holder.trainer.next(1, hold=True)
-    world.settle()
+    world.come_to_rest()
     holder.trainer.place(2, 1, 0, True)
     holder.trainer.activate(2)
     holder.trainer.wait(2)
-    world.settle()
+    world.come_to_rest()
     told = holder.after()
     assert told.cursor == 2
     assert "the ring is full: of its 6 slots 6 leased; the batch takes 1" in told.cause
@@ -234,6 +234,6 @@ def test_a_ring_that_is_full_of_held_batches(world):
 
 def test_a_batch_that_is_ready_and_not_taken(world):
     waiter = Waiter(world)
-    world.settle()
+    world.come_to_rest()
     assert waiter.trainer.can_next(1)
     assert "the trainer has yet to read what it was told" in waiter.after().cause
