@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -14,6 +16,12 @@ def marked() -> torch.Tensor:
     return tensor
 
 
+def quantized() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they are deprecated
+        return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
 PLAIN = {
     "empty": torch.empty(0, 3),
     "a view": torch.arange(12).reshape(3, 4)[:, 1:3],
@@ -22,6 +30,7 @@ PLAIN = {
 OTHERS = {
     "sparse": torch.eye(3).to_sparse(),
     "elsewhere": torch.empty(2, device="meta"),
+    "quantized": quantized(),
     "with a gradient": torch.zeros(2, requires_grad=True),
     "conjugated": torch.zeros(2, dtype=torch.complex64).conj(),
     "negated": torch.zeros(2, dtype=torch.complex64).conj().imag,
