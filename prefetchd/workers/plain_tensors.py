@@ -6,8 +6,8 @@ import torch
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Returns True for a dense tensor in the CPU's memory, without a gradient, a scale, a pending operation or attributes
-    of its own. Whether a format knows its class and dtype is the format's affair."""
+    """Returns True for a dense tensor in the CPU's memory, without a gradient, a scale, a pending operation or
+    attributes of its own. Whether a format knows its class and dtype is the format's affair."""
     return (
         tensor.layout is torch.strided
         and tensor.is_cpu
