@@ -23,6 +23,10 @@ LONG = 1 << 20
 """More than any number of workers makes in the time of a test."""
 
 
+TUNED_WITHIN_S = 80.0
+"""Each trial takes seconds, and on slow CPUs workers take as long to start: with 30 s it has failed there."""
+
+
 class Waiting(Dataset):
     """Each item waits, as for a network."""
 
@@ -45,7 +49,7 @@ def taken_until(daemon, stream, batches, holds, what):
         taken.append(next(batches))
         return stream_when(daemon, stream)
 
-    found = until(lambda: (found := look()) and holds(found) and found, what)
+    found = until(lambda: (found := look()) and holds(found) and found, what, TUNED_WITHIN_S)
     return found, taken
 
 

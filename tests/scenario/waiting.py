@@ -19,14 +19,14 @@ POLL_S = 0.01
 Found = TypeVar("Found")
 
 
-def until(look: Callable[[], Found], what: str) -> Found:
-    """The first true value of look(). Fails, saying what was waited for, after DEADLINE_S."""
-    deadline_s = time.monotonic() + DEADLINE_S
+def until(look: Callable[[], Found], what: str, within_s: float = DEADLINE_S) -> Found:
+    """The first true value of look(). Fails, saying what was waited for, after `within_s`."""
+    deadline_s = time.monotonic() + within_s
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:.0f} s: {what}; the last look gave {found!r}"
+        assert time.monotonic() < deadline_s, f"not within {within_s:.0f} s: {what}; the last look gave {found!r}"
         time.sleep(POLL_S)
 
 
