@@ -41,6 +41,16 @@ class Poisoned(Dataset[torch.Tensor]):
         return torch.rand(3) + index
 
 
+class Failing(Poisoned):
+    """Raises that error wherever it is."""
+
+    asked = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.asked += 1
+        raise RuntimeError(TEXTS[0])
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self):
         touch()
@@ -119,6 +129,22 @@ def test_other_errors_are_raised(shared_daemon):
     dataset = Poisoned("CUDA error: an illegal memory access was encountered")
     with PrefetchLoader(dataset, 4) as loader, pytest.raises(RuntimeError, match="illegal memory access"):
         taken(loader)
+
+
+def test_batches_that_are_made_here_already_are_not_moved_again(monkeypatch):
+    monkeypatch.setenv("PREFETCHD_INLINE", "1")
+    dataset = Failing()
+    with warnings.catch_warnings(), PrefetchLoader(dataset, 4) as loader:
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA"):
+            next(iter(loader))
+    assert dataset.asked == 1
+
+
+@pytest.mark.parametrize("on_error", ["skip", "substitute"])
+def test_it_is_no_bad_sample(shared_daemon, on_error):
+    with PrefetchLoader(Poisoned(), 4, on_error=on_error) as loader, pytest.warns(UserWarning, match="use CUDA"):
+        assert [len(batch) for batch in loader] == [4] * 5
 
 
 @ON_A_GPU

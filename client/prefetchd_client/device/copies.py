@@ -28,8 +28,7 @@ AHEAD = 2
 """Batches that are copied before they are due. With the one that is due they are half of the smallest ring."""
 
 EVENTS = 2 * (AHEAD + 1)
-"""Of as many copies the events are asked for: those that are under way, and those that one iterator has yet to hand
-out."""
+"""How many events there are: one for each copy that is under way, and for each that an iterator has yet to hand out."""
 
 
 class Copy:

@@ -24,6 +24,7 @@ from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new
 from prefetchd_client.loader.forked_cuda import WARNING as FORKED_CUDA_WARNING
 from prefetchd_client.loader.forked_cuda import remember, uses_cuda
 from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
+from prefetchd_client.loader.inline import InlineStream
 from prefetchd_client.loader.iterator import PrefetchIterator
 from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.ranks import resolve_rank
@@ -500,8 +501,8 @@ class PrefetchLoader(RebuildGuard):
 
     def take_over(self, session: Session, cursor: ClientCursor) -> tuple[Session, ClientCursor] | None:
         """Has batches made in this process from now on, if DataLoader would make them there. Returns session and cursor
-        for the batch that `cursor` has failed at, or None where workers were asked for."""
-        if self.num_workers or is_elsewhere(self.dataset):
+        for the batch that `cursor` has failed at, or None where workers were asked for, or it was made here."""
+        if self.num_workers or is_elsewhere(self.dataset) or isinstance(session, InlineStream):
             return None
         with self._guard:
             self._sessions.close_cursor(session, cursor)
