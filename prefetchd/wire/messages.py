@@ -706,14 +706,15 @@ class Fill(Message):
     stands in the slot's place. A batch of several slots has them chained in the segment's records. What follows the
     slot are (row, attempt) pairs of samples that are known to end their workers: they count as samples that raise;
     row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
-    bytes; empty for orders that are arithmetic.
+    bytes; empty for orders that are arithmetic. kind 5 makes a batch once more, beside the one that another machine has
+    made, and compares the two.
     """
 
     tasks: Rows
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP = 0, 1, 2, 3, 4
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE = 0, 1, 2, 3, 4, 5
 
 
 # --- daemon <-> planner ---------------------------------------------------------------------------------------
@@ -912,6 +913,135 @@ class ShardCame(Message):
     shard: int
     following: int
     state: bytes
+
+
+@_numbered(80)
+@record
+class Compared(Message):
+    """Says whether a batch that another machine has made is what is made of it here, byte for byte."""
+
+    task: int
+    is_equal: bool
+    duration_us: int
+
+
+# --- daemon -> bridge -----------------------------------------------------------------------------------------
+# UseRing comes as to a worker.
+
+
+@_numbered(81)
+@record
+class OpenBridge(Message):
+    """Tells a bridge, first of all, which stream it serves and which cluster it is to reach. With it: the program's
+    descriptor. Answered by Ready, or by Unreachable."""
+
+    spec: bytes
+    address: str
+
+
+@_numbered(82)
+@record
+class StartRemote(Message):
+    """Asks the bridge for remote workers, which may come to one actor. Answered by RemoteReady or RemoteEnded of each."""
+
+    workers: Ints
+
+
+@_numbered(83)
+@record
+class StopRemote(Message):
+    """Gives a remote worker back. Answered by RemoteEnded; its tasks are not answered any more."""
+
+    worker: int
+
+
+@_numbered(84)
+@record
+class FillRemote(Message):
+    """Gives a remote worker fill tasks as Fill has them, each of a whole batch in one slot."""
+
+    worker: int
+    tasks: Rows
+    keys: Blobs = ()
+
+
+@_numbered(85)
+@record
+class Revoke(Message):
+    """Takes a task back from a remote worker. Answered by Revoked, unless its answer is on its way."""
+
+    task: int
+
+
+# --- bridge -> daemon -----------------------------------------------------------------------------------------
+
+
+@_numbered(86)
+@record
+class Unreachable(Message):
+    """Says that there is no cluster for the bridge, which ends; `is_final` when trying again would not help."""
+
+    reason: str
+    is_final: bool
+
+
+@_numbered(87)
+@record
+class RemoteReady(Message):
+    """Says that a remote worker can take tasks: on `node`, whose processor is a `processor`."""
+
+    worker: int
+    node: str
+    processor: str = ""
+
+
+@_numbered(88)
+@record
+class RemoteAnswer(Message):
+    """Carries a remote worker's answer, encoded as a packet of its own. Nothing of its task writes to the ring any
+    more. Of the time that it took, `transfer_us` went by on the way."""
+
+    worker: int
+    packet: bytes
+    transfer_us: int
+
+
+@_numbered(89)
+@record
+class Revoked(Message):
+    """Says that nothing of a task that was taken back will write to the ring."""
+
+    task: int
+
+
+@_numbered(90)
+@record
+class LateAnswer(Message):
+    """Says that a remote worker has come to the end of a task that was taken back: it is free for another."""
+
+    worker: int
+    task: int
+
+
+@_numbered(91)
+@record
+class RemoteEnded(Message):
+    """Says that a remote worker is gone, or never came, and that nothing of its tasks will write to the ring. `is_final`
+    when another one on this node, or on any, would end like it."""
+
+    worker: int
+    reason: str
+    is_final: bool = False
+
+
+@_numbered(92)
+@record
+class RemotePrinted(Message):
+    """Passes on what the user's code has printed on a node."""
+
+    worker: int
+    lines: Blobs
+    left_out: int = 0
 
 
 # --- declaring process -> daemon ------------------------------------------------------------------------------

@@ -1,0 +1,298 @@
+"""Runs the bridge: the process beside the daemon that gives one stream's tasks to remote workers, and writes what they
+make into the ring.
+
+It alone knows of Ray. To the daemon it is a child like others: a socket that carries commands and answers, and a pidfd
+after whose end nothing of it writes any more. The rules:
+
+1. The bridge is the only process that writes to the ring for remote workers. It writes a batch only while its task is
+   known and was not taken back; so a node that comes back from the dead changes nothing.
+2. A remote worker is a lane of an actor (placement). Actors that fail take their lanes' tasks with them, which the
+   daemon gives to others; nobody else is asked here a second time.
+3. Ray calls back in threads of its own. They only put down what came; all else is done by the loop's thread.
+4. It ends with its daemon, at the end of their socket; its actors end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import mmap
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from prefetchd.daemon.process.loop import Loop
+from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes.environment import read_environment
+from prefetchd.remote.actor import Loaded, Made
+from prefetchd.remote.comparison import versions_here
+from prefetchd.remote.placement import Actor, Placement
+from prefetchd.remote.program_parts import NoPartsError, describe_program
+from prefetchd.remote.ray_cluster import ClusterError, RayCluster
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import close_all, disclose, enclose, encode, receive_with_fds, send
+from prefetchd.wire.messages import (
+    FillRemote,
+    LateAnswer,
+    Message,
+    OpenBridge,
+    Ready,
+    RemoteAnswer,
+    RemoteEnded,
+    RemotePrinted,
+    RemoteReady,
+    Revoke,
+    Revoked,
+    Spent,
+    StartRemote,
+    StopRemote,
+    Unreachable,
+    UseRing,
+)
+from prefetchd.wire.os_errors import why
+from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.workers.process_setup import die_with_parent, leave_signals_to_daemon, name_process
+
+
+@dataclasses.dataclass(eq=False)
+class _Task:
+    """A task on its way: which worker has it, its slot, and whether it was taken back."""
+
+    number: int
+    worker: int
+    slot: int
+    began_us: int
+    is_revoked: bool = False
+
+
+class Bridge:
+    """Serves the daemon at `sock`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = Loop()
+        self._came: deque[Callable[[], None]] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._spec = b""
+        self._program: Any = None
+        self._cluster: RayCluster | None = None
+        self._parts: dict[str, str] = {}
+        self._versions = versions_here()
+        self._shared_program: Any = None
+        self._ring: RingMemory | None = None
+        self._layout = b""
+        self._placement = Placement()
+        self._tasks: dict[int, _Task] = {}
+
+    def serve(self) -> None:
+        """Serves until the socket's end. Blocks."""
+        self._loop.watch(self._sock.fileno(), self._readable)
+        self._loop.watch(self._wake_fd, self._woken)
+        self._loop.run()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    # --- from the daemon ---
+
+    def _readable(self) -> None:
+        message, fds = receive_with_fds(self._sock)
+        if message is None:
+            self._loop.stop()
+            return
+        message, fds = disclose(message, fds)
+        if isinstance(message, OpenBridge):
+            self._open(message, fds[0])
+        elif isinstance(message, UseRing):
+            self._use_ring(fds[0], message.layout)
+        elif isinstance(message, StartRemote):
+            self._placement.want(message.workers)
+            self._place()
+        elif isinstance(message, StopRemote):
+            self._stop(message.worker)
+        elif isinstance(message, FillRemote):
+            self._fill(message)
+        elif isinstance(message, Revoke):
+            self._revoke(message.task)
+        else:
+            close_all(fds)
+
+    def _open(self, message: OpenBridge, program_fd: int) -> None:
+        """Reaches the cluster. Blocks: there is nothing else to do before."""
+        self._spec = message.spec
+        try:
+            self._parts = describe_program(program_fd, read_environment(program_fd))
+            self._program = np.frombuffer(mmap.mmap(program_fd, 0, prot=mmap.PROT_READ), np.uint8)
+            self._cluster = RayCluster(message.address)
+            self._shared_program = self._cluster.share(self._program)
+        except (ClusterError, NoPartsError, ProtocolError, OSError) as error:
+            is_final = isinstance(error, NoPartsError) or (isinstance(error, ClusterError) and error.is_final)
+            self._tell(Unreachable(str(error) if not isinstance(error, OSError) else why(error), is_final))
+            self._loop.stop()
+            return
+        finally:
+            os.close(program_fd)
+        kill_point("bridge.open")
+        self._tell(Ready())
+
+    def _use_ring(self, fd: int, layout: bytes) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        self._ring, self._layout = RingMemory(fd), layout
+        self._place()
+
+    def _place(self) -> None:
+        """Asks for actors for the remote workers that have none."""
+        if self._cluster is None or self._ring is None:
+            return
+        for lanes in self._placement.sizes(self._cluster.largest_node_cpus()):
+            actor = self._placement.add(lanes)
+            # Each lane has two tasks at most; beside them there is close().
+            actor.handle = self._cluster.start(lanes, 2 * lanes + 2)
+            arguments = (
+                self._shared_program,
+                self._spec,
+                self._layout,
+                self._ring.header.slot_bytes,
+                lanes,
+                self._versions,
+                self._parts,
+            )
+            self._call(actor, "load", arguments, lambda loaded, error, actor=actor: self._loaded(actor, loaded, error))
+
+    def _stop(self, worker: int) -> None:
+        self._end_tasks(worker)
+        actor = self._placement.leave(worker)
+        self._tell(RemoteEnded(worker, ""))
+        if actor is not None and not actor.workers:
+            self._end(actor)
+
+    def _fill(self, message: FillRemote) -> None:
+        place = self._placement.place_of(message.worker)
+        keys = message.keys or (b"",) * len(message.tasks)
+        for row, its_keys in zip(message.tasks, keys):
+            number, slot = row[0], row[6]
+            if place is None:
+                # Its end is on the way to the daemon.
+                continue
+            task = self._tasks[number] = _Task(number, message.worker, slot, _now_us())
+            actor, lane = place
+            self._call(
+                actor,
+                "fill",
+                (lane, row, its_keys),
+                lambda made, error, actor=actor, task=task: self._made(actor, task, made, error),
+            )
+            kill_point("bridge.task.sent")
+
+    def _revoke(self, number: int) -> None:
+        task = self._tasks.get(number)
+        if task is not None and not task.is_revoked:
+            task.is_revoked = True
+            self._tell(Revoked(number))
+
+    # --- from actors ---
+
+    def _call(self, actor: Actor, method: str, arguments: tuple[Any, ...], then: Callable[[Any, str], None]) -> None:
+        assert self._cluster is not None
+
+        def came(result: Any, error: str) -> None:
+            # Rule 3.
+            self._came.append(lambda: then(result, error))
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake_fd, 1)
+
+        self._cluster.call(actor.handle, method, arguments, came)
+
+    def _woken(self) -> None:
+        os.eventfd_read(self._wake_fd)
+        while self._came:
+            self._came.popleft()()
+
+    def _loaded(self, actor: Actor, loaded: Loaded | None, error: str) -> None:
+        if loaded is None or loaded.refusal:
+            where = f" on {loaded.host}" if loaded is not None else ""
+            reason = error if loaded is None else f"{loaded.refusal}"
+            self._lose(actor, f"an actor{where} cannot make these batches: {reason}", is_final=loaded is not None)
+            return
+        actor.is_ready = True
+        for worker in actor.workers:
+            self._tell(RemoteReady(worker, loaded.host, loaded.processor))
+
+    def _made(self, actor: Actor, task: _Task, made: Made | None, error: str) -> None:
+        if made is None or made.failure:
+            self._lose(actor, error if made is None else made.failure)
+            return
+        if made.lines or made.left_out:
+            lines = tuple(line.encode("utf-8", "replace") for line in made.lines)
+            self._tell(RemotePrinted(task.worker, lines, made.left_out))
+        if self._tasks.pop(task.number, None) is None:
+            # Its worker was given back.
+            return
+        if task.is_revoked:
+            self._tell(LateAnswer(task.worker, task.number))
+            return
+        packet = made.packet
+        if made.payload is not None and not self._write(task.slot, made.payload):
+            packet = encode(Spent(task.number))
+        transfer_us = max(0, _now_us() - task.began_us - made.here_us)
+        kill_point("bridge.answer.untold")
+        self._tell(RemoteAnswer(task.worker, packet, transfer_us))
+        kill_point("bridge.answer.told")
+
+    def _write(self, slot: int, payload: Any) -> bool:
+        """Copies a batch into its slot; False when it does not fit."""
+        assert self._ring is not None
+        target = self._ring.batch(slot)
+        if payload.nbytes > ctypes.sizeof(target):
+            return False
+        kill_point("bridge.batch.unwritten")
+        ctypes.memmove(ctypes.addressof(target), payload.ctypes.data, payload.nbytes)
+        return True
+
+    def _lose(self, actor: Actor, reason: str, *, is_final: bool = False) -> None:
+        """Gives up an actor, and all that it was to do (rule 2)."""
+        workers = list(actor.workers)
+        for worker in workers:
+            self._end_tasks(worker)
+            self._placement.leave(worker)
+            self._tell(RemoteEnded(worker, reason, is_final))
+        self._end(actor)
+
+    def _end(self, actor: Actor) -> None:
+        assert self._cluster is not None
+        self._placement.remove(actor)
+        self._cluster.end(actor.handle)
+
+    def _end_tasks(self, worker: int) -> None:
+        for number in [each.number for each in self._tasks.values() if each.worker == worker]:
+            del self._tasks[number]
+
+    def _tell(self, message: Message) -> None:
+        """Sends a message. The daemon's end is seen when the socket is read from."""
+        enclosed, fds = enclose(message)
+        try:
+            with contextlib.suppress(ConnectionError):
+                send(self._sock, enclosed, fds)
+        finally:
+            close_all(fds)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def main(parent: str, sock_fd: str) -> None:
+    """Runs an executed bridge: the daemon's pid, and the descriptor of the socket to it."""
+    die_with_parent(int(parent))
+    leave_signals_to_daemon()
+    name_process("prefetchd-ray")
+    sock = socket.socket(fileno=int(sock_fd))
+    # Handed over for us, not for what Ray executes.
+    os.set_inheritable(sock.fileno(), False)
+    Bridge(sock).serve()
