@@ -84,6 +84,7 @@ def request_for(declared: dict[str, Any]) -> tuple[StreamRequest, Any]:
         on_error=declared["on_error"],
         deterministic=False if are_counted else None,
         fingerprint_extra=declared["fingerprint_extra"] or None,
+        remote_workers=declared["remote_workers"],
     ).identified()
     request.parts["dataset"] = Made(declared["dataset"], declared["dataset_args"])
     return request, dataset

@@ -23,12 +23,18 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prefetchd.daemon.config.daemon_config import NO_CONFIG
+from prefetchd.daemon.config.daemon_config import NO_CONFIG, DaemonConfig
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.errors import DaemonUnavailableError, PrefetchdError
-from prefetchd.wire.runtime_paths import CONFIG_VARIABLE, METRICS_VARIABLE, RuntimePaths, runtime_paths
+from prefetchd.wire.runtime_paths import (
+    CONFIG_VARIABLE,
+    METRICS_VARIABLE,
+    RAY_VARIABLE,
+    RuntimePaths,
+    runtime_paths,
+)
 
 STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 # Workers are as nice as the daemon: niceness yields to everybody, not to the trainer alone (decision 0113).
@@ -48,6 +54,19 @@ def metrics_address(address: str | None) -> str | None:
     if address and address.startswith("unix:"):
         return f"unix:{os.path.abspath(address[5:])}"
     return address or None
+
+
+def chosen_cluster(address: str | None, insecure: bool | None, settings: DaemonConfig) -> tuple[str, bool]:
+    """Returns the address of the Ray cluster, empty for none, and whether it may be insecure: what was given, else what
+    the configuration says. Raises CallerError when the address cannot be one, or must be secure and is not."""
+    address = address or settings.ray or ""
+    insecure = bool(first_chosen(insecure, settings.ray_insecure, False))
+    if address and address != "auto":
+        # Here: a daemon without a cluster is not to import it.
+        from prefetchd.wire.cluster_address import check_security, resolve_address
+
+        check_security(resolve_address(address, os.environ), os.environ, insecure=insecure)
+    return address, insecure
 
 
 def use_all_cpus() -> None:
@@ -111,7 +130,8 @@ def _from_stdin() -> bytes:
 def _given(idle_exit_s: float) -> dict[str, Any]:
     """Returns what `prefetchd run` is to be told to start a daemon like one that is started here."""
     metrics = metrics_address(os.environ.get(METRICS_VARIABLE))
-    return {"idle_exit": idle_exit_s, "reset_affinity": True} | ({"metrics": metrics} if metrics else {})
+    chosen = {"metrics": metrics, "ray": os.environ.get(RAY_VARIABLE)}
+    return {"idle_exit": idle_exit_s, "reset_affinity": True} | {name: value for name, value in chosen.items() if value}
 
 
 def main(socket: str, idle_exit_s: str, config: str = "") -> int:
@@ -126,6 +146,7 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
 
             found = read_config(Path(config))
         settings = found.daemon
+        cluster, is_insecure = chosen_cluster(os.environ.get(RAY_VARIABLE), None, settings)
         options = Options(
             Limits(
                 settings.workers or 0,
@@ -133,11 +154,14 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
                 first_chosen(settings.linger_clean_s, LINGER_CLEAN_S),
                 first_chosen(settings.linger_s, LINGER_CRASH_S),
                 autotune=settings.autotune is not False,
+                remote=bool(cluster),
             ),
             nice=first_chosen(settings.nice, NICE),
             memory_bytes=settings.memory_bytes,
             worker_memory_bytes=settings.worker_memory_bytes,
             linger_bytes=settings.linger_bytes,
+            ray=cluster,
+            ray_insecure=is_insecure,
             idle_exit_s=first_chosen(settings.idle_exit_s, float(idle_exit_s)),
             log_file=paths.log,
             metrics=metrics_address(os.environ.get(METRICS_VARIABLE)),

@@ -12,6 +12,7 @@ from prefetchd.cli.detached import (
     LINGER_CLEAN_S,
     LINGER_CRASH_S,
     NICE,
+    chosen_cluster,
     first_chosen,
     metrics_address,
     run_detached,
@@ -25,7 +26,7 @@ from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.daemon.process.service_notify import Notifier, listening_socket
 from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.printable import one_line
-from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
+from prefetchd.wire.runtime_paths import METRICS_VARIABLE, RAY_VARIABLE, runtime_paths
 
 
 @click.command("run")
@@ -73,6 +74,13 @@ from prefetchd.wire.runtime_paths import METRICS_VARIABLE, runtime_paths
     envvar=METRICS_VARIABLE,
     help="Answer Prometheus at 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Default: $PREFETCHD_METRICS, else not at all.",
 )
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    envvar=RAY_VARIABLE,
+    help="The Ray cluster of remote workers: HOST:PORT, or auto. Default: $PREFETCHD_RAY, else none.",
+)
+@click.option("--ray-insecure", is_flag=True, default=None, help="Use a cluster that asks for no token and has no TLS.")
 @click.option("--detach", is_flag=True, help="Return once the daemon serves; log to a file.")
 @click.option("--reset-affinity", is_flag=True, help="Use all CPUs, whatever the starter is bound to.")
 @click.option("--name-waits-after", type=click.FloatRange(0), default=60.0, hidden=True)
@@ -98,6 +106,8 @@ def command(
     linger_memory: int | None,
     idle_exit: float | None,
     metrics: str | None,
+    ray: str | None,
+    ray_insecure: bool | None,
     detach: bool,
     reset_affinity: bool,
     name_waits_after: float,
@@ -128,6 +138,7 @@ def command(
     notifier = Notifier(os.environ)
     if reset_affinity:
         use_all_cpus()
+    cluster, is_insecure = chosen_cluster(ray, ray_insecure, settings)
     options = Options(
         limits=Limits(
             workers or settings.workers or 0,
@@ -135,6 +146,7 @@ def command(
             first_chosen(linger_clean, settings.linger_clean_s, LINGER_CLEAN_S),
             first_chosen(linger, settings.linger_s, LINGER_CRASH_S),
             autotune=is_tuned,
+            remote=bool(cluster),
             name_waits_after_s=name_waits_after,
             name_waits_again_s=name_waits_after / 2,
         ),
@@ -142,6 +154,8 @@ def command(
         memory_bytes=memory if memory is not None else settings.memory_bytes,
         worker_memory_bytes=worker_memory if worker_memory is not None else settings.worker_memory_bytes,
         linger_bytes=linger_memory if linger_memory is not None else settings.linger_bytes,
+        ray=cluster,
+        ray_insecure=is_insecure,
         idle_exit_s=idle_exit if idle_exit is not None else settings.idle_exit_s,
         log_file=paths.log if detach else None,
         log_level=log_level,

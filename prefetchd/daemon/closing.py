@@ -12,6 +12,7 @@ from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.leavers import Leavers
 from prefetchd.daemon.shell.publishing import Publishing
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.supervisor.bridges import Bridges
 from prefetchd.supervisor.process_backend import ProcessBackend
 from prefetchd.wire.runtime_paths import RuntimePaths
 
@@ -27,6 +28,7 @@ class Closing:
         rings: StreamRings,
         leavers: Leavers,
         backend: ProcessBackend,
+        bridges: Bridges,
         declared: DeclaredStreams,
         publishing: Publishing,
     ) -> None:
@@ -36,6 +38,7 @@ class Closing:
         self._rings = rings
         self._leavers = leavers
         self._backend = backend
+        self._bridges = bridges
         self._declared = declared
         self._publishing = publishing
 
@@ -49,6 +52,7 @@ class Closing:
                 ending.callback(resources.close)
             ending.callback(self._leavers.close)
             ending.callback(self._backend.close)
+            ending.callback(self._bridges.close)
             ending.callback(self._declared.close)
             self._close_connections_with(ending)
 
@@ -66,6 +70,7 @@ class Closing:
             ending.callback(kill_point, "daemon.keep.childless")
             ending.callback(self._leavers.close)
             ending.callback(self._backend.close, leave_forks=True)
+            ending.callback(self._bridges.close)
             ending.callback(self._declared.close)
 
     def _close_connections_with(self, ending: contextlib.ExitStack) -> None:

@@ -43,7 +43,8 @@ log = logging.getLogger("prefetchd")
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The ways in which a daemon may run. `log_file` None logs to stderr; `idle_exit_s` None never exits on its own;
-    `supervised`: who started it may start it again when it dies; `metrics`: where it answers scrapes; `notifier`: who
+    `supervised`: who started it may start it again when it dies; `ray`: the cluster of remote
+    workers, or empty, and whether it may be insecure; `metrics`: where it answers scrapes; `notifier`: who
     is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
     `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come. `given`
     are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
@@ -54,6 +55,8 @@ class Options:
     worker_memory_bytes: int | None = None
     linger_bytes: int | None = None
     idle_exit_s: float | None = None
+    ray: str = ""
+    ray_insecure: bool = False
     log_file: Path | None = None
     log_level: str = "info"
     supervised: bool = False
@@ -118,6 +121,8 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             worker_memory_bytes=options.worker_memory_bytes,
             linger_bytes=options.linger_bytes,
             idle_exit_s=options.idle_exit_s,
+            ray=options.ray,
+            ray_insecure=options.ray_insecure,
             started_as=StartedAs(
                 options.supervised, options.notifier is not None and options.notifier.has_manager, options.given
             ),

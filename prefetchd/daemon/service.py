@@ -28,6 +28,7 @@ from prefetchd.daemon.shell.command_executor import CommandExecutor
 from prefetchd.daemon.shell.control import Control
 from prefetchd.daemon.shell.leavers import Leavers
 from prefetchd.daemon.shell.publishing import Publishing
+from prefetchd.daemon.shell.remote_shell import RemoteShell
 from prefetchd.daemon.shell.session_events import TrainerEvents
 from prefetchd.daemon.sockets.listener import Listener
 from prefetchd.daemon.sockets.scrapes import Scrapes, listen_for_scrapes
@@ -78,6 +79,8 @@ class Service:
         worker_memory_bytes: int | None = None,
         linger_bytes: int | None = None,
         idle_exit_s: float | None = None,
+        ray: str = "",
+        ray_insecure: bool = False,
         started_as: StartedAs = StartedAs(),
         config: Config = NO_CONFIG,
         config_file: Path | None = None,
@@ -109,8 +112,11 @@ class Service:
         tracing = Tracing(loop, self.engine)
         self._workers = WorkerEvents(loop, self.engine, self._publishing, self._rings, tracing, nice=nice)
         self._backend = backend = self._workers.backend
+        printed, stall_reports = self._workers.printed, self._workers.stall_reports
+        remote = RemoteShell(loop, self.engine, self._rings, printed, ray, insecure=ray_insecure, nice=nice)
+        self._bridges = remote.bridges
         self._executor = CommandExecutor(
-            self.engine, backend, self._publishing, self._rings, self._workers.printed, self._workers.stall_reports
+            self.engine, backend, self._publishing, self._rings, printed, stall_reports, remote
         )
         control = Control(self.engine, tracing, generation, self._asked_to_stop, backend.prepare, self._take_on)
         self.declared = DeclaredStreams(
@@ -145,7 +151,7 @@ class Service:
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
         self._closing = Closing(
-            paths, self.status, self._rings, self._leavers, backend, self.declared, self._publishing
+            paths, self.status, self._rings, self._leavers, backend, self._bridges, self.declared, self._publishing
         )
         loop.after_each(self._executor.run_commands)
         # Before anybody can connect: a trainer that comes back finds its ring, and status has a snapshot to show.
@@ -179,7 +185,7 @@ class Service:
     @property
     def child_pids(self) -> set[int]:
         """The children of this process that somebody here reaps."""
-        return self._backend.own_pids | self.declared.pids
+        return self._backend.own_pids | self._bridges.own_pids | self.declared.pids
 
     def listen(self, listener: Listener) -> None:
         """Takes the listener's sessions as the daemon's from now on."""

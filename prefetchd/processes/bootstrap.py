@@ -7,4 +7,10 @@ BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from prefetchd.workers.zygote import main; main(*sys.argv[2:])"
 )
+BRIDGE_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from prefetchd.remote.bridge import main; main(*sys.argv[2:])"
+)
+"""Run like BOOTSTRAP: how an interpreter becomes a bridge to other machines."""
+
 ENVIRONMENT, STREAM, WORKER = "environment", "stream", "worker"

@@ -1,7 +1,7 @@
 """Is what runs in a Ray actor: it loads a stream's program once, and has a few workers make its batches.
 
-Ray imports this module on the node; it does not import torch, and of Ray only what names the node. Methods may be called by several threads, but
-for load(), which comes first, and alone.
+Ray imports this module on the node; it does not import torch, and of Ray only what names the node. Methods may be
+called by several threads, but for load(), which comes first, and alone.
 """
 
 from __future__ import annotations

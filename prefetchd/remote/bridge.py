@@ -23,6 +23,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ from prefetchd.remote.comparison import versions_here
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
 from prefetchd.remote.ray_cluster import ClusterError, RayCluster
-from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.cluster_address import check_security, resolve_address
+from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, encode, receive_with_fds, send
 from prefetchd.wire.messages import (
     FillRemote,
@@ -128,11 +130,13 @@ class Bridge:
         try:
             self._parts = describe_program(program_fd, read_environment(program_fd))
             self._program = np.frombuffer(mmap.mmap(program_fd, 0, prot=mmap.PROT_READ), np.uint8)
-            self._cluster = RayCluster(message.address)
+            address = resolve_address(message.address, os.environ)
+            check_security(address, os.environ, insecure=message.insecure)
+            self._cluster = RayCluster(address)
             self._shared_program = self._cluster.share(self._program)
-        except (ClusterError, NoPartsError, ProtocolError, OSError) as error:
-            is_final = isinstance(error, NoPartsError) or (isinstance(error, ClusterError) and error.is_final)
-            self._tell(Unreachable(str(error) if not isinstance(error, OSError) else why(error), is_final))
+        except (CallerError, ClusterError, NoPartsError, ProtocolError, OSError) as error:
+            is_final = error.is_final if isinstance(error, ClusterError) else not isinstance(error, OSError)
+            self._tell(Unreachable(why(error) if isinstance(error, OSError) else str(error), is_final))
             self._loop.stop()
             return
         finally:
@@ -163,7 +167,7 @@ class Bridge:
                 self._versions,
                 self._parts,
             )
-            self._call(actor, "load", arguments, lambda loaded, error, actor=actor: self._loaded(actor, loaded, error))
+            self._call(actor, "load", arguments, partial(self._loaded, actor))
 
     def _stop(self, worker: int) -> None:
         self._end_tasks(worker)
@@ -182,12 +186,7 @@ class Bridge:
                 continue
             task = self._tasks[number] = _Task(number, message.worker, slot, _now_us())
             actor, lane = place
-            self._call(
-                actor,
-                "fill",
-                (lane, row, its_keys),
-                lambda made, error, actor=actor, task=task: self._made(actor, task, made, error),
-            )
+            self._call(actor, "fill", (lane, row, its_keys), partial(self._made, actor, task))
             kill_point("bridge.task.sent")
 
     def _revoke(self, number: int) -> None:

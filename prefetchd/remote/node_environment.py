@@ -68,7 +68,11 @@ def program_with(environment: Environment, program: memoryview) -> int:
     try:
         os.ftruncate(fd, layout.program_bytes)
         pickled = program[former.pickle_offset : former.pickle_offset + former.pickle_bytes]
-        parts = [(0, encode_head(layout)), (layout.environment_offset, encoded), (layout.pickle_offset, pickled)]
+        parts: list[tuple[int, bytes | memoryview]] = [
+            (0, encode_head(layout)),
+            (layout.environment_offset, encoded),
+            (layout.pickle_offset, pickled),
+        ]
         parts.append((layout.table_offset, encode_table(layout)))
         for at, begin, size in zip(layout.buffer_offsets, former.buffer_offsets, former.buffer_sizes):
             parts.append((at, program[begin : begin + size]))

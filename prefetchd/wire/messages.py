@@ -932,17 +932,19 @@ class Compared(Message):
 @_numbered(81)
 @record
 class OpenBridge(Message):
-    """Tells a bridge, first of all, which stream it serves and which cluster it is to reach. With it: the program's
-    descriptor. Answered by Ready, or by Unreachable."""
+    """Tells a bridge, first of all, which stream it serves and which cluster it is to reach, be it `insecure`. With it:
+    the program's descriptor. Answered by Ready, or by Unreachable."""
 
     spec: bytes
     address: str
+    insecure: bool = False
 
 
 @_numbered(82)
 @record
 class StartRemote(Message):
-    """Asks the bridge for remote workers, which may come to one actor. Answered by RemoteReady or RemoteEnded of each."""
+    """Asks the bridge for remote workers, which may come to one actor. Answered by RemoteReady or RemoteEnded of
+    each."""
 
     workers: Ints
 
@@ -1026,8 +1028,8 @@ class LateAnswer(Message):
 @_numbered(91)
 @record
 class RemoteEnded(Message):
-    """Says that a remote worker is gone, or never came, and that nothing of its tasks will write to the ring. `is_final`
-    when another one on this node, or on any, would end like it."""
+    """Says that a remote worker is gone, or never came, and that nothing of its tasks will write to the ring; it
+    `is_final` when another one on this node would end like it."""
 
     worker: int
     reason: str

@@ -70,6 +70,7 @@ class StreamSpec:
                       batch there
       directory       absolute; empty for "shm"
       epochs          so many are made, and none after; 0 means no end
+      remote_workers  workers on other machines, beside those here, at most
     """
 
     fingerprint: str
@@ -100,6 +101,7 @@ class StreamSpec:
     directory: str = ""
     epochs: int = 0
     dealt: bool = False
+    remote_workers: int = 0
 
     @property
     def is_identified(self) -> bool:
@@ -122,7 +124,8 @@ class StreamSpec:
         _within("batch_size", self.batch_size, -1 if self.order == "sampler" else 0, LENGTH_LIMIT)
         _within("world_size", self.world_size, 1, 1 << 31)
         _within("rank", self.rank, 0, self.world_size - 1)
-        for field in ("logical_shards", "low_watermark", "high_watermark", "lookback", "workers", "epochs"):
+        watermarks = ("low_watermark", "high_watermark")
+        for field in ("logical_shards", *watermarks, "lookback", "workers", "epochs", "remote_workers"):
             _within(field, getattr(self, field), 0, 1 << 31)
         for field in ("buffer_bytes", "buffer_batches", "epoch_steps"):
             _within(field, getattr(self, field), 0, 1 << 62)

@@ -126,6 +126,11 @@ class Filler:
             with user_code(f"worker_init_fn({worker_index})"):
                 self._worker_init_fn(worker_index)
 
+    @property
+    def has_layout(self) -> bool:
+        """True when batches are filled by rows: it has the stream's layout."""
+        return self._layout is not None
+
     def use_layout(self, layout: bytes) -> None:
         """Takes the stream's row layout, from whoever measured."""
         self._layout = decode_row_layout(layout)

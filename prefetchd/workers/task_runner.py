@@ -10,11 +10,13 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
+    COMPARE,
     DIGEST,
     FILL_ROWS,
     HELP,
     MEASURE,
     BadSamples,
+    Compared,
     Digested,
     Filled,
     FillFailed,
@@ -37,7 +39,7 @@ from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
 from prefetchd.workers.program import ProgramSpentError
 from prefetchd.workers.row_leaves import Deviation
-from prefetchd.workers.samples import NOT_DEADLY
+from prefetchd.workers.samples import NOT_DEADLY, Deadly
 from prefetchd.workers.shards import NoSuchBatch
 from prefetchd.workers.shared_samples import SharedSamples
 from prefetchd.workers.user_code import UserCodeError, remote_exception
@@ -134,6 +136,8 @@ class TaskRunner:
                 return self._filler.fill_rows(position, task.first, task.end, ring.batch(slot), deadly)
             if task.kind == DIGEST:
                 return self._digest(number, slot, task.payload_bytes)
+            if task.kind == COMPARE:
+                return self._compare(task, deadly)
             span = self._span(slot)
             room = span * ring.header.slot_bytes
             payload_bytes = self._filler.fill_whole(
@@ -171,6 +175,26 @@ class TaskRunner:
         assert self._ring is not None
         payload = memoryview(self._ring.batch(slot, self._span(slot))).cast("B")[:payload_bytes]
         return Digested(task, payload_digest(payload), _now_us() - begin_us)
+
+    def _compare(self, task: FillTask, deadly: Deadly) -> Message:
+        """Makes the batch beside the one in its slots, in memory of this process's own, and compares the two."""
+        begin_us = _now_us()
+        ring = self._ring
+        assert ring is not None
+        span = self._span(task.slot)
+        theirs = memoryview(ring.batch(task.slot, span)).cast("B")
+        room = span * ring.header.slot_bytes
+        # What nobody writes between two leaves is the same in both then.
+        ours = ring.array_type(room).from_buffer(bytearray(theirs))
+        if self._filler.has_layout:
+            payload_bytes = self._filler.fill_rows(task.position, 0, task.end, ours, deadly)
+        else:
+            payload_bytes = self._filler.fill_whole(task.position, task.end, room, lambda: ours, deadly)
+        if payload_bytes > room:
+            return Unfit.needing(task.number, payload_bytes)
+        self._filler.note.phase(DIGESTING)
+        is_equal = payload_digest(memoryview(ours).cast("B")[:payload_bytes]) == payload_digest(theirs[:payload_bytes])
+        return Compared(task.number, is_equal, _now_us() - begin_us)
 
     def _help(self, task: FillTask) -> Helped:
         begin_us = _now_us()

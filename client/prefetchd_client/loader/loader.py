@@ -159,6 +159,7 @@ class PrefetchLoader(RebuildGuard):
         fingerprint_extra: object = None,
         transform: Callable[[Any], Any] | None = None,
         fresh: bool = False,
+        remote_workers: int = 0,
         socket: str | None = None,
     ) -> None:
         """Asks the daemon for the stream, and begins to have it filled. Raises DataLoader's ValueErrors, CallerError,
@@ -189,6 +190,7 @@ class PrefetchLoader(RebuildGuard):
         # `stream`: that name is taken as long as this loader lives.
         self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
         self.rank, self.world_size, self.socket = rank, world_size, socket
+        self.remote_workers = remote_workers
         self.device, self.device_transform = device, device_transform
         self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
         self._watch = ChangeWatch({})
@@ -207,6 +209,7 @@ class PrefetchLoader(RebuildGuard):
             "on_error": on_error,
             "fingerprint_extra": fingerprint_extra,
             "deterministic": deterministic,
+            "remote_workers": remote_workers,
         }
         is_own_order = sampler is not None or batch_sampler is not None
         former = predecessor_of(self.dataset, self.collate_fn) if is_own_order else None

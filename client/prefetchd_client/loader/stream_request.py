@@ -230,6 +230,7 @@ def stream_request(
     generator: Any = None,
     seeds_once: bool = False,
     name: str = "",
+    remote_workers: int = 0,
 ) -> StreamRequest:
     """Resolves everything but the fingerprint; `index_sampler`, `generator` and `seeds_once` (as in workers.program)
     decide where the order is a sampler's, and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a
@@ -289,6 +290,7 @@ def stream_request(
         workers=whole_number("num_workers", num_workers),
         dealt=dealt,
         timeout_s=float(timeout),
+        remote_workers=whole_number("remote_workers", remote_workers),
     )
     content = {**counted, **identity, "extra": fingerprint_extra}
     return StreamRequest(spec, parts, stream is not None, content, sampler_state)

@@ -55,6 +55,8 @@ class DaemonConfig:
     linger_clean_s: float | None = None
     idle_exit_s: float | None = None
     linger_bytes: int | None = None
+    ray: str | None = None
+    ray_insecure: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,7 @@ class StreamConfig:
     high_watermark: int = 0
     lookback: int = 0
     workers: int = 0
+    remote_workers: int = 0
     timeout_s: float = 0.0
     epochs: int = 0
     store: str = "shm"
@@ -130,6 +133,8 @@ SETTINGS = {
     "linger_clean_s": "linger_clean",
     "idle_exit_s": "idle_exit",
     "linger_bytes": "linger_memory",
+    "ray": "ray",
+    "ray_insecure": "ray_insecure",
 }
 """The names in [daemon] of DaemonConfig's fields."""
 
@@ -149,6 +154,8 @@ DAEMON_KEYS = {
     "linger_clean": as_number(0),
     "linger_memory": as_size,
     "idle_exit": as_number(0),
+    "ray": as_text,
+    "ray_insecure": as_bool,
 }
 _DAEMON_FIELDS = {
     "memory": "memory_bytes",
@@ -178,6 +185,7 @@ STREAM_KEYS = {
     "high_watermark": as_whole(1, 1 << 31),
     "lookback": as_whole(0, 1 << 31),
     "workers": as_whole(0, 1 << 16),
+    "remote_workers": as_whole(0, 1 << 16),
     "timeout": as_number(0),
     "epochs": as_whole(0, EPOCHS_LIMIT),
 }

@@ -145,6 +145,37 @@ class LendRing(Command):
 
 
 @record
+class OpenBridge(Command):
+    """Start a bridge to the cluster for the stream; answer with bridge_ready or bridge_ended."""
+
+    stream: int
+    bridge: int
+
+
+@record
+class CloseBridge(Command):
+    """End the bridge at once, and the remote workers that it has; no event about them follows."""
+
+    bridge: int
+
+
+@record
+class LendRingTo(Command):
+    """Send UseRing, with a descriptor of the stream's ring, to its bridge."""
+
+    bridge: int
+    stream: int
+
+
+@record
+class TellBridge(Command):
+    """Send a message to a bridge."""
+
+    bridge: int
+    message: Message
+
+
+@record
 class CreateRing(Command):
     """Make the stream's segment; answer with ring_created, ring_reserved... (or ring_short), or with ring_failed.
 

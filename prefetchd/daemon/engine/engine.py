@@ -24,6 +24,7 @@ from prefetchd.daemon.engine.commands import (
 from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
+from prefetchd.daemon.engine.pool.remote_pool import RemotePool
 from prefetchd.daemon.engine.registry import Registry
 from prefetchd.daemon.engine.resting import decide_who_rests, waits_for_time
 from prefetchd.daemon.engine.rings import Rings
@@ -53,7 +54,7 @@ from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
 class Limits:
     """Bounds what the daemon may use, and how long it waits. Durations in seconds. `workers` may be busy at once, over
     all streams; 0: as many as they have. A stream that says no number has `workers`, or `stream_workers` where that is
-    0; from there on it is tuned with `autotune`, within `workers`."""
+    0; from there on it is tuned with `autotune`, within `workers`. `remote`: there is a cluster for remote workers."""
 
     workers: int = 0
     stream_workers: int = 1
@@ -63,6 +64,7 @@ class Limits:
     name_waits_after_s: float = 60.0
     name_waits_again_s: float = 30.0
     autotune: bool = False
+    remote: bool = False
 
 
 _P = ParamSpec("_P")
@@ -104,10 +106,23 @@ class Engine:
             self._commands,
             self._fail_stream,
         )
+        self.remote_pool = RemotePool(
+            self.streams,
+            self._commands,
+            self.pool.new_number,
+            limits.retire_after_s,
+            has_cluster=limits.remote,
+        )
         self.planners = Planners(self.streams, self._commands, self.pool.new_number, self._fail_stream)
         self._hosts = Hosts(self.streams, self.pool, self.planners, self._commands, self._fail_stream)
         self.registry = Registry(
-            self.streams, self._stream_by_session, self.pool, self.planners, self._hosts, self._commands
+            self.streams,
+            self._stream_by_session,
+            self.pool,
+            self.remote_pool,
+            self.planners,
+            self._hosts,
+            self._commands,
         )
         again_s = limits.name_waits_again_s
         self.waits = Waits(limits.name_waits_after_s, again_s, self.streams, self.pool, self._commands)
@@ -480,6 +495,45 @@ class Engine:
         there."""
         self.pool.looked_at(worker, Stuck(tuple(frames), sleeps))
 
+    # --- remote workers ---
+
+    @_event
+    def bridge_ready(self, bridge: int) -> None:
+        """Notes that the bridge has reached its cluster."""
+        self.remote_pool.bridge_ready(bridge)
+
+    @_event
+    def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> StreamState | None:
+        """Notes that the bridge is dead for certain: nothing of what it had under way is written any more. Returns its
+        stream, the first time in a row."""
+        return self.remote_pool.bridge_ended(bridge, reason, is_final=is_final)
+
+    @_event
+    def remote_ready(self, worker: int, node: str, processor: str) -> None:
+        """Notes that the remote worker is on `node` and can take tasks."""
+        self.remote_pool.worker_ready(worker, node, processor)
+
+    @_event
+    def remote_message(self, worker: int, message: Message, transfer_us: int, now_s: float) -> None:
+        """Takes a remote worker's answer. Raises ProtocolError; nothing has changed then."""
+        self.remote_pool.worker_message(worker, message, transfer_us, now_s)
+
+    @_event
+    def remote_revoked(self, bridge: int, task: int) -> None:
+        """Notes that nothing of a task that was taken back is written any more."""
+        self.remote_pool.revoked(bridge, task)
+
+    @_event
+    def remote_late(self, worker: int, task: int) -> None:
+        """Notes that a remote worker has come to the end of a task that was taken back."""
+        self.remote_pool.answered_late(worker, task)
+
+    @_event
+    def remote_ended(self, worker: int, reason: str, *, is_final: bool) -> StreamState | None:
+        """Notes that the remote worker is gone, and that nothing of it is written any more. Returns its stream, the
+        first time in a row that this was not asked for."""
+        return self.remote_pool.worker_ended(worker, reason, is_final=is_final)
+
     # --- operators; all raise CallerError when no stream has that name ---
 
     @_event
@@ -510,7 +564,9 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """True while tasks are under way."""
-        return any(worker.busy for worker in self.pool.workers.values())
+        return any(worker.busy for worker in self.pool.workers.values()) or any(
+            stream.remote is not None and stream.remote.is_busy for stream in self.streams.values()
+        )
 
     # --- time ---
 
@@ -526,11 +582,13 @@ class Engine:
         self._hosts.tick(now_s)
         self.decide_overdue(now_s)
         self.pool.tick(now_s)
+        self.remote_pool.tick(now_s)
         for stream in self.streams.values():
             if stream.store_fault.reason and stream.store_fault.end_if_over(now_s):
                 self._commands.append(Log.line("info", "batches can be stored again", stream=stream.name))
         # Most of the time nothing is due: then there is nothing to decide either.
-        if may_go_on or self.pool.waits_for_time or waits_for_time(self.streams.values()):
+        pools_wait = self.pool.waits_for_time or self.remote_pool.waits_for_time
+        if may_go_on or pools_wait or waits_for_time(self.streams.values()):
             self._is_undecided = True
         self.waits.tick(now_s)
 
@@ -590,6 +648,8 @@ class Engine:
             if stream.plans is not None and not stream.awaits_states:
                 stream.claims.prove()
         self.pool.dispatch()
+        if not self.pool.finishing:
+            self.remote_pool.dispatch(max(self._now_s, self.pool.now_s))
         for stream in self.streams.values():
             offering = stream.offering
             needs_recall, urgent = stream.claims.take_need()

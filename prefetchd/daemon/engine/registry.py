@@ -36,6 +36,7 @@ from prefetchd.daemon.engine.commands import CloseSession, Command, DropStream, 
 from prefetchd.daemon.engine.pool.hosts import Hosts
 from prefetchd.daemon.engine.pool.planners import Planners
 from prefetchd.daemon.engine.pool.pool import Pool
+from prefetchd.daemon.engine.pool.remote_pool import RemotePool
 from prefetchd.daemon.engine.resting import may_be_awaited
 from prefetchd.daemon.engine.stream.adoption import FoundRing, found_batches, last_generation
 from prefetchd.daemon.engine.stream.batches import Batch
@@ -79,6 +80,7 @@ class Registry:
         streams: dict[int, StreamState],
         sessions: dict[int, StreamState],
         pool: Pool,
+        remote_pool: RemotePool,
         planners: Planners,
         hosts: Hosts,
         commands: list[Command],
@@ -87,6 +89,7 @@ class Registry:
         self._streams = streams
         self._stream_by_session = sessions
         self._pool = pool
+        self._remote_pool = remote_pool
         self._planners = planners
         self._commands = commands
         self._next_stream = 1
@@ -308,6 +311,7 @@ class Registry:
             and not (stream.claims.rests and self._goes_on(stream, now_s))
             and not self._hosts.is_telling(stream)
             and not any(worker.busy for worker in stream.workers.values())
+            and not (stream.remote is not None and stream.remote.is_busy)
         ]
         for stream in idle:
             if stream is not idle[-1] or self._hosts.is_orphan(stream):
@@ -395,6 +399,7 @@ class Registry:
     def _forget_processes(self, stream: StreamState) -> None:
         self._hosts.forget(stream)
         self._pool.forget_stream(stream)
+        self._remote_pool.forget(stream)
         self._planners.forget(stream)
 
     def _new_stream(self, spec: StreamSpec) -> StreamState:

@@ -9,6 +9,7 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.publishing import Publishing
+from prefetchd.daemon.shell.remote_shell import RemoteShell
 from prefetchd.daemon.shell.stall_reports import StallReports
 from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.kill_points.kill_points import kill_point
@@ -42,6 +43,7 @@ class CommandExecutor:
         rings: StreamRings,
         printed: WorkerOutput,
         stall_reports: StallReports,
+        remote: RemoteShell,
     ) -> None:
         self._engine = engine
         self._backend = backend
@@ -49,6 +51,7 @@ class CommandExecutor:
         self._rings = rings
         self._printed = printed
         self._stall_reports = stall_reports
+        self._remote = remote
 
     def run_commands(self) -> None:
         """Executes all commands, and those that follow from them."""
@@ -110,6 +113,8 @@ class CommandExecutor:
                 self._lend_ring(worker, stream)
             case c.LendSamples(worker, owner):
                 self._backend.lend_samples(worker, owner)
+            case c.OpenBridge() | c.CloseBridge() | c.LendRingTo() | c.TellBridge():
+                self._remote.execute(command)
             case c.CreateRing():
                 self._rings.create(command)
             case c.GrowRing(stream, slots):

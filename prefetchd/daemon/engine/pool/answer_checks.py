@@ -8,16 +8,18 @@ ends the worker, and nobody else.
 from __future__ import annotations
 
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.daemon.engine.stream.stream_state import Worker
+from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
+    COMPARE,
     DIGEST,
     FILL_ROWS,
     FILL_WHOLE,
     HELP,
     MEASURE,
     BadSamples,
+    Compared,
     Digested,
     Filled,
     FillFailed,
@@ -42,14 +44,15 @@ TEXT_LIMIT_BYTES = 4096
 _KINDS: dict[type[Message], tuple[int, ...]] = {
     Filled: (FILL_ROWS, FILL_WHOLE),
     Digested: (DIGEST,),
+    Compared: (COMPARE,),
     Helped: (HELP,),
     Measured: (MEASURE,),
-    Unfit: (FILL_ROWS, FILL_WHOLE),
-    FillFailed: (MEASURE, FILL_ROWS, FILL_WHOLE),
+    Unfit: (FILL_ROWS, FILL_WHOLE, COMPARE),
+    FillFailed: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE),
     StoreFailed: (FILL_WHOLE,),
-    Spent: (MEASURE, FILL_ROWS, FILL_WHOLE),
+    Spent: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE),
     ShardEnded: (MEASURE, FILL_ROWS, FILL_WHOLE),
-    BadSamples: (MEASURE, FILL_ROWS, FILL_WHOLE),
+    BadSamples: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE),
 }
 """The kinds of tasks, as messages.Fill numbers them, of which each answer may be said."""
 
@@ -62,10 +65,27 @@ def check_answer(worker: Worker, message: Message) -> None:
         if len(set(tasks)) < len(tasks):
             raise ProtocolError(f"worker {worker.number} answers a task twice")
         for task, *counts in message.tasks:
-            _check_filled(worker, _piece(worker, message, task), *counts)
+            _check_counts(worker.stream, _piece(worker, message, task), *counts)
         check_times(message.sample_times)
     elif type(message) in _KINDS:
         _check_one(worker, _piece(worker, message, message.task), message)  # type: ignore[attr-defined]
+
+
+def check_remote_answer(stream: StreamState, piece: Piece, message: Message) -> None:
+    """Raises ProtocolError when a remote worker, which was given `piece`, does not say such a thing, or a number in it
+    cannot be."""
+    if isinstance(message, Filled):
+        check_rows("Filled.tasks", message.tasks, 4)
+        _check("the tasks in a remote Filled", len(message.tasks), 1, 1)
+        ((_, *counts),) = message.tasks
+        _check_counts(stream, piece, *counts)
+        check_times(message.sample_times)
+    elif isinstance(message, Unfit):
+        _check("Unfit.payload_bytes", message.payload_bytes, 0, COUNT_LIMIT)
+    elif isinstance(message, FillFailed):
+        _check("the bytes of FillFailed.error", len(message.error), 1, ENCODED_LIMIT_BYTES)
+    elif not isinstance(message, Spent):
+        raise ProtocolError(f"a remote worker does not send {type(message).__name__}")
 
 
 def check_times(times: tuple[int, ...]) -> None:
@@ -79,6 +99,8 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
     if isinstance(message, Digested):
         _check("Digested.digest", message.digest, 1, (1 << 64) - 1)
         _check("Digested.duration_us", message.duration_us, 0, COUNT_LIMIT)
+    elif isinstance(message, Compared):
+        _check("Compared.duration_us", message.duration_us, 0, COUNT_LIMIT)
     elif isinstance(message, Helped):
         _check("Helped.samples", message.samples, 0, piece.rows)
         _check("Helped.duration_us", message.duration_us, 0, COUNT_LIMIT)
@@ -87,7 +109,7 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
         _check("the bytes of Measured.layout", len(message.layout), 0, ROW_LAYOUT_LIMIT_BYTES)
     elif isinstance(message, Unfit):
         _check("Unfit.payload_bytes", message.payload_bytes, 0, COUNT_LIMIT)
-        if not message.deviates and (piece.kind != FILL_WHOLE or piece.batch.under_way != 1):
+        if not message.deviates and piece.kind != COMPARE and (piece.kind != FILL_WHOLE or piece.batch.under_way != 1):
             # Others write to the slots that it would give up.
             raise ProtocolError(f"worker {worker.number} measures a batch that it does not fill alone")
     elif isinstance(message, FillFailed):
@@ -103,9 +125,9 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
                 _check("a number in BadSamples", number, -COUNT_LIMIT, 1 << 62)
 
 
-def _check_filled(worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
+def _check_counts(stream: StreamState, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
     grant = piece.batch.grant
-    room_bytes = grant.span * worker.stream.slot_bytes if grant is not None else 0
+    room_bytes = grant.span * stream.slot_bytes if grant is not None else 0
     _check("the payload bytes in Filled", payload_bytes, 0, room_bytes)
     _check("a duration in Filled", duration_us, 0, COUNT_LIMIT)
     _check("a number of samples in Filled", samples, 0, COUNT_LIMIT)

@@ -77,6 +77,11 @@ class Pool:
         self._next_worker = 1
         self._next_task = 1
 
+    @property
+    def now_s(self) -> float:
+        """The time of the latest event that it was told of."""
+        return self._now_s
+
     # --- giving tasks ---
 
     def dispatch(self) -> None:

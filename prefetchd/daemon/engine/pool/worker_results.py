@@ -13,6 +13,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
     BadSamples,
+    Compared,
     Digested,
     Filled,
     FillFailed,
@@ -46,6 +47,9 @@ class WorkerResults:
         elif isinstance(message, Digested):
             worker.fill_us += message.duration_us
             self._digested(worker.stream, self._take(worker, message.task), message)
+        elif isinstance(message, Compared):
+            worker.fill_us += message.duration_us
+            self._compared(worker.stream, self._take(worker, message.task), message)
         elif isinstance(message, Helped):
             self._take(worker, message.task)
             worker.fill_us += message.duration_us
@@ -89,6 +93,17 @@ class WorkerResults:
         if stream.filling.digested(piece, message.digest):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
+    def _compared(self, stream: StreamState, piece: Piece, message: Compared) -> None:
+        stream.counters.tasks += 1
+        stream.counters.fill_us += message.duration_us
+        if stream.remote is not None:
+            stream.remote.compared(piece.node, is_equal=message.is_equal)
+        if not message.is_equal:
+            self._commands.append(differs_on(stream, piece))
+            stream.filling.differs(piece, stream.task_sizes.pieces)
+        elif stream.filling.filled(piece, piece.batch.payload_bytes):
+            stream.counters.batch_is_ready(piece.batch.payload_bytes)
+
     def _store_failed(self, worker: Worker, piece: Piece, message: StoreFailed) -> None:
         """Has the worker, which keeps the batch, try again; other tasks have their turn first. Where there is no room,
         a batch that comes later gives way."""
@@ -110,6 +125,10 @@ class WorkerResults:
     def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
         stream = worker.stream
         ring = stream.window.ring
+        if piece.node:
+            # What does not fit here was made elsewhere: it differs.
+            stream.filling.differs(piece, stream.task_sizes.pieces)
+            return
         if message.deviates:
             stream.counters.deviations += 1
             stream.filling.deviates(piece)
@@ -121,6 +140,23 @@ class WorkerResults:
             return
         stream.filling.too_large(piece, span, worker.number)
         grow_for(stream, span, self._commands)
+
+
+def differs_on(stream: StreamState, piece: Piece) -> Log:
+    """Returns the line that tells that a node's batch is not what it is here."""
+    nodes = stream.remote.nodes if stream.remote is not None else {}
+    node = nodes.get(piece.node)
+    epoch, step = piece.batch.position
+    return Log.line(
+        "error",
+        "a node makes other batches",
+        stream=stream.name,
+        node=piece.node,
+        processor=node.processor if node is not None else "",
+        epoch=epoch,
+        step=step,
+        then="it is not used any more",
+    )
 
 
 def _fail(stream: StreamState, piece: Piece, error: bytes) -> None:

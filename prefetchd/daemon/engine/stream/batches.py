@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from prefetchd.daemon.engine.fairness import NOTHING, Charge
 from prefetchd.ring.policy import Grant
-from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
+from prefetchd.wire.messages import COMPARE, DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
 from prefetchd.wire.records import record
 from prefetchd.wire.stream_spec import Position
 
@@ -84,7 +84,8 @@ class Piece:
     """A fill task: rows [first, end) of a batch; or, without rows, the digest of all that is in the batch. Its stream
     pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first sample, and keeps
     that in its own memory until there is room. With an `owner_task` it loads samples for that task, of another worker;
-    `helpers` are the workers that have done so for this one."""
+    `helpers` are the workers that have done so for this one. With a `node` it makes the batch once more, to compare it
+    with what that node has made."""
 
     batch: Batch
     first: int
@@ -94,6 +95,7 @@ class Piece:
     keeper: int | None = None
     owner_task: int | None = None
     helpers: tuple[int, ...] = ()
+    node: str = ""
 
     @property
     def rows(self) -> int:
@@ -106,6 +108,8 @@ class Piece:
             return HELP
         if self.digests:
             return DIGEST
+        if self.node:
+            return COMPARE
         if self.batch.grant is None:
             return MEASURE
         return FILL_WHOLE if self.batch.whole else FILL_ROWS

@@ -24,8 +24,11 @@ Pure. The rules, whose reasons are in decisions 0009 (measuring), 0010 (gaps), 0
    not about to grow for it. When there is no room for one that a living cursor awaits, offers are to be recalled
    (`needs_recall`), urgently when a blocked one awaits it.
 8. While the stream `rests` no batch is claimed; those that are claimed are made.
-9. Files may find no room on their disk though the ring has slots. Then another batch gives way as for a slot (rule 3 of
-   Window), and as long as one finds no room none is claimed that comes later: it would take the place that was made.
+9. Another machine gets the first batch at some distance that nobody has claimed (`claim_ahead`): what comes before is
+   made here. It takes a slot only when there are others for what comes before, and nothing gives way for it (decision
+   0120).
+10. Files may find no room on their disk though the ring has slots. Then another batch gives way as for a slot (rule 3
+   of Window), and as long as one finds no room none is claimed that comes later: it would take the place that was made.
 """
 
 from __future__ import annotations
@@ -140,12 +143,55 @@ class Claims:
         return self._claim(neediest.fill, pieces_at)
 
     def finds_no_room(self, batch: Batch) -> None:
-        """Makes room for a batch that is made, and for whose file there is none on the disk (rule 9)."""
+        """Makes room for a batch that is made, and for whose file there is none on the disk (rule 10)."""
         if batch.cancelled or batch.error is not None:
             return
         if batch not in self._unstored:
             self._unstored.append(batch)
         self.window.make_room(batch)
+
+    def claim_ahead(self, lead: int) -> Piece | None:
+        """Claims the first unclaimed batch before which at least `lead` others come for the neediest cursor, as one
+        piece that is under way (rule 9). None when there is none, or no slot to spare."""
+        window = self.window
+        ring = window.ring
+        if ring is None or self.rests or self.roomless or self._unstored or not window.may_fill():
+            return None
+        cursor = self.neediest()
+        if cursor is None:
+            return None
+        found = self._unclaimed_ahead(cursor, lead)
+        if found is None:
+            return None
+        position, gaps = found
+        contents = self._contents_at(position)
+        if contents is None or contents.error is not None or position in window.lookback:
+            return None
+        if ring.claimable <= gaps * ring.mean_span or self.queue.is_about(position):
+            return None
+        batch = Batch(position, contents.rows, whole=self.whole_only, keys=contents.keys, plan=contents.plan)
+        batch.grant = ring.claim(1)
+        if batch.grant is None:
+            return None
+        window.record_claim(batch)
+        window.batches[position] = batch
+        batch.under_way = 1
+        return cut(batch, 1)[0]
+
+    def _unclaimed_ahead(self, cursor: Cursor, lead: int) -> tuple[Position, int] | None:
+        """Returns the first unclaimed position before which at least `lead` batches come for the cursor, and how many
+        of these are unclaimed; None when the cursor may not have as many ahead, or its epoch ends before."""
+        window, lengths = self.window, self.window.lengths
+        position, gaps = cursor.fill, 0
+        while cursor.walks(position) and not lengths.is_end(position):
+            if lengths.distance(cursor.next, position) >= window.limit(cursor):
+                return None
+            is_free = position not in window.batches
+            if is_free and lengths.distance(cursor.next, position) >= lead:
+                return position, gaps
+            gaps += is_free
+            position = lengths.skip_voids(lengths.after(position))
+        return None
 
     def _comes_after_the_unstored(self, position: Position) -> bool:
         if self._unstored:

@@ -15,10 +15,14 @@ rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0
    measured is claimed anew.
 7. A batch that was offered before is ready again when its digest is what it was. Else a holder has written to it, and
    it is dropped.
-8. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
+8. What another machine has made is made here once more, as long as that machine is to be proved: it is ready when the
+   two are equal, and made anew when they are not (decision 0120).
+9. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece, cut
 from prefetchd.daemon.engine.stream.blame import Blame
@@ -74,6 +78,32 @@ class Filling:
         self._complete(batch)
         return True
 
+    def made_elsewhere(self, piece: Piece, payload_bytes: int, node: str) -> None:
+        """Notes that `node` has made the whole batch, which is to be compared before it is ready (rule 8)."""
+        batch = piece.batch
+        batch.under_way -= 1
+        if batch.error is not None:
+            self._free_failed(batch)
+        elif not self._ends_cancelled(batch):
+            batch.payload_bytes = payload_bytes
+            batch.pending = [Piece(batch, 0, batch.rows, node=node)]
+            self._queue.add(batch.pending, first=True)
+
+    def taken_back(self, piece: Piece, pieces: int) -> None:
+        """Hands out again, in so many pieces, a batch that another machine has not made, and does not write any
+        more."""
+        batch = piece.batch
+        if batch.whole or batch.error is not None or batch.cancelled:
+            self.lost(piece)
+            return
+        batch.under_way -= 1
+        batch.pending = cut(batch, pieces)
+        self._queue.add(batch.pending, first=True)
+
+    def differs(self, piece: Piece, pieces: int) -> None:
+        """Has a batch made anew, in so many pieces, that is not what it was elsewhere (rule 8)."""
+        self.taken_back(dataclasses.replace(piece, node=""), pieces)
+
     def digested(self, piece: Piece, digest: int) -> bool:
         """Notes the digest of all that is in the batch; True when the batch is ready with it for the first time (rules
         1 and 7)."""
@@ -126,7 +156,7 @@ class Filling:
         self._claims.roomless.append(batch)
 
     def failed(self, piece: Piece, error: bytes) -> bool:
-        """Puts `error` in the place of a batch that cannot be made. True when that is news (rule 8)."""
+        """Puts `error` in the place of a batch that cannot be made. True when that is news (rule 9)."""
         batch = piece.batch
         batch.under_way -= 1
         self._claims.forget_measuring(batch)

@@ -10,6 +10,7 @@ from collections import deque
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
 from prefetchd.daemon.engine.stream.blame import Blame
 from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
+from prefetchd.wire.stream_spec import Position
 
 
 class PieceQueue:
@@ -70,6 +71,10 @@ class PieceQueue:
         # They keep their order: a shard's batches are made one after another.
         pieces.extendleft(reversed(others))
         return found
+
+    def is_about(self, position: Position) -> bool:
+        """True when a sample of the batch at `position` may end its worker."""
+        return self._blame.is_about(position)
 
     def expecting(self) -> set[int]:
         """Returns the workers for which a piece waits that no other can do."""

@@ -20,6 +20,7 @@ from prefetchd.daemon.engine.stream.offering import Offering
 from prefetchd.daemon.engine.stream.piece_queue import PieceQueue
 from prefetchd.daemon.engine.stream.plans import Plans
 from prefetchd.daemon.engine.stream.program_requests import ProgramRequests
+from prefetchd.daemon.engine.stream.remote_work import RemoteWork
 from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
 from prefetchd.daemon.engine.stream.shard_starts import ShardStarts
 from prefetchd.daemon.engine.stream.stages import Planner, Stage, Stuck, WorkerStage
@@ -130,6 +131,7 @@ class StreamState:
         self.shard_affinity = ShardAffinity(turns, self.workers) if turns else None
         self.task_sizes = TaskSizes(self.schedule.rows_per_batch, self.workers, by_turns=bool(turns))
         self.starts = ShardStarts(self.shards)
+        self.remote = RemoteWork(spec.remote_workers) if spec.remote_workers else None
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.shard_affinity))
         self.filling = Filling(self.window, self.claims, self.blame, shard_lengths)
         self.leases = Leases(self.window)
@@ -261,6 +263,10 @@ class StreamState:
         self.spec = dataclasses.replace(spec, name=self.name)
         self.window.set_watermarks(spec.low_watermark, spec.high_watermark)
         self.window.lookback.wanted = spec.lookback
+        if self.remote is not None:
+            self.remote.wanted = spec.remote_workers
+        elif spec.remote_workers:
+            self.remote = RemoteWork(spec.remote_workers)
 
     def rows_found(self, found: FoundBatch) -> int:
         """Returns the samples of a dead daemon's batch; 0 when it cannot be one of this stream's."""

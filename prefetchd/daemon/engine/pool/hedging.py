@@ -1,0 +1,53 @@
+"""Hedging takes a batch back from another machine in time: what does not come in time is made here. Pure. The rules,
+whose reasons are in decision 0120:
+
+1. A batch that nobody wants any more is taken back at once: it keeps a slot.
+2. A batch is needed when its trainer will come to it: after so many batches as lie before it, at the pace at which they
+   were taken lately. It is made here in the time that all workers of the stream take for it together.
+3. It is taken back when it is overdue and needed before two such times are over: late enough that most answers arrive,
+   and early enough to be made here.
+4. As long as it is not known how long such a task takes, it is taken back when a call of next() waits for it.
+"""
+
+from __future__ import annotations
+
+from prefetchd.daemon.engine.stream.remote_work import RemoteTask, RemoteWork
+from prefetchd.daemon.engine.stream.stages import WorkerStage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+
+
+def due(stream: StreamState, work: RemoteWork, now_s: float) -> list[RemoteTask]:
+    """Returns the tasks that are to be taken back now."""
+    return [
+        task
+        for worker in work.workers.values()
+        for task in worker.tasks.values()
+        if not task.is_revoked and _is_due(stream, work, task, now_s)
+    ]
+
+
+def _is_due(stream: StreamState, work: RemoteWork, task: RemoteTask, now_s: float) -> bool:
+    batch = task.piece.batch
+    if batch.cancelled:
+        return True
+    if not work.arrivals.are_known:
+        return stream.window.is_awaited(batch, urgent=True)
+    if now_s - task.given_s <= work.arrivals.overdue_after_s:
+        return False
+    return needed_in_s(stream, task, now_s) <= 2 * made_here_in_s(stream, batch.rows)
+
+
+def needed_in_s(stream: StreamState, task: RemoteTask, now_s: float) -> float:
+    """Returns when a trainer comes to the task's batch, in seconds from now (rule 2)."""
+    pace = max((each.pace.lately(now_s) for each in stream.consumers.values()), default=0.0)
+    lead = stream.window.lead(task.piece.batch.position)
+    if not lead:
+        return 0.0
+    return lead / pace if pace > 0.0 else float("inf")
+
+
+def made_here_in_s(stream: StreamState, rows: int) -> float:
+    """Returns how long this machine takes for a batch of so many rows, which is cut among its workers unless it is
+    made whole."""
+    workers = sum(each.stage is WorkerStage.READY for each in stream.workers.values())
+    return stream.task_sizes.row_s * rows / (1 if stream.claims.whole_only else max(1, workers))

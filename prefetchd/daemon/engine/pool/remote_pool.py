@@ -1,0 +1,373 @@
+"""The remote pool has batches made on other machines: when, by how many workers, and which. Pure. The rules, whose
+reasons are in decision 0120:
+
+1. Only a stream that asks for remote workers has any, once it has a ring, a consumer, a program that can be handed on,
+   and it is known that receiving its batches costs less than making them (`remote_gain`). What depends on the worker
+   or on the order of all samples stays here: shards of iterable datasets, batches that are dealt in turn, files.
+2. Remote workers come beside the stream's own ones, whose number they do not change. They are given back when nothing
+   was to be made by them for `retire_after_s`, and come again when the stream is short.
+3. Here first: the stream's own workers are given what they can take before remote ones are, and what comes next. A
+   remote worker gets a whole batch, so far ahead that it will be there in time (`Arrivals.lead`); TASKS_AT_ONCE at a
+   time, each with a slot: what is under way elsewhere has its place here.
+4. Each node's first batch, and then one of CHECKED_EVERY, is also made here. A node whose batch differs is not used any
+   more, and what it has under way is not either.
+5. What does not come in time is taken back (`hedging`), and made here. Its worker gets nothing more until it has
+   answered: nobody waits for a machine that hangs.
+6. An error of a sample elsewhere need not be one here: the batch is made here, where the error comes again, or the node
+   is at fault. So is the batch of a worker that died. Neither counts against a sample.
+7. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prefetchd.daemon.engine.commands import AskProgram, CloseBridge, Command, LendRingTo, Log, OpenBridge, TellBridge
+from prefetchd.daemon.engine.pool import hedging
+from prefetchd.daemon.engine.pool.answer_checks import check_remote_answer
+from prefetchd.daemon.engine.stream.file_backed_ring import FILES
+from prefetchd.daemon.engine.stream.remote_work import BridgeStage, RemoteTask, RemoteWork, RemoteWorker
+from prefetchd.daemon.engine.stream.stages import Stage
+from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.tuning.remote_gain import filling_s_a_gb, pays
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.fill_task import FillTask
+from prefetchd.wire.messages import Filled, FillFailed, FillRemote, Message, Revoke, StartRemote, StopRemote, Unfit
+from prefetchd.wire.remote_exception import summarize_exception
+
+TASKS_AT_ONCE = 2
+AGAIN_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+
+class RemotePool:
+    """Hands batches to remote workers, and takes their answers. `new_number` gives numbers that no process of this
+    daemon has had."""
+
+    def __init__(
+        self,
+        streams: Mapping[int, StreamState],
+        commands: list[Command],
+        new_number: Callable[[], int],
+        retire_after_s: float,
+        *,
+        has_cluster: bool,
+    ) -> None:
+        self._streams = streams
+        self._commands = commands
+        self._new_number = new_number
+        self._retire_after_s = retire_after_s
+        self._has_cluster = has_cluster
+        self._stream_of: dict[int, StreamState] = {}
+        self._next_task = 1
+        self._now_s = 0.0
+
+    # --- giving tasks ---
+
+    def dispatch(self, now_s: float) -> None:
+        """Opens bridges, asks for workers and gives them what they can take. To be called after the stream's own
+        workers were given what they can take."""
+        self._now_s = max(self._now_s, now_s)
+        for stream in self._streams.values():
+            if stream.remote is not None:
+                self._dispatch(stream, stream.remote)
+
+    def _dispatch(self, stream: StreamState, work: RemoteWork) -> None:
+        if not self._may_have_any(stream, work):
+            return
+        if not work.bridge:
+            self._open(stream, work)
+        elif work.stage is BridgeStage.OPEN:
+            self._lend_ring(stream, work)
+            self._start_workers(stream, work)
+            self._hand_out(stream, work)
+
+    def _may_have_any(self, stream: StreamState, work: RemoteWork) -> bool:
+        """True when rule 1 lets the stream have remote workers now. Notes why not where that will not change by
+        itself."""
+        if stream.stage is not Stage.RUNNING or stream.paused or not stream.in_use or stream.window.ring is None:
+            return False
+        if work.is_final:
+            return False
+        reason = self._why_never(stream)
+        if reason:
+            work.why_not, work.is_final = reason, True
+            self._commands.append(Log.line("warning", "no remote workers", stream=stream.name, why=reason))
+            return False
+        cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.payload_bytes)
+        if not work.bridge and not pays(cost):
+            work.why_not = "" if cost is None else f"a GB takes {cost:.1f} s to fill here, and almost that to receive"
+            return False
+        return self._has_program(stream, work)
+
+    def _why_never(self, stream: StreamState) -> str:
+        if not self._has_cluster:
+            return "this daemon knows no Ray cluster: prefetchd run --ray ADDRESS, or [daemon] ray"
+        if stream.shards:
+            return "shards of an iterable dataset are read where their iterators are"
+        if stream.shard_affinity is not None:
+            return "its batches are dealt to its workers in turn, as worker_init_fn may make a difference of them"
+        if stream.spec.store == FILES:
+            return "its batches are files, which its own workers write"
+        if stream.unpicklable:
+            return f"its program cannot be taken to another machine: {stream.unpicklable}"
+        return ""
+
+    def _has_program(self, stream: StreamState, work: RemoteWork) -> bool:
+        """True when the daemon has the program; else the trainer's fork is asked for it, once."""
+        host = stream.host
+        may_ask = host is not None and host.is_fork and bool(host.fingerprint) and not host.asked
+        if not stream.has_program and host is not None and may_ask and not work.has_asked_program:
+            work.has_asked_program = host.asked = True
+            self._commands.append(AskProgram(host.number, 0))
+        return stream.has_program
+
+    def _open(self, stream: StreamState, work: RemoteWork) -> None:
+        if self._now_s < work.again_s:
+            return
+        work.bridge, work.stage, work.has_ring = self._new_number(), BridgeStage.OPENING, False
+        work.used_s = self._now_s
+        self._stream_of[work.bridge] = stream
+        self._commands.append(OpenBridge(stream.number, work.bridge))
+
+    def _lend_ring(self, stream: StreamState, work: RemoteWork) -> None:
+        if not work.has_ring:
+            work.has_ring = True
+            self._commands.append(LendRingTo(work.bridge, stream.number))
+
+    def _start_workers(self, stream: StreamState, work: RemoteWork) -> None:
+        if work.is_given_back and stream.is_short(self._now_s):
+            work.is_given_back, work.used_s = False, self._now_s
+        missing = work.wanted - len(work.workers)
+        if work.is_given_back or missing <= 0 or self._now_s < work.again_s:
+            return
+        numbers = tuple(self._new_number() for _ in range(missing))
+        for number in numbers:
+            work.workers[number] = RemoteWorker(number)
+            self._stream_of[number] = stream
+        self._commands.append(TellBridge(work.bridge, StartRemote(numbers)))
+
+    def _hand_out(self, stream: StreamState, work: RemoteWork) -> None:
+        # Those with the fewest tasks first: each has one before any has two.
+        for worker in sorted(work.workers.values(), key=lambda each: len(each.tasks)):
+            if work.may_take(worker, TASKS_AT_ONCE):
+                under_way = sum(len(each.tasks) for each in work.workers.values())
+                piece = stream.claims.claim_ahead(work.arrivals.lead(under_way + len(stream.workers) + 1))
+                if piece is None:
+                    return
+                task = RemoteTask(self._next_task, piece, self._now_s, stream.counters.batches)
+                self._next_task += 1
+                worker.tasks[task.number] = task
+                work.used_s = self._now_s
+                batch = piece.batch
+                assert batch.grant is not None
+                epoch, step = batch.position
+                row = FillTask(task.number, piece.kind, epoch, step, 0, batch.rows, batch.grant.slot).row
+                keys = (batch.keys,) if batch.keys else ()
+                self._commands.append(TellBridge(work.bridge, FillRemote(worker.number, (row,), keys)))
+
+    # --- what comes back ---
+
+    def stream_of(self, number: int) -> StreamState | None:
+        """Returns the stream whose bridge, or remote worker, this is."""
+        return self._stream_of.get(number)
+
+    def bridge_ready(self, bridge: int) -> None:
+        """Notes that the bridge has reached its cluster."""
+        found = self._work_of(bridge)
+        if found is not None:
+            found[1].stage = BridgeStage.OPEN
+
+    def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> StreamState | None:
+        """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).
+        Returns the stream, the first time in a row."""
+        found = self._work_of(bridge)
+        if found is None:
+            return None
+        stream, work = found
+        self._commands.append(Log.line("warning", "bridge ended", stream=stream.name, why=reason, is_final=is_final))
+        for worker in list(work.workers.values()):
+            self._forget_worker(stream, work, worker)
+        del self._stream_of[bridge]
+        work.bridge = 0
+        return self._failed(stream, work, reason, is_final=is_final)
+
+    def _failed(self, stream: StreamState, work: RemoteWork, reason: str, *, is_final: bool) -> StreamState | None:
+        work.failures += 1
+        work.why_not, work.is_final = reason, is_final
+        work.again_s = self._now_s + min(LONGEST_PAUSE_S, AGAIN_S * 2 ** (work.failures - 1))
+        return stream if work.failures == 1 or is_final else None
+
+    def worker_ready(self, number: int, node: str, processor: str) -> None:
+        """Notes that the remote worker is on `node` and can take tasks."""
+        found = self._worker_of(number)
+        if found is not None:
+            _, work, worker = found
+            worker.node = node
+            work.node_of(worker).processor = processor
+            work.why_not, work.failures = "", 0
+
+    def worker_ended(self, number: int, reason: str, *, is_final: bool) -> StreamState | None:
+        """Notes that the remote worker is gone, and that nothing of it is written any more. Returns its stream, the
+        first time in a row that this was not asked for."""
+        found = self._worker_of(number)
+        if found is None:
+            return None
+        stream, work, worker = found
+        was_asked = worker.is_stopping
+        self._forget_worker(stream, work, worker)
+        if was_asked or not reason:
+            return None
+        self._commands.append(
+            Log.line("warning", "remote worker ended", stream=stream.name, node=worker.node, why=reason)
+        )
+        is_new = self._now_s >= work.again_s
+        # Where the node is refused for what it has, it will be refused again: seldom enough to be borne.
+        told = self._failed(stream, work, reason, is_final=False) if is_new else None
+        if is_final:
+            work.again_s = self._now_s + LONGEST_PAUSE_S
+        return told
+
+    def worker_message(self, number: int, message: Message, transfer_us: int, now_s: float) -> None:
+        """Takes a remote worker's answer. Raises ProtocolError; nothing has changed then."""
+        self._now_s = now_s
+        found = self._worker_of(number)
+        if found is None:
+            return
+        stream, work, worker = found
+        task = worker.tasks.get(getattr(message, "task", _task_of(message)))
+        if task is None:
+            raise ProtocolError(f"remote worker {number} answers a task that it was not given")
+        check_remote_answer(stream, task.piece, message)
+        del worker.tasks[task.number]
+        if task.is_revoked:
+            work.hedges_lost += 1
+        if isinstance(message, Filled):
+            self._filled(stream, work, worker, task, message, transfer_us)
+        elif isinstance(message, Unfit):
+            self._here(stream, task)
+        elif isinstance(message, FillFailed):
+            # Rule 6.
+            self._commands.append(
+                Log.line(
+                    "warning",
+                    "samples fail on another machine",
+                    stream=stream.name,
+                    node=worker.node,
+                    error=summarize_exception(message.error),
+                )
+            )
+            self._here(stream, task)
+        else:
+            self._here(stream, task)
+
+    def _filled(
+        self,
+        stream: StreamState,
+        work: RemoteWork,
+        worker: RemoteWorker,
+        task: RemoteTask,
+        message: Filled,
+        transfer_us: int,
+    ) -> None:
+        node, piece = work.node_of(worker), task.piece
+        ((_, payload_bytes, _, samples),) = message.tasks
+        work.arrivals.came(self._now_s - task.given_s, stream.counters.batches - task.ready)
+        if node.is_distrusted:
+            self._here(stream, task)
+            return
+        is_check_due = work.is_check_due(node)
+        node.batches += 1
+        node.payload_bytes += payload_bytes
+        node.transfer_us += transfer_us
+        stream.counters.samples += samples
+        stream.counters.samples_took(message.sample_times)
+        if is_check_due:
+            stream.filling.made_elsewhere(piece, payload_bytes, worker.node)
+        elif stream.filling.filled(piece, payload_bytes):
+            stream.counters.batch_is_ready(piece.batch.payload_bytes)
+
+    def revoked(self, bridge: int, number: int) -> None:
+        """Notes that nothing of a task that was taken back is written any more: its batch is made here."""
+        found = self._work_of(bridge)
+        if found is None:
+            return
+        stream, work = found
+        for worker in work.workers.values():
+            task = worker.tasks.pop(number, None)
+            if task is not None:
+                work.hedges_won += 1
+                worker.late.add(number)
+                self._here(stream, task)
+
+    def answered_late(self, number: int, task: int) -> None:
+        """Notes that a remote worker has come to the end of a task that was taken back."""
+        found = self._worker_of(number)
+        if found is not None:
+            found[2].late.discard(task)
+
+    def _here(self, stream: StreamState, task: RemoteTask) -> None:
+        """Has the stream's own workers make the batch."""
+        stream.filling.taken_back(task.piece, stream.task_sizes.pieces)
+
+    # --- time ---
+
+    @property
+    def waits_for_time(self) -> bool:
+        """True while something is to be decided after a while: so call dispatch() again."""
+        return any(stream.remote is not None and not stream.remote.is_final for stream in self._streams.values())
+
+    def tick(self, now_s: float) -> None:
+        """Takes back what does not come in time, and gives back workers that had nothing to do for long."""
+        self._now_s = now_s
+        for stream in self._streams.values():
+            work = stream.remote
+            if work is None or not work.bridge:
+                continue
+            for task in hedging.due(stream, work, now_s):
+                task.is_revoked = True
+                self._commands.append(TellBridge(work.bridge, Revoke(task.number)))
+            if work.workers and not work.is_busy and now_s - work.used_s > self._retire_after_s:
+                work.is_given_back = True
+                for worker in work.workers.values():
+                    if not worker.is_stopping:
+                        worker.is_stopping = True
+                        self._commands.append(TellBridge(work.bridge, StopRemote(worker.number)))
+
+    # --- going ---
+
+    def forget(self, stream: StreamState) -> None:
+        """Ends the stream's bridge, with all that it has: the stream is dropped, parked, or has failed."""
+        work = stream.remote
+        if work is None or not work.bridge:
+            return
+        for worker in list(work.workers.values()):
+            self._forget_worker(stream, work, worker)
+        self._stream_of.pop(work.bridge, None)
+        self._commands.append(CloseBridge(work.bridge))
+        work.bridge = 0
+
+    def _forget_worker(self, stream: StreamState, work: RemoteWork, worker: RemoteWorker) -> None:
+        del work.workers[worker.number]
+        self._stream_of.pop(worker.number, None)
+        if worker.tasks:
+            work.node_of(worker).lost += len(worker.tasks)
+        for task in worker.tasks.values():
+            self._here(stream, task)
+        worker.tasks.clear()
+
+    def _work_of(self, bridge: int) -> tuple[StreamState, RemoteWork] | None:
+        stream = self._stream_of.get(bridge)
+        if stream is None or stream.remote is None or stream.remote.bridge != bridge:
+            return None
+        return stream, stream.remote
+
+    def _worker_of(self, number: int) -> tuple[StreamState, RemoteWork, RemoteWorker] | None:
+        stream = self._stream_of.get(number)
+        if stream is None or stream.remote is None or number not in stream.remote.workers:
+            return None
+        return stream, stream.remote, stream.remote.workers[number]
+
+
+def _task_of(message: Message) -> int:
+    return message.tasks[0][0] if isinstance(message, Filled) and message.tasks else 0

@@ -1,0 +1,38 @@
+"""Computes whether remote workers pay: what a batch costs to make, against what it costs to receive. Pure.
+
+A remote worker spares this machine a batch's filling, and costs it the batch's receiving: from the network into the
+object store's memory, and from there into the ring. So with `local_cpus` that fill, and `remote_cpus` elsewhere that
+are as fast,
+
+    gain = 1 + remote_cpus / local_cpus * (1 - RECEIVING_S_A_GB / filling_s_a_gb)
+
+Where a GB takes less than LEAST_FILLING_S_A_GB to fill, all stays here: what is gained would not be worth the network.
+"""
+
+from __future__ import annotations
+
+RECEIVING_S_A_GB = 1.8
+"""CPU seconds to receive a GB: 1.1 to 1.8 (`python -m benchmarks.remote`)."""
+
+LEAST_FILLING_S_A_GB = 4.0
+
+KNOWN_AFTER_S = 0.5
+"""The filling after which it is known what it costs."""
+
+
+def filling_s_a_gb(fill_us: int, payload_bytes: int) -> float | None:
+    """Returns how long workers took to fill a GB; None when too little was filled to say so."""
+    if fill_us < KNOWN_AFTER_S * 1e6 or payload_bytes <= 0:
+        return None
+    return (fill_us / 1e6) / (payload_bytes / 1e9)
+
+
+def pays(filling_s_a_gb: float | None) -> bool:
+    """Returns True when batches that cost so much are worth being made elsewhere; False as long as nobody knows."""
+    return filling_s_a_gb is not None and filling_s_a_gb >= LEAST_FILLING_S_A_GB
+
+
+def gain(filling_s_a_gb: float, local_cpus: float, remote_cpus: float) -> float:
+    """Returns how many times as many batches are made with `remote_cpus` beside `local_cpus`: 1.0 is as many as
+    before."""
+    return 1.0 + max(0.0, 1.0 - RECEIVING_S_A_GB / filling_s_a_gb) * remote_cpus / max(1.0, local_cpus)
