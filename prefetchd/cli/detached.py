@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prefetchd.daemon.config.daemon_config import NO_CONFIG, DaemonConfig
+from prefetchd.daemon.config.daemon_config import NO_CONFIG
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
 from prefetchd.supervisor.cpu_limits import usable_cpus
@@ -56,17 +56,15 @@ def metrics_address(address: str | None) -> str | None:
     return address or None
 
 
-def chosen_cluster(address: str | None, insecure: bool | None, settings: DaemonConfig) -> tuple[str, bool]:
-    """Returns the address of the Ray cluster, empty for none, and whether it may be insecure: what was given, else what
-    the configuration says. Raises CallerError when the address cannot be one, or must be secure and is not."""
-    address = address or settings.ray or ""
-    insecure = bool(first_chosen(insecure, settings.ray_insecure, False))
+def checked_cluster(address: str, *, insecure: bool) -> str:
+    """Returns the address of the Ray cluster, which is empty for none. Raises CallerError when it cannot be one, or
+    must be secure and is not."""
     if address and address != "auto":
         # Here: a daemon without a cluster is not to import it.
         from prefetchd.wire.cluster_address import check_security, resolve_address
 
         check_security(resolve_address(address, os.environ), os.environ, insecure=insecure)
-    return address, insecure
+    return address
 
 
 def use_all_cpus() -> None:
@@ -146,7 +144,8 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
 
             found = read_config(Path(config))
         settings = found.daemon
-        cluster, is_insecure = chosen_cluster(os.environ.get(RAY_VARIABLE), None, settings)
+        is_insecure = bool(settings.ray_insecure)
+        cluster = checked_cluster(os.environ.get(RAY_VARIABLE) or settings.ray or "", insecure=is_insecure)
         options = Options(
             Limits(
                 settings.workers or 0,

@@ -12,7 +12,7 @@ from prefetchd.cli.detached import (
     LINGER_CLEAN_S,
     LINGER_CRASH_S,
     NICE,
-    chosen_cluster,
+    checked_cluster,
     first_chosen,
     metrics_address,
     run_detached,
@@ -138,7 +138,8 @@ def command(
     notifier = Notifier(os.environ)
     if reset_affinity:
         use_all_cpus()
-    cluster, is_insecure = chosen_cluster(ray, ray_insecure, settings)
+    is_insecure = bool(first_chosen(ray_insecure, settings.ray_insecure, False))
+    cluster = checked_cluster(ray or settings.ray or "", insecure=is_insecure)
     options = Options(
         limits=Limits(
             workers or settings.workers or 0,

@@ -54,6 +54,11 @@ POINTS: dict[str, str] = {
     "daemon.publish.leased": "batches are leased to a trainer that has not been told of them",
     "daemon.publish.noted": "the ring says who was offered them, who has not been told",
     "daemon.publish.sent": "the trainer has been told",
+    # --- daemon: other machines ---
+    "daemon.remote.claimed": "a slot is claimed for a batch that no bridge knows of",
+    "daemon.remote.told": "a bridge has been told: of a task, of workers, or to take one back",
+    "daemon.remote.heard": "the answer of a remote worker has arrived",
+    "daemon.bridge.ended": "a bridge is dead; what it had under way is nobody's yet",
     # --- environment zygote ---
     "env.preloaded": "torch is imported; the first stream's zygote is not forked",
     "env.fork.before": "about to fork a stream's zygote",
@@ -83,6 +88,16 @@ POINTS: dict[str, str] = {
     "worker.file.written": "the file is whole, and the daemon has not been told",
     "worker.answer.untold": "a task is done, and the daemon has not been told",
     "worker.answer.told": "the daemon has been told",
+    # --- bridge ---
+    "bridge.open": "it has reached its cluster, and the daemon has not been told",
+    "bridge.task.sent": "a task is on its way to another machine",
+    "bridge.batch.unwritten": "a batch has come, and is not in its slot yet",
+    "bridge.answer.untold": "a batch is in its slot, and the daemon has not been told",
+    "bridge.answer.told": "the daemon has been told",
+    # --- actor ---
+    "actor.loaded": "a node has the program, and the bridge has not been told",
+    "actor.task.begun": "a task has come to a node",
+    "actor.batch.made": "a batch is made on a node, and not on its way",
     # --- planner ---
     "planner.started": "forked, and the daemon has not been told",
     "planner.answer.untold": "the sampler was run, and the daemon has not been told",

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.remote.comparison import differences, processor_here, versions_here
 from prefetchd.remote.node_environment import environment_of, on_this_node, program_with
 from prefetchd.remote.node_workers import NodeError, NodeWorkers
@@ -91,17 +92,20 @@ class FillActor:
             self._workers.close()
             return refusal
         self._workers.wait()
+        kill_point("actor.loaded")
         return ""
 
     def fill(self, lane: int, row: tuple[int, ...], keys: bytes) -> Made:
         """Makes the batch of a fill task. Blocks until it is made, or cannot be."""
         began_ns = time.monotonic_ns()
+        kill_point("actor.task.begun")
         assert self._workers is not None
         try:
             answer = self._workers.fill(lane, row, keys)
         except NodeError as error:
             return Made(failure=str(error))
         payload = np.frombuffer(answer.payload, np.uint8) if answer.payload is not None else None
+        kill_point("actor.batch.made")
         here_us = (time.monotonic_ns() - began_ns) // 1000
         return Made(answer.packet, payload, answer.lines, answer.left_out, here_us)
 

@@ -226,6 +226,11 @@ class RingSegment:
         """Counts the slots from `slots` on, which nobody uses, as not reserved. Their memory goes, unless it
         `keeps_memory` as for a process that has had it pinned. They may be reserved again."""
         self._want(slots)
+        # First: a record that outlived what is behind its slot would tell the next daemon of a batch of zeros, once
+        # the slot is reserved again.
+        for slot in range(slots, self.reserved_slots):
+            offset = self.header.slot_record_offset(slot)
+            self.memory.memory[offset : offset + 4] = b"\0\0\0\0"
         RESERVED_SLOTS.pack_into(self.memory.memory, RESERVED_SLOTS_OFFSET, slots)
         self._reserved_bytes = self.header.slot_payload_offset(slots)
         self._prefaulted_bytes = min(self._prefaulted_bytes, self._reserved_bytes)

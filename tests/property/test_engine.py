@@ -39,20 +39,39 @@ class EngineMachine(RuleBasedStateMachine):
         forks=st.sampled_from([None, None, "small", "large", "unpicklable"]),
     )
     def begin(
-        self, workers, slots, by_rows, odd, spare=None, lookback=0, planned=False, shards=None, equal=False, forks=None
+        self,
+        workers,
+        slots,
+        by_rows,
+        odd,
+        spare=None,
+        lookback=0,
+        planned=False,
+        shards=None,
+        equal=False,
+        forks=None,
+        remote=0,
+        odd_nodes=frozenset(),
     ):
-        """`forks`: what the program is like that trainers have, if they hand over forks of themselves."""
+        """`forks`: what the program is like that trainers have, if they hand over forks of themselves. `remote`: how
+        many workers on other machines they ask for, of whose nodes the `odd_nodes` make other batches."""
         self.forks = forks
         memory = None if spare is None else slots + spare
         planned, by_rows = planned and shards is None, by_rows and shards is None
         self.equal = equal and not planned and shards is None
         writes = bool(lookback) or self.equal
-        self.world = World(workers, slots, by_rows, memory, lookback=writes, planned=planned, shards=shards)
+        self.world = World(
+            workers, slots, by_rows, memory, lookback=writes, planned=planned, shards=shards, remote=remote > 0
+        )
+        self.world.remote.odd_nodes = odd_nodes
         order = "sampler" if planned else "iterable" if shards is not None else SPEC.order
         order = "sequential" if self.equal else order
         self.spec = dataclasses.replace(
             SPEC, lookback=lookback, order=order, logical_shards=len(shards or ()), equal_epochs=self.equal
         )
+        if remote:
+            # Other machines are given what lies far ahead.
+            self.spec = dataclasses.replace(self.spec, remote_workers=remote, length=160)
         for position, how in odd.items():
             if shards is not None and (self.world.is_void(position) or position[1] >= self.world.shard_steps):
                 continue  # nothing that is not there is odd
@@ -72,6 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.zygote_kills = 0
         self.crashes = 0
         self.planner_kills = 0
+        self.bridge_kills = 0
         self.has_changed = False
         self.join()
 
@@ -141,6 +161,24 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(scarce=st.booleans())
     def processes_are_scarce(self, scarce):
         self.world.scarce = scarce
+
+    # --- on other machines ---
+
+    @precondition(lambda self: self.world.remote.steps())
+    @rule(index=st.integers(0, 19))
+    def on_another_machine(self, index):
+        self.world.remote.step(index)
+
+    @precondition(lambda self: self.bridge_kills < 3 and self.world.remote.bridges)
+    @rule(index=st.integers(0, 3))
+    def kill_bridge(self, index):
+        self.bridge_kills += 1
+        self.world.remote.kill_bridge(index)
+
+    @precondition(lambda self: any(each.workers for each in self.world.remote.bridges.values()))
+    @rule(index=st.integers(0, 9))
+    def lose_remote_worker(self, index):
+        self.world.remote.lose_worker(index)
 
     # --- where a sampler decides the order ---
 

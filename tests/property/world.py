@@ -23,6 +23,7 @@ from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
     BEFORE,
+    COMPARE,
     DIGEST,
     FILL_ROWS,
     HELP,
@@ -32,6 +33,7 @@ from prefetchd.wire.messages import (
     BatchFailed,
     Begun,
     CloseCursor,
+    Compared,
     Consumed,
     Deciding,
     Digested,
@@ -62,6 +64,7 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 from prefetchd.wire.worker_status import DIGESTING, ITERATING, LOADING, NO_WORKER_STATUS, WorkerStatus
+from tests.property.remote_world import RemoteWorld
 
 SLOT_BYTES = 100
 MOST_ANSWERS = 100
@@ -288,10 +291,13 @@ class World:
         lookback: bool = False,
         planned: bool = False,
         shards: list[int] | None = None,
+        remote: bool = False,
     ) -> None:
-        """`shards` has how many batches each shard of an iterable dataset has in an epoch."""
-        self.engine = Engine(Limits(workers, workers))
-        self.task_us = lambda stream, rows: 1000
+        """`shards` has how many batches each shard of an iterable dataset has in an epoch. With `remote` there is a
+        cluster, and batches cost so much that it is used from the first one on."""
+        self.engine = Engine(Limits(workers, workers, remote=remote))
+        self.remote = RemoteWorld(self)
+        self.task_us = lambda stream, rows: 600_000 if remote else 1000
         self.is_by_rows = lambda stream: self.by_rows
         self.slots = slots
         self.most_slots = slots * 4
@@ -432,7 +438,7 @@ class World:
         self.kept.clear()
         trainer.departed = True
         self.send(trainer, Goodbye())
-        if not trainer.connected and trainer.stream_name in self.stream_of:
+        if not trainer.connected and trainer.stream_name in self.stream_of and trainer.ring:
             self.engine.absent_departed(trainer.stream, trainer.record, self.told_marks(trainer), self.now)
             self.run()
         trainer.cursors.clear()
@@ -444,7 +450,7 @@ class World:
         trainer.open = False
         if trainer.connected:
             self.engine.session_closed(trainer.session, self.told_marks(trainer), self.now)
-        elif trainer.stream_name in self.stream_of:
+        elif trainer.stream_name in self.stream_of and trainer.ring:
             self.engine.absent_died(trainer.stream, trainer.record, self.told_marks(trainer), self.now)
         self.run()
 
@@ -501,7 +507,17 @@ class World:
         workers nobody knows yet whether they do."""
         old, memory, records, marks, offers = self.engine, self.memory, self.records, self.marks, self.offers
         kept = {number: self._to_be_kept(number) for number in memory}
-        self.engine = Engine(Limits(old.limits.workers, old.limits.stream_workers))
+        self.engine = Engine(old.limits)
+        self.former_workers += [
+            (
+                SimWorker(0, bridge.stream, tasks=[each.task for each in bridge.tasks if not each.is_revoked]),
+                memory[bridge.stream],
+                self.remote.keys,
+            )
+            for bridge in self.remote.bridges.values()
+            if bridge.stream in memory
+        ]
+        self.remote.bridges, self.remote.keys = {}, {}
         self.former_workers += [
             (each, memory[each.stream], self.keys)
             for each in self.workers.values()
@@ -560,10 +576,11 @@ class World:
         until one is handed out, or a cursor or trainer comes or goes. Beyond its share of the ring a living cursor has
         what was made before others came: that may go. What one of several may have as it is, is its own until it comes
         back. Nothing is promised to several trainers of an iterable dataset: where its shards end is found out anew, in
-        slots that may be needed for it."""
+        slots that may be needed for it. Nor where other machines make what lies far ahead: what is missing before that
+        needs room, and may find none."""
         ring = self.engine.streams[stream].window.ring
         trainers = [each for each in self.trainers.values() if self.stream_of.get(each.stream_name) == stream]
-        if self.shards is not None and len(trainers) > 1:
+        if self.engine.limits.remote or (self.shards is not None and len(trainers) > 1):
             return set()
         cursors = [each for trainer in trainers for each in trainer.cursors.values()]
         share = self.engine.streams[stream].window.capacity // max(1, sum(not each.waiting for each in cursors))
@@ -739,6 +756,8 @@ class World:
             case c.Assign(worker, message):
                 self.workers[worker].tasks += map(FillTask.from_row, message.tasks)
                 self.keys.update({row[0]: keys for row, keys in zip(message.tasks, message.keys)})
+            case c.OpenBridge() | c.CloseBridge() | c.LendRingTo() | c.TellBridge():
+                self.remote.run(command)
             case c.CreateRing(stream, _, _, _):
                 self.pending.append(("ring", stream))
             case c.WriteSlot(stream, slot, record):
@@ -780,6 +799,7 @@ class World:
                     assert not self.is_held(stream, slot), "memory is taken from a slot under its holder"
                     # Who still reads or writes it finds nothing.
                     del self.memory[stream][slot]
+                    self.records[stream].pop(slot, None)
             case c.ShareRing(session, stream):
                 trainer = self.trainers.get(session)
                 if trainer is not None:
@@ -1003,6 +1023,12 @@ class World:
         if kind == DIGEST:
             self.engine.worker_message(worker.number, self._digest(worker, task, slot, position), self.now)
             return
+        if kind == COMPARE and position not in self.failing:
+            rows = self.memory[worker.stream][slot]["rows"]
+            ours = dict.fromkeys(range(end), self.content(task, position, self.keys))
+            self.remote.compared += 1
+            self.engine.worker_message(worker.number, Compared(task, rows == ours, 1000), self.now)
+            return
         rows = self.rows(worker.stream, position)
         size = self.sizes.get(position, SLOT_BYTES)
         if position in self.failing:
@@ -1167,6 +1193,8 @@ class World:
                 self.plan()
             elif any(worker.tasks for worker in self.workers.values()):
                 self.work(0)
+            elif self.remote.steps():
+                self.remote.step(0)
             elif waits and waits_for_time(self.engine.streams.values()):
                 self.now += RETURNS_WITHIN_S
                 self.tick()

@@ -82,6 +82,8 @@ class PrefetchLoader(RebuildGuard):
       transform   what becomes of each sample, such as random transforms after a SampleCache; `dataset` is then the
                 dataset of these
       fresh     True drops batches that an earlier run left
+      remote_workers      so many workers on other machines, beside those here, where the daemon has a Ray cluster
+                (docs/cluster.md); they make the same batches
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
 
       device    a CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer (docs/device.md)

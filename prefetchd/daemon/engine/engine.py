@@ -32,7 +32,7 @@ from prefetchd.daemon.engine.stream.adoption import FoundRing
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES, lose
 from prefetchd.daemon.engine.stream.growth import refuse_what_is_held
 from prefetchd.daemon.engine.stream.keeping import follow, keep
-from prefetchd.daemon.engine.stream.resizing import give_up_slots, resize
+from prefetchd.daemon.engine.stream.resizing import give_up_slots, keep_beside_held, resize
 from prefetchd.daemon.engine.stream.stages import Stage, Stuck
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.engine.trainers import UNKNOWN, Identity, Trainers
@@ -647,6 +647,7 @@ class Engine:
         for stream in self.streams.values():
             if stream.plans is not None and not stream.awaits_states:
                 stream.claims.prove()
+            keep_beside_held(stream)
         self.pool.dispatch()
         if not self.pool.finishing:
             self.remote_pool.dispatch(max(self._now_s, self.pool.now_s))

@@ -11,6 +11,7 @@ from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.daemon.segments.resources import StreamResources
+from prefetchd.daemon.telemetry.remote_snapshot import remote_snapshot
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.supervisor.backend import Backend
@@ -115,6 +116,7 @@ def _stream(
         "bad_samples": counters.bad_samples,
         "bad_samples_named": [text.decode("utf-8", "replace") for _, text in stream.bad_named[-MOST_BAD_SHOWN:]],
         "output_lines_left_out": counters.lines_left_out,
+        "remote": remote_snapshot(stream.remote),
         "replanned_batches": stream.claims.dropped_for_plan,
     }
 

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.telemetry.diagnosis_metrics import diagnosis_metrics
+from prefetchd.daemon.telemetry.remote_snapshot import remote_metrics
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler, ready_slots
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.durations import BOUNDS_S, Durations
@@ -76,6 +77,7 @@ class EngineMetrics(Collector):
             stalled.add_metric([one_line(stream.name)], stream.counters.waited_us / 1e6)
         yield stalled
         yield from self._of_rings(streams)
+        yield from remote_metrics(streams)
         yield self._histogram("prefetchd_next_wait_seconds", "What calls of next() waited", streams, self._waits)
         yield self._histogram("prefetchd_fill_task_seconds", "What fill tasks took", streams, _task_durations)
         yield self._histogram(

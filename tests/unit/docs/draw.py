@@ -34,6 +34,7 @@ PACKAGES = (
     "prefetchd/processes",
     "prefetchd/workers",
     "prefetchd/supervisor",
+    "prefetchd/remote",
     "prefetchd/daemon",
     "prefetchd/daemon/engine",
     "prefetchd/daemon/engine/stream",

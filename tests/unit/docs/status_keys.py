@@ -24,6 +24,8 @@ PREFIXES = {
     "`verdict`:": "streams[].",
     "One element of `consumers`.": "streams[].consumers[].",
     "One element of a stream's `workers`:": "streams[].workers[].",
+    "`remote`:": "streams[].",
+    "One element of `remote.nodes`:": "streams[].remote.nodes[].",
 }
 TYPES = {
     "int": "integer",
@@ -37,7 +39,7 @@ TYPES = {
 ALWAYS = ("state", "health", "heartbeat_age_s", "problems")
 # Missing as long as there is no ring, as everything is there, or as nothing was tuned (scenario/test_autotune.py).
 SOMETIMES = re.compile(
-    r"streams\[\]\.consumers\[\]\.(?!pid|departed)|streams\[\]\.workers\[\]\.pss_bytes|streams\[\]\.tuning\[\]\."
+    r"streams\[\]\.consumers\[\]\.(?!pid|departed)|streams\[\]\.workers\[\]\.pss_bytes|streams\[\]\.tuning\[\]\.|streams\[\]\.remote\."
 )
 OF_NUMBERS = ("ready_percents",)
 

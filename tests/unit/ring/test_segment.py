@@ -272,6 +272,18 @@ def test_a_ring_that_shrinks_gives_up_the_memory_behind_its_last_slots_and_may_h
     assert bytes(ring.memory.batch(19)[:3]) == b"\0\0\0"
 
 
+def test_no_record_of_a_slot_that_was_given_up_tells_of_a_batch_once_it_has_memory_again(make):
+    ring = make(slots=100, wanted=40)
+    reserve(ring)
+    for slot in (9, 10, 39):
+        ring.write_slot(slot, SlotRecord(SLOT_READY, 1, 7, 0, slot, 3))
+    ring.shrink(10)
+    ring.grow(40)
+    reserve(ring)
+    # What is behind the others is empty: a daemon that adopted them would hand out zeros.
+    assert [slot for slot, record in enumerate(ring.slot_records()) if record.state == SLOT_READY] == [9]
+
+
 def test_what_is_pinned_stays_where_it_is(make, name):
     ring = make(slots=100, wanted=40)
     reserve(ring)

@@ -91,6 +91,19 @@ NUMBERS = {
     76: "TellFingerprint",
     77: "UseSamples",
     78: "Helped",
+    80: "Compared",
+    81: "OpenBridge",
+    82: "StartRemote",
+    83: "StopRemote",
+    84: "FillRemote",
+    85: "Revoke",
+    86: "Unreachable",
+    87: "RemoteReady",
+    88: "RemoteAnswer",
+    89: "Revoked",
+    90: "LateAnswer",
+    91: "RemoteEnded",
+    92: "RemotePrinted",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -65,6 +65,7 @@ def specs(draw: st.DrawFn) -> StreamSpec:
         store=store,
         directory="" if store == "shm" else draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=600)),
         epochs=draw(COUNT),
+        remote_workers=draw(COUNT),
     )
 
 
@@ -99,6 +100,7 @@ BAD = {
     "store": ["", "disk", "shm"],
     "directory": ["", "/" * 601],
     "epochs": [-1, (1 << 31) + 1],
+    "remote_workers": [-1, (1 << 31) + 1],
 }
 bad_fields = pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in BAD.items() for value in values], ids=ascii

@@ -283,6 +283,7 @@ class RemotePool:
         stream.counters.samples += samples
         stream.counters.samples_took(message.sample_times)
         if is_check_due:
+            node.checked = piece.batch
             stream.filling.made_elsewhere(piece, payload_bytes, worker.node)
         elif stream.filling.filled(piece, payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.daemon.engine.stream.batches import Batch, Piece
 
 CHECKED_EVERY = 1000
 """Of so many batches of a node one is also made here, and compared; and its first one."""
@@ -54,11 +54,12 @@ class RemoteWorker:
 @dataclasses.dataclass(slots=True)
 class Node:
     """What is known of a node, and was counted of it. As long as it is not `is_proved` its workers have one task
-    together, whose batch is compared. One that `is_distrusted` gets no more."""
+    together, and no other while its batch, the `checked` one, is compared. One that `is_distrusted` gets no more."""
 
     processor: str = ""
     is_proved: bool = False
     is_distrusted: bool = False
+    checked: Batch | None = None
     batches: int = 0
     payload_bytes: int = 0
     transfer_us: int = 0
@@ -138,6 +139,8 @@ class RemoteWork:
             return False
         if node.is_proved:
             return True
+        if node.checked is not None and not node.checked.done and not node.checked.cancelled:
+            return False
         return not any(each.tasks or each.late for each in self.workers.values() if each.node == worker.node)
 
     def compared(self, node: str, *, is_equal: bool) -> None:

@@ -6,6 +6,8 @@ decision 0116:
 3. A ring that is to have fewer claims no others from then on. Those beyond are given up from the end, each when the
    batch in it has been used: nothing that is ready is thrown away.
 4. Nothing is resized while it still grows.
+5. A ring that gives up slots keeps twice as many as trainers hold, as they hold half of a ring at most: or what a
+   next() waits for would find no room until its trainer lets go of something.
 """
 
 from __future__ import annotations
@@ -33,6 +35,17 @@ def resize(stream: StreamState, slots: int, commands: list[Command]) -> None:
         ring.restrict(slots)
     # From here on it grows with its batches.
     stream.first_slots = math.ceil(slots / ring.mean_span)
+
+
+def keep_beside_held(stream: StreamState) -> None:
+    """Has a ring that gives up slots keep as many as trainers hold, beside those (rule 5)."""
+    ring = stream.window.ring
+    if ring is None or not stream.is_shrinking:
+        return
+    least = min(ring.reserved, 2 * stream.leases.slots_given_out())
+    if ring.usable < least:
+        stream.wanted_slots = least
+        ring.restrict(least)
 
 
 def give_up_slots(stream: StreamState, commands: list[Command]) -> None:

@@ -35,6 +35,8 @@ def test_all_that_can_be_said():
         linger_clean = 0
         linger_memory = "2GB"
         idle_exit = 60.5
+        ray = "10.0.0.1:6379"
+        ray_insecure = true
 
         [streams.imagenet]
         dataset = "my.data:make"
@@ -57,13 +59,15 @@ def test_all_that_can_be_said():
         high_watermark = 1000
         lookback = 0
         workers = 6
+        remote_workers = 16
         timeout = 90
         epochs = 120
         store = {files = "/mnt/ram"}
         progress = {file = "now.txt", poll = 2}
     """
     config = parse_config(text, "s.toml", "/etc/p")
-    assert config.daemon == DaemonConfig(8, True, 40 * 10**9, 8 * 10**9, 10, 30.0, 0.0, 60.5, 2 * 10**9)
+    sizes, cluster = (40 * 10**9, 8 * 10**9), ("10.0.0.1:6379", True)
+    assert config.daemon == DaemonConfig(8, True, *sizes, 10, 30.0, 0.0, 60.5, 2 * 10**9, *cluster)
     (found,) = config.streams
     assert found.python.endswith("/venv/bin/python")
     assert not found.python.startswith("~")
@@ -90,6 +94,7 @@ def test_all_that_can_be_said():
         1000,
         0,
         6,
+        16,
         90.0,
         120,
         "files",

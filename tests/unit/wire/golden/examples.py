@@ -132,6 +132,19 @@ MESSAGES: tuple[m.Message, ...] = (
     m.StoreFailed(task=9, reason="/mnt/ram: No space left on device", is_full=True),
     m.ShardEnded(task=9, batches=17),
     m.ShardCame(epoch=2, shard=1, following=301, state=b"\x80\x05"),
+    m.Compared(task=9, is_equal=True, duration_us=30_000),
+    m.OpenBridge(spec=b"\x80", address="10.0.0.1:6379", insecure=True),
+    m.StartRemote(workers=(21, 22)),
+    m.StopRemote(worker=21),
+    m.FillRemote(worker=21, tasks=((7, m.FILL_ROWS, 2, 310, 0, 256, 9),), keys=(b"\x05",)),
+    m.Revoke(task=7),
+    m.Unreachable(reason="no cluster answers at 10.0.0.1:6379", is_final=True),
+    m.RemoteReady(worker=21, node="cpu-7-1a2b3c4d", processor="AMD EPYC 7763"),
+    m.RemoteAnswer(worker=21, packet=b"\x92<", transfer_us=12_000),
+    m.Revoked(task=7),
+    m.LateAnswer(worker=21, task=7),
+    m.RemoteEnded(worker=21, reason="the node is gone", is_final=True),
+    m.RemotePrinted(worker=21, lines=("größe 3".encode(),), left_out=2),
     m.TrainerEnvironment(environment=b"\x95"),
     m.Declared(spec=b"\x80", name="/prefetchd-0a1b2c3d-program-2", program_bytes=4096),
 )
@@ -167,6 +180,7 @@ SPEC = StreamSpec(
     directory="/mnt/räm",
     epochs=90,
     dealt=True,
+    remote_workers=16,
 )
 BARE_SPEC = StreamSpec(FINGERPRINT, 0, "sequential", 10, 4)
 

@@ -8,6 +8,7 @@ from prefetchd.daemon.engine.commands import GrowRing, ShrinkRing
 from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.resizing import give_up_slots, resize
 from prefetchd.ring.capacity import Bounds
+from tests.property.world import World
 from tests.unit.daemon.engine.stream.rooms import SPEC, stream_of
 
 
@@ -101,3 +102,21 @@ def test_a_ring_that_gives_up_slots_has_their_memory_until_then():
     bed.ring.abandon(grants[15])
     give_up_slots(bed.stream, bed.commands)
     assert bed.stream.ring_bytes == 15 * 100
+
+
+def test_a_trainer_that_holds_all_that_a_smaller_ring_has_gets_its_next_batch_all_the_same():
+    world = World(2, slots=12)
+    trainer = world.join(dataclasses.replace(SPEC, length=240))
+    trainer.place(1, 0, 0, False)
+    world.come_to_rest()
+    for _ in range(6):
+        trainer.next(1, hold=True)
+        world.come_to_rest()
+    assert sorted(held.slot for held in trainer.held) == [0, 1, 2, 3, 4, 5]
+    world.resize(0, 4)
+    for _ in range(20):
+        if not trainer.can_next(1):
+            trainer.wait(1)
+            world.come_to_rest()
+        trainer.next(1, hold=True)
+    assert trainer.cursors[1].step == 26

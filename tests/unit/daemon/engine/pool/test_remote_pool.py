@@ -1,0 +1,303 @@
+"""The rules of the remote pool, one by one, in a world whose machines do what a test says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from prefetchd.daemon.engine.commands import CloseBridge, OpenBridge, TellBridge
+from prefetchd.daemon.engine.pool.remote_pool import LONGEST_PAUSE_S, TASKS_AT_ONCE
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import Filled, FillRemote, Measured
+from prefetchd.wire.stream_spec import StreamSpec
+from tests.property.remote_world import NODES
+from tests.property.world import World
+
+SPEC = StreamSpec("0" * 32, 0, "sequential", 400, 4, remote_workers=2)
+
+
+class Bed:
+    """A trainer that waits for batches, two workers here, and two on other machines, one on each."""
+
+    def __init__(self, *, slots: int = 24, spec: StreamSpec = SPEC, remote: bool = True, task_us: int = 0) -> None:
+        self.world = World(2, slots, remote=remote)
+        if task_us:
+            self.world.task_us = lambda stream, rows: task_us
+        self.trainer = self.world.join(spec)
+        self.trainer.place(1, 0, 0, False)
+        self.arrive()
+        self.world.work(0)
+        self.arrive()
+
+    def arrive(self) -> None:
+        while self.world.pending:
+            self.world.deliver(0)
+
+    @property
+    def stream(self):
+        return next(iter(self.world.engine.streams.values()))
+
+    @property
+    def bridge(self):
+        (found,) = self.world.remote.bridges.values()
+        return found
+
+    def begins(self) -> None:
+        """Batches are made here until remote workers are there."""
+        for _ in range(50):
+            if self.world.remote.bridges and self.bridge.workers and all(self.bridge.workers.values()):
+                return
+            self.world.remote.arrive()
+            self.work_here(1)
+        raise AssertionError("no remote worker has come")
+
+    def given(self) -> list[tuple[int, int]]:
+        """(worker, step) of all that the bridge was told to make and has not made."""
+        told = [
+            (each.worker, row[3]) for each in self.bridge.told if isinstance(each, FillRemote) for row in each.tasks
+        ]
+        return told + [(each.worker, each.task.step) for each in self.bridge.tasks]
+
+    def all_is_made_elsewhere(self) -> None:
+        while self.world.remote.steps():
+            self.world.remote.step(0)
+
+    def work_here(self, tasks: int = 100) -> None:
+        for turn in range(tasks):
+            if any(worker.tasks for worker in self.world.workers.values()):
+                self.world.work(turn)
+
+    def takes(self, batches: int) -> None:
+        for _ in range(batches):
+            if self.trainer.can_next(1):
+                self.trainer.next(1, hold=False)
+
+
+def test_rule_1_no_bridge_is_opened_before_it_is_known_what_batches_cost():
+    bed = Bed()
+    assert not bed.world.remote.bridges
+    bed.work_here(2)
+    assert bed.bridge.stream == bed.stream.number
+
+
+def test_rule_1_what_is_cheap_to_make_stays_here():
+    bed = Bed(task_us=1)
+    bed.work_here()
+    bed.stream.counters.fill_us, bed.stream.counters.payload_bytes = 1_000_000, 10**9
+    bed.world.tick()
+    assert not bed.world.remote.bridges
+    assert "to fill here" in bed.stream.remote.why_not
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (dataclasses.replace(SPEC, store="files", directory="/mnt/ram"), "files"),
+        (dataclasses.replace(SPEC, dealt=True, workers=2), "in turn"),
+    ],
+)
+def test_rule_1_what_depends_on_its_worker_stays_here(spec, why):
+    bed = Bed(spec=spec)
+    bed.work_here(4)
+    bed.world.tick()
+    assert not bed.world.remote.bridges
+    assert why in bed.stream.remote.why_not
+
+
+def test_rule_1_a_daemon_without_a_cluster_says_so():
+    bed = Bed(remote=False)
+    bed.work_here(4)
+    assert "--ray" in bed.stream.remote.why_not
+
+
+def test_rule_1_a_stream_that_asks_for_none_has_none():
+    bed = Bed(spec=dataclasses.replace(SPEC, remote_workers=0))
+    bed.work_here(4)
+    assert bed.stream.remote is None
+    assert not bed.world.remote.bridges
+
+
+def test_rule_2_as_many_come_as_are_asked_for_beside_those_here():
+    bed = Bed()
+    bed.begins()
+    assert len(bed.bridge.workers) == 2
+    assert len(bed.stream.workers) == 2
+
+
+def test_rule_2_they_are_given_back_when_they_have_nothing_to_do_and_come_again():
+    bed = Bed(slots=6)
+    bed.begins()
+    for _ in range(20):
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+    assert bed.stream.remote.workers
+    bed.world.now += 31
+    bed.world.tick()
+    bed.all_is_made_elsewhere()
+    assert not bed.stream.remote.workers
+    bed.takes(6)
+    bed.world.now += 1
+    bed.world.tick()
+    assert len(bed.stream.remote.workers) == 2
+
+
+def test_rule_3_workers_here_make_what_comes_next_and_others_what_lies_ahead():
+    bed = Bed()
+    bed.begins()
+    here = {worker.tasks[0].step for worker in bed.world.workers.values() if worker.tasks}
+    elsewhere = {step for _, step in bed.given()}
+    assert elsewhere
+    assert max(here) < min(elsewhere)
+
+
+def test_rule_3_a_proved_worker_has_two_tasks_at_a_time():
+    bed = Bed()
+    bed.begins()
+    for _ in range(4):
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+        bed.takes(20)
+    workers = [worker for worker, _ in bed.given()]
+    assert sorted(workers) == sorted([*bed.bridge.workers] * TASKS_AT_ONCE)
+
+
+def test_rule_3_what_is_made_elsewhere_never_takes_the_slots_of_what_comes_before():
+    bed = Bed(slots=4)
+    bed.begins()
+    for _ in range(30):
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+        bed.takes(1)
+    assert bed.trainer.cursors[1].step > 25
+
+
+def test_rule_4_the_first_batch_of_each_node_is_compared():
+    bed = Bed()
+    bed.begins()
+    bed.all_is_made_elsewhere()
+    assert not any(node.is_proved for node in bed.stream.remote.nodes.values())
+    bed.work_here()
+    assert bed.world.remote.compared == 2
+    assert all(node.is_proved for node in bed.stream.remote.nodes.values())
+
+
+def test_rule_4_a_node_that_makes_other_batches_is_not_used_and_nothing_of_it_is_served():
+    bed = Bed()
+    bed.world.remote.odd_nodes = frozenset(NODES[:1])
+    bed.begins()
+    for _ in range(10):
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+        # Each batch that is handed out is looked at.
+        bed.takes(20)
+    odd = bed.stream.remote.nodes[NODES[0]]
+    assert (odd.is_distrusted, odd.mismatches) == (True, 1)
+    assert bed.stream.remote.nodes[NODES[1]].batches > 3
+
+
+def test_rule_5_what_does_not_come_in_time_is_made_here():
+    bed = Bed()
+    bed.begins()
+    # The nodes hang: nothing comes back.
+    waited = 0
+    while bed.trainer.cursors[1].step < 12:
+        bed.work_here()
+        bed.takes(20)
+        if not bed.trainer.can_next(1):
+            bed.trainer.wait(1)
+            waited += 1
+            assert waited < 40
+            bed.world.now += 1
+            bed.world.tick()
+            bed.world.remote.arrive()
+    work = bed.stream.remote
+    assert work.hedges_won >= 2
+    assert any(worker.late for worker in work.workers.values())
+    taken = {step for worker, step in bed.given() if work.workers[worker].late}
+    bed.all_is_made_elsewhere()
+    assert not any(worker.late for worker in work.workers.values())
+    assert taken
+
+
+def test_rule_6_an_error_elsewhere_is_made_again_here_where_it_is_an_error_or_none():
+    bed = Bed()
+    bed.begins()
+    step = next(step for _, step in bed.given())
+    bed.world.failing.add((0, step))
+    bed.all_is_made_elsewhere()
+    assert (0, step) in bed.stream.window.batches
+    assert bed.stream.window.batches[0, step].error is None
+    bed.world.failing.clear()
+    bed.work_here()
+    bed.takes(40)
+    assert bed.trainer.cursors[1].step > step
+
+
+def test_rule_6_the_batches_of_a_worker_that_is_gone_are_made_here_and_nobody_is_blamed():
+    bed = Bed()
+    bed.begins()
+    steps = {step for _, step in bed.given()}
+    bed.world.remote.lose_worker(0)
+    bed.world.remote.lose_worker(0)
+    assert not bed.stream.remote.is_busy
+    bed.work_here()
+    bed.takes(40)
+    assert bed.trainer.cursors[1].step > max(steps)
+    assert bed.stream.counters.worker_deaths == 0
+    assert sum(node.lost for node in bed.stream.remote.nodes.values()) == len(steps)
+
+
+def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
+    bed = Bed()
+    bed.begins()
+    pauses = []
+    for _ in range(9):
+        bed.world.remote.kill_bridge(0)
+        assert not bed.stream.remote.workers
+        began = bed.world.now
+        while not bed.world.remote.bridges:
+            bed.world.now += 0.5
+            bed.world.tick()
+        pauses.append(bed.world.now - began)
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_rule_7_one_that_would_end_again_is_not_opened_again():
+    bed = Bed()
+    bed.begins()
+    number = bed.bridge.number
+    bed.world.remote.bridges.clear()
+    assert bed.world.engine.bridge_ended(number, "Ray is not installed", is_final=True) is bed.stream
+    bed.world.run()
+    bed.world.now += 1000
+    bed.world.tick()
+    assert not bed.world.remote.bridges
+    assert bed.stream.remote.why_not == "Ray is not installed"
+
+
+def test_the_bridge_ends_with_its_stream():
+    bed = Bed()
+    bed.begins()
+    bed.world.kill(bed.trainer)
+    bed.world.engine.drop(bed.stream.number, "it is dropped")
+    commands = bed.world.engine.take_commands()
+    assert any(isinstance(each, CloseBridge) for each in commands)
+
+
+def test_an_answer_that_cannot_be_one_changes_nothing():
+    bed = Bed()
+    bed.begins()
+    bed.all_is_made_elsewhere()
+    worker = next(iter(bed.bridge.workers))
+    engine = bed.world.engine
+    with pytest.raises(ProtocolError, match="was not given"):
+        engine.remote_message(worker, Filled(((999, 100, 1, 4),)), 0, 0.0)
+    task = next(iter(bed.stream.remote.workers[worker].tasks), None)
+    if task is not None:
+        with pytest.raises(ProtocolError, match="payload bytes"):
+            engine.remote_message(worker, Filled(((task, 10**9, 1, 4),)), 0, 0.0)
+        with pytest.raises(ProtocolError, match="does not send"):
+            engine.remote_message(worker, Measured(task, 100, b""), 0, 0.0)
+    assert not [each for each in engine.take_commands() if isinstance(each, (OpenBridge, TellBridge))]
