@@ -17,6 +17,8 @@ FAST_BUDGET ?= 0.1
 FORKING := tests/attacks tests/contract tests/scenario
 # Nothing may run beside these.
 TIMED := tests/timed
+# A Ray cluster takes the CPUs for itself.
+CLUSTER := tests/cluster
 # On a terminal pip shows what it downloads; into a file it says nothing but what goes wrong.
 PIP_INSTALL = q=$$([ -t 1 ] || echo -q); $(BIN)/python -m pip install --disable-pip-version-check $$q -c constraints.txt
 
@@ -42,7 +44,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV): torch, the trainers' frameworks and other packages, some 6 GB, two to five minutes"
-	@$(PIP_INSTALL) -e '.[compat,demo,images,strangers,test,trainers]'
+	@$(PIP_INSTALL) -e '.[compat,demo,images,ray,strangers,test,trainers]'
 	@touch $(STAMP) $(DEMO_STAMP)
 
 demo: $(DEMO_STAMP)
@@ -60,8 +62,9 @@ test: check
 test-slow: $(STAMP)
 	@failed=; set -x; \
 	$(PYTEST) -m slow $(AT_ONCE) $(FORKING) || failed=1; \
-	$(PYTEST) -m slow $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED) tests/property) || failed=1; \
+	$(PYTEST) -m slow $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(CLUSTER) $(TIMED) tests/property) || failed=1; \
 	$(PYTEST) $(AT_ONCE) tests/property || failed=1; \
+	$(PYTEST) $(CLUSTER) || failed=1; \
 	$(PYTEST) $(TIMED) || failed=1; \
 	[ -z "$$failed" ]
 

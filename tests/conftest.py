@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from prefetchd.cli import stop
 from prefetchd.cli.snapshot import read_report
-from prefetchd.processes.bootstrap import BOOTSTRAP
+from prefetchd.processes.bootstrap import BOOTSTRAP, BRIDGE_BOOTSTRAP
 from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
@@ -41,6 +41,7 @@ LONGEST_FIRST = (
     "strangers",
     "sample_cache",
     "documents",
+    "cluster",
     "scenario",
     "attacks",
     "contract",
@@ -50,7 +51,7 @@ LONGEST_FIRST = (
 """Directories by how long a file of theirs takes: of several processes none is to be at a long one when the others are
 done."""
 
-SLOW = ("trainers", "reference", "compatibility", "strangers", "timed")
+SLOW = ("trainers", "reference", "compatibility", "strangers", "cluster", "timed")
 """Directories of which each test is marked `slow`: others' programs and libraries, and DataLoader beside ours."""
 
 # A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
@@ -149,6 +150,7 @@ class Daemon:
                 command = process.cmdline()
                 # Executed zygotes are told their parent's pid, and their forks keep the command line.
                 child = BOOTSTRAP in command[2:3] and command[5] in parents
+                child = child or (BRIDGE_BOOTSTRAP in command[2:3] and command[4] in parents)
                 ours = str(self.socket) in command or process.environ().get("PREFETCHD_SOCKET") == str(self.socket)
                 if child or (ours and ("prefetchd" in command or "prefetchd.cli.detached" in command)):
                     found.append(process)

@@ -19,6 +19,7 @@ from prefetchd.remote.comparison import differences, processor_here, versions_he
 from prefetchd.remote.node_environment import environment_of, on_this_node, program_with
 from prefetchd.remote.node_workers import NodeError, NodeWorkers
 from prefetchd.remote.program_parts import NoPartsError, describe_program
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.os_errors import why
 from prefetchd.wire.stream_spec import decode_spec
 
@@ -69,10 +70,12 @@ class FillActor:
         if not refusal:
             try:
                 refusal = self._load(program, spec, layout, slot_bytes, lanes, parts, host)
-            except (NodeError, NoPartsError) as error:
+            except (NodeError, NoPartsError, ProtocolError) as error:
                 refusal = str(error)
             except OSError as error:
                 refusal = why(error)
+            if refusal:
+                self.close()
         return Loaded(host, processor, refusal)
 
     def _load(
@@ -89,7 +92,6 @@ class FillActor:
         finally:
             os.close(copied)
         if refusal:
-            self._workers.close()
             return refusal
         self._workers.wait()
         kill_point("actor.loaded")

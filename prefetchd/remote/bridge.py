@@ -33,10 +33,11 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.environment import read_environment
 from prefetchd.remote.actor import Loaded, Made
 from prefetchd.remote.comparison import versions_here
+from prefetchd.remote.node_environment import program_with
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
 from prefetchd.remote.ray_cluster import ClusterError, RayCluster
-from prefetchd.wire.cluster_address import check_security, resolve_address
+from prefetchd.wire.cluster_address import AUTO, EVERYWHERE, check_security, resolve_address
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, encode, receive_with_fds, send
 from prefetchd.wire.messages import (
@@ -128,14 +129,24 @@ class Bridge:
         """Reaches the cluster. Blocks: there is nothing else to do before."""
         self._spec = message.spec
         try:
-            self._parts = describe_program(program_fd, read_environment(program_fd))
-            self._program = np.frombuffer(mmap.mmap(program_fd, 0, prot=mmap.PROT_READ), np.uint8)
+            environment = read_environment(program_fd)
+            self._parts = describe_program(program_fd, environment)
+            # What opens the trainer's own managers is not for other machines.
+            program = memoryview(mmap.mmap(program_fd, 0, prot=mmap.PROT_READ))
+            shared_fd = program_with(dataclasses.replace(environment, authkey=b""), program)
+            self._program = np.frombuffer(mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ), np.uint8)
+            os.close(shared_fd)
             address = resolve_address(message.address, os.environ)
             check_security(address, os.environ, insecure=message.insecure)
-            self._cluster = RayCluster(address)
+            self._cluster = RayCluster(address, self._lost)
+            if not self._cluster.is_local:
+                # Ray answers at all of the machine's addresses, whatever it was asked for at.
+                check_security(EVERYWHERE, os.environ, insecure=message.insecure)
             self._shared_program = self._cluster.share(self._program)
         except (CallerError, ClusterError, NoPartsError, ProtocolError, OSError) as error:
-            is_final = error.is_final if isinstance(error, ClusterError) else not isinstance(error, OSError)
+            # A cluster of this machine may be started yet.
+            is_certain = not isinstance(error, OSError) and (message.address != AUTO or self._cluster is not None)
+            is_final = error.is_final if isinstance(error, ClusterError) else is_certain
             self._tell(Unreachable(why(error) if isinstance(error, OSError) else str(error), is_final))
             self._loop.stop()
             return
@@ -143,6 +154,12 @@ class Bridge:
             os.close(program_fd)
         kill_point("bridge.open")
         self._tell(Ready())
+
+    def _lost(self, reason: str) -> None:
+        """Ends the bridge: it has no cluster any more. In any thread."""
+        with contextlib.suppress(OSError, ProtocolError):
+            send(self._sock, Unreachable(reason, False))
+        os._exit(1)
 
     def _use_ring(self, fd: int, layout: bytes) -> None:
         if self._ring is not None:
@@ -154,7 +171,7 @@ class Bridge:
         """Asks for actors for the remote workers that have none."""
         if self._cluster is None or self._ring is None:
             return
-        for lanes in self._placement.sizes(self._cluster.largest_node_cpus()):
+        for lanes in self._placement.sizes(self._cluster.largest_node_cpus):
             actor = self._placement.add(lanes)
             # Each lane has two tasks at most; beside them there is close().
             actor.handle = self._cluster.start(lanes, 2 * lanes + 2)

@@ -12,6 +12,7 @@ and what they fill is taken out of it as bytes. The rules:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import queue
@@ -90,11 +91,15 @@ class NodeWorkers:
     """The workers of one stream on this node. Threads call fill(); each call blocks until its task is answered."""
 
     def __init__(self, program_fd: int, spec: StreamSpec, layout: bytes, slot_bytes: int, lanes: int) -> None:
-        """Begins to load the program behind `program_fd`, which is taken over. Raises OSError."""
+        """Begins to load the program behind `program_fd`, which is taken over, whatever happens. Raises OSError."""
         self._spec = spec
         self._program_fd = program_fd
         self._lanes = [_Lane(index) for index in range(lanes)]
-        self._ring = NodeRing(lanes * TASKS_A_LANE, slot_bytes, spec.fingerprint, encode_spec(spec), layout)
+        try:
+            self._ring = NodeRing(lanes * TASKS_A_LANE, slot_bytes, spec.fingerprint, encode_spec(spec), layout)
+        except BaseException:
+            os.close(program_fd)
+            raise
         self._slots: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in self._lanes]
         for lane, free in enumerate(self._slots):
             for place in range(TASKS_A_LANE):
@@ -104,7 +109,9 @@ class NodeWorkers:
         self._came_up: Future[None] = Future()
         self._numbers = 0
         self._broken = ""
-        self._lines: deque[str] = deque()
+        self._asking = threading.Lock()
+        self._is_over = False
+        self._lines: list[str] = []
         self._left_out = 0
         self._loop = Loop()
         self._backend = ProcessBackend(self._loop, self)
@@ -136,20 +143,23 @@ class NodeWorkers:
 
     def close(self) -> None:
         """Ends all processes, and waits for that. Idempotent."""
-        if self._thread.is_alive():
+        with contextlib.suppress(NodeError):
             self._ask(self._loop.stop)
-            self._thread.join()
+        self._thread.join()
 
     def _ask(self, what: Callable[[], None]) -> None:
-        self._asked.append(what)
-        os.eventfd_write(self._wake_fd, 1)
+        with self._asking:
+            if self._is_over:
+                raise NodeError(self._broken)
+            self._asked.append(what)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _take_lines(self) -> tuple[tuple[str, ...], int]:
-        lines: list[str] = []
-        while self._lines:
-            lines.append(self._lines.popleft())
-        left_out, self._left_out = self._left_out, 0
-        return tuple(lines), left_out
+        with self._asking:
+            lines, left_out = tuple(self._lines), self._left_out
+            self._lines.clear()
+            self._left_out = 0
+        return lines, left_out
 
     # --- the loop's thread ---
 
@@ -162,6 +172,10 @@ class NodeWorkers:
             self._break(f"{type(error).__name__}: {error}")
         finally:
             self._break("the node's workers were closed")
+            with self._asking:
+                # From here on nobody wakes the loop; what was asked just now is answered.
+                self._is_over = True
+                self._break("")
             self._backend.close()
             self._ring.close()
             self._loop.close()
@@ -281,12 +295,10 @@ class NodeWorkers:
             self._start(lane)
 
     def output(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
-        self._left_out += left_out
-        for line in lines:
-            if len(self._lines) < MOST_LINES:
-                self._lines.append(line)
-            else:
-                self._left_out += 1
+        with self._asking:
+            room = MOST_LINES - len(self._lines)
+            self._lines.extend(lines[:room])
+            self._left_out += left_out + len(lines[room:])
 
     def host_identified(self, host: int, fingerprint: str) -> None:
         """Comes of forks of trainers alone, as the next three do."""

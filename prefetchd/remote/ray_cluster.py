@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from prefetchd.remote.actor import FillActor
+from prefetchd.wire.cluster_address import is_loopback
+from prefetchd.wire.os_errors import why
 
-CONNECT_WITHIN_S = 30
+ANSWERS_WITHIN_S = 5.0
+LOOK_EVERY_S = 5.0
+
+# What Ray reads as it is imported. By default it tries for 14 minutes to reach a head that is not there.
+PATIENCE = {
+    "RAY_gcs_server_request_timeout_seconds": "10",
+    "RAY_py_gcs_connect_timeout_s": "5",
+    "RAY_NUM_REDIS_GET_RETRIES": "1",
+}
 
 
 class ClusterError(Exception):
@@ -20,43 +33,55 @@ class ClusterError(Exception):
 
 
 class RayCluster:
-    """A connection to the cluster at `address`: "auto" for the one that Ray knows of here, or HOST:PORT. One in a
-    process. Results arrive by callbacks, in threads of Ray's."""
+    """A connection to the cluster at `address`, HOST:PORT. One in a process. Results arrive by callbacks, in threads of
+    Ray's; `lost` is called, in a thread of its own, when this machine is no node of it any more."""
 
-    def __init__(self, address: str) -> None:
-        """Connects. Blocks, for CONNECT_WITHIN_S at most. Raises ClusterError."""
+    def __init__(self, address: str, lost: Callable[[str], None]) -> None:
+        """Connects. Blocks, for half a minute at most. Raises ClusterError."""
+        _ask(address)
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
         try:
             # Here: it takes a second, and may be missing.
             import ray
         except ImportError as error:
             raise ClusterError(
-                f"Ray cannot be imported in the trainer's interpreter ({error}): pip install 'prefetchd[ray]'",
+                f"Ray cannot be imported in the trainer's interpreter ({error}): pip install ray",
                 is_final=True,
             ) from None
         self._ray: Any = ray
-        os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", str(CONNECT_WITHIN_S))
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="prefetchd")
+            self._own_node = ray.get_runtime_context().get_node_id()
+            self._nodes = self._ray.nodes()
         except Exception as error:
-            raise ClusterError(f"no Ray cluster answers at {address}: {_first_line(error)}") from None
+            raise ClusterError(f"the Ray cluster at {address} does not take this machine: {_reason(error)}") from None
         self._actor_class = ray.remote(FillActor)
+        self._lost = lost
+        threading.Thread(target=self._look, name="prefetchd-nodes", daemon=True).start()
+
+    @property
+    def is_local(self) -> bool:
+        """True when all nodes are this machine, at an address that no other one can reach."""
+        return all(is_loopback(f"{each['NodeManagerAddress']}:0") for each in self._nodes)
+
+    @property
+    def largest_node_cpus(self) -> int:
+        """The CPUs of the node that has most of them; 0 when none has any yet."""
+        alive = (each for each in self._nodes if each["Alive"])
+        return int(max((each["Resources"].get("CPU", 0) for each in alive), default=0))
 
     def share(self, data: Any) -> Any:
         """Puts an array where all nodes can read it; each node fetches it once. Returns what stands for it in a
         call."""
         return self._ray.put(data)
 
-    def largest_node_cpus(self) -> int:
-        """Returns the CPUs of the node that has most of them; 0 when none has any yet."""
-        nodes = (each for each in self._ray.nodes() if each["Alive"])
-        return int(max((each["Resources"].get("CPU", 0) for each in nodes), default=0))
-
     def start(self, cpus: int, calls_at_once: int) -> Any:
         """Asks for an actor with so many CPUs of one node. Returns its handle at once: it may come much later, when
         Ray's autoscaler has brought a node, or never."""
         return self._actor_class.options(
             num_cpus=cpus,
-            # What comes back to the same node is the same actor; what Ray would restart has lost its program.
+            # What Ray would restart has lost its program.
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=calls_at_once,
@@ -72,7 +97,7 @@ class RayCluster:
             if error is None:
                 then(future.result(), "")
             else:
-                then(None, _first_line(error) or type(error).__name__)
+                then(None, _reason(error))
 
         future.add_done_callback(done)
 
@@ -84,7 +109,31 @@ class RayCluster:
         """Leaves the cluster: its actors end."""
         self._ray.shutdown()
 
+    def _look(self) -> None:
+        """Looks at the nodes now and then: Ray's answer may take a minute, when its head is gone."""
+        while True:
+            time.sleep(LOOK_EVERY_S)
+            try:
+                self._nodes = self._ray.nodes()
+            except Exception as error:
+                self._lost(_reason(error))
+                return
+            if not any(each["NodeID"] == self._own_node and each["Alive"] for each in self._nodes):
+                self._lost("this machine is no node of the Ray cluster any more")
+                return
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+
+def _ask(address: str) -> None:
+    """Looks whether anybody answers at `address`. Raises ClusterError."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S).close()
+    except OSError as error:
+        raise ClusterError(f"no Ray cluster answers at {address}: {why(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the first line of what is behind the error: Ray's own says little."""
+    text = str(error.__cause__ or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -34,7 +34,7 @@ from prefetchd.wire.os_errors import why
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 
 CLOSE_DEADLINE_S = 5.0
-CLUSTER_VARIABLES = b"RAY_"
+CLUSTER_VARIABLES = (b"RAY_", b"TMPDIR")
 """What the names of variables begin with that the daemon hands to bridges: how to reach the cluster is for who starts
 the daemon to say, keys and certificates included."""
 
@@ -85,6 +85,7 @@ class Bridges:
         self._nice = nice
         self._burials = Burials(watcher)
         self._bridges: dict[int, _Bridge] = {}
+        self._unopened: set[int] = set()
 
     def open(self, stream: int, bridge: int, program_fd: int, spec: StreamSpec, own: Mapping[bytes, bytes]) -> None:
         """Starts a bridge for the stream; answered by bridge_ready or bridge_ended. Keeps no hold of program_fd. `own`
@@ -98,7 +99,8 @@ class Bridges:
             executed = ExecutedChild(lambda control: [*before, str(control).encode()], variables, nice=self._nice)
         except (OSError, ProtocolError) as error:
             reason = why(error) if isinstance(error, OSError) else str(error)
-            self._watcher.call_later(0.0, lambda: self._events.bridge_ended(bridge, reason, is_final=False))
+            self._unopened.add(bridge)
+            self._watcher.call_later(0.0, lambda: self._not_opened(bridge, reason))
             return
         child = ChildProcess(
             self._watcher,
@@ -128,6 +130,7 @@ class Bridges:
 
     def drop(self, bridge: int) -> None:
         """Kills the bridge; no event about it follows."""
+        self._unopened.discard(bridge)
         found = self._bridges.pop(bridge, None)
         if found is not None:
             self._burials.bury(found.child, found.executed.reap)
@@ -144,6 +147,7 @@ class Bridges:
 
     def close(self) -> None:
         """Kills all bridges and waits, briefly, until they are gone."""
+        self._unopened.clear()
         for bridge in list(self._bridges):
             self.drop(bridge)
         self._burials.wait(CLOSE_DEADLINE_S)
@@ -170,11 +174,17 @@ class Bridges:
             lines = [line.decode("utf-8", "replace") for line in message.lines]
             events.remote_printed(found.stream, message.worker, lines, message.left_out)
 
+    def _not_opened(self, bridge: int, reason: str) -> None:
+        if bridge in self._unopened:
+            self._unopened.remove(bridge)
+            self._events.bridge_ended(bridge, reason, is_final=False)
+
     def _ended(self, bridge: int) -> None:
         found = self._bridges.pop(bridge, None)
         if found is None:
             return
-        how = found.child.refusal or found.executed.reap()
+        reaped = found.executed.reap()
+        how = found.child.refusal or reaped
         found.child.close()
         reason = found.reason or f"its bridge to the cluster {describe_exit(how)}"
         self._events.bridge_ended(bridge, reason, is_final=found.is_final)

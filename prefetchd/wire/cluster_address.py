@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from prefetchd.wire.errors import CallerError
 
 AUTO = "auto"
+EVERYWHERE = "0.0.0.0:0"
+"""Stands for a cluster that is reached from other machines, at whatever address."""
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 
@@ -18,23 +20,31 @@ def resolve_address(address: str, variables: Mapping[str, str]) -> str:
     """Returns HOST:PORT of the cluster; `auto` means $RAY_ADDRESS, or the one that was started on this machine. Raises
     CallerError when there is none."""
     if address == AUTO:
-        address = variables.get(ADDRESS_VARIABLE, "") or _of_this_machine(variables)
+        address = variables.get(ADDRESS_VARIABLE, "")
+        if address in ("", AUTO):
+            address = _of_this_machine(variables)
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 1 << 16
+    if not host or "/" in host or not is_port:
         raise CallerError(f"ray is {address!r}; allowed: 'auto', or HOST:PORT of the cluster's head")
     return address
 
 
 def _of_this_machine(variables: Mapping[str, str]) -> str:
-    path = os.path.join(variables.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    try:
-        with open(path) as file:
-            return file.read(256).strip()
-    except OSError:
-        raise CallerError(
-            f"ray is 'auto', and no cluster was started on this machine ({path} is not there). Set ray to HOST:PORT, "
-            "or $RAY_ADDRESS"
-        ) from None
+    places = [variables.get("RAY_TMPDIR"), variables.get("TMPDIR"), "/tmp"]
+    paths = [os.path.join(place, "ray", "ray_current_cluster") for place in places if place]
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                # Anybody may write below /tmp.
+                if os.fstat(file.fileno()).st_uid in (0, os.getuid()):
+                    return file.read(256).strip()
+        except OSError:
+            continue
+    raise CallerError(
+        f"ray is 'auto', and no cluster was started on this machine ({paths[0]} is not there). Set ray to HOST:PORT, "
+        "or $RAY_ADDRESS"
+    )
 
 
 def check_security(address: str, variables: Mapping[str, str], *, insecure: bool) -> str:

@@ -12,6 +12,7 @@ OWN_PATH = "the path in it is the reader's own"
 RIGHTS = "it takes rights: test_pages_of_root.py runs it where they are given"
 ROOT = "it writes below /etc, and makes a user's unit"
 ENDLESS = "it follows a log without end, on a machine with a journal"
+CLUSTER = "it takes a Ray cluster of several machines"
 TRAINERS = "it is run by tests/trainers/test_docs.py, where the trainers' packages are imported once"
 
 NOT_RUN = {
@@ -25,6 +26,9 @@ NOT_RUN = {
     ("systemd/README.md", "sudo prefetchd systemd install --system ada"): ROOT,
     ("systemd/README.md", "systemctl --user status prefetchd"): ENDLESS,
     ("docs/batch-files.md", "sudo mount -t tmpfs -o size=31G,mode=0700,uid=$(id -u) tmpfs ram"): RIGHTS,
+    ("docs/cluster.md", "export RAY_AUTH_MODE=token"): CLUSTER,
+    ("docs/cluster.md", "ray start --address=10.0.0.1:6379 --num-cpus=16"): CLUSTER,
+    ("docs/cluster.md", "prefetchd run --detach --ray=10.0.0.1:6379"): CLUSTER,
     ("docs/configuration.md", "[streams.validation]"): MEMORY,
     ("docs/compatibility.md", "pip install expecttest"): INDEX,
     ("docs/device.md", 'loader = PrefetchLoader(dataset, batch_size=256, shuffle=True, device="cuda")'): GPU,

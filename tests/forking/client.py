@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -64,6 +65,9 @@ def forked_interpreters(*also: str) -> Iterator[None]:
         yield
 
 
+_starting = threading.Lock()
+
+
 def close_servers() -> None:
     """Ends them; what they have forked goes on."""
     if os.getpid() == _owner:
@@ -83,18 +87,20 @@ def _fork_or_execute(*arguments: Any) -> int:
         return int(execute(*arguments))
     variables = asked[0]["variables"]
     key = frozenset(at_start(variables).items()), _also
-    found = _servers.pop(key, None)
-    if found is None:
-        _asked[key] += 1
-        is_first = not _servers and key == (frozenset(at_start(os.environ).items()), ())
-        if not is_first and not _also and _asked[key] < ASKED_OFTEN:
-            return int(execute(*arguments))
-        _asked[key] = 0
-        if len(_servers) == MOST_SERVERS:
-            _servers.pop(next(iter(_servers))).close()
-        found = _Server(variables, _also)
-    _servers[key] = found
-    return found.fork(*asked)
+    # An actor's load() starts interpreters in two threads.
+    with _starting:
+        found = _servers.pop(key, None)
+        if found is None:
+            _asked[key] += 1
+            is_first = not _servers and key == (frozenset(at_start(os.environ).items()), ())
+            if not is_first and not _also and _asked[key] < ASKED_OFTEN:
+                return int(execute(*arguments))
+            _asked[key] = 0
+            if len(_servers) == MOST_SERVERS:
+                _servers.pop(next(iter(_servers))).close()
+            found = _Server(variables, _also)
+        _servers[key] = found
+        return found.fork(*asked)
 
 
 class _Server:

@@ -103,6 +103,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "bad_samples_named": ["dataset[7] (epoch 0, step 1, row 3) is left out: ValueError: broken"],
         "output_lines_left_out": 0,
         "replanned_batches": 0,
+        "remote": None,
         "declared": False,
         "store": "shm",
         "batches_ready": 0,

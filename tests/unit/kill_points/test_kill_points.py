@@ -47,7 +47,9 @@ def test_every_point_of_the_code_is_in_the_table():
     for path in [*(ROOT / "prefetchd").rglob("*.py"), *(ROOT / "client").rglob("*.py")]:
         if path.name not in ("kill_points.py", "kill_point_table.py"):
             found |= set(
-                re.findall(r'"((?:daemon|env|zygote|worker|planner|client)\.\w+(?:\.\w+)?)"', path.read_text())
+                re.findall(
+                    r'"((?:daemon|env|zygote|worker|planner|client|bridge|actor)\.\w+(?:\.\w+)?)"', path.read_text()
+                )
             )
     assert found - NO_POINTS == set(POINTS)
 

@@ -152,7 +152,10 @@ class RemotePool:
         for worker in sorted(work.workers.values(), key=lambda each: len(each.tasks)):
             if work.may_take(worker, TASKS_AT_ONCE):
                 under_way = sum(len(each.tasks) for each in work.workers.values())
-                piece = stream.claims.claim_ahead(work.arrivals.lead(under_way + len(stream.workers) + 1))
+                lead = work.arrivals.lead(under_way + len(stream.workers) + 1)
+                # With nothing under way, one goes as far ahead as it can, be it too near: or a first answer that took
+                # long, in a ring or an epoch that is short, would have been the last.
+                piece = stream.claims.claim_ahead(lead, or_last=not under_way)
                 if piece is None:
                     return
                 task = RemoteTask(self._next_task, piece, self._now_s, stream.counters.batches)

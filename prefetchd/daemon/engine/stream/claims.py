@@ -150,9 +150,10 @@ class Claims:
             self._unstored.append(batch)
         self.window.make_room(batch)
 
-    def claim_ahead(self, lead: int) -> Piece | None:
+    def claim_ahead(self, lead: int, *, or_last: bool = False) -> Piece | None:
         """Claims the first unclaimed batch before which at least `lead` others come for the neediest cursor, as one
-        piece that is under way (rule 9). None when there is none, or no slot to spare."""
+        piece that is under way (rule 9); with `or_last`, where there is none, the last one that it may have. None when
+        there is none of these, or no slot to spare."""
         window = self.window
         ring = window.ring
         if ring is None or self.rests or self.roomless or self._unstored or not window.may_fill():
@@ -160,7 +161,7 @@ class Claims:
         cursor = self.neediest()
         if cursor is None:
             return None
-        found = self._unclaimed_ahead(cursor, lead)
+        found = self._unclaimed_ahead(cursor, lead, or_last=or_last)
         if found is None:
             return None
         position, gaps = found
@@ -178,20 +179,24 @@ class Claims:
         batch.under_way = 1
         return cut(batch, 1)[0]
 
-    def _unclaimed_ahead(self, cursor: Cursor, lead: int) -> tuple[Position, int] | None:
+    def _unclaimed_ahead(self, cursor: Cursor, lead: int, *, or_last: bool) -> tuple[Position, int] | None:
         """Returns the first unclaimed position before which at least `lead` batches come for the cursor, and how many
-        of these are unclaimed; None when the cursor may not have as many ahead, or its epoch ends before."""
+        of these are unclaimed. Where the cursor may not have as many ahead, or its epoch ends before, with `or_last`
+        the last unclaimed position that is not the first one; else None."""
         window, lengths = self.window, self.window.lengths
         position, gaps = cursor.fill, 0
+        last: tuple[Position, int] | None = None
         while cursor.walks(position) and not lengths.is_end(position):
             if lengths.distance(cursor.next, position) >= window.limit(cursor):
-                return None
+                break
             is_free = position not in window.batches
             if is_free and lengths.distance(cursor.next, position) >= lead:
                 return position, gaps
+            if is_free and position != cursor.next:
+                last = position, gaps
             gaps += is_free
             position = lengths.skip_voids(lengths.after(position))
-        return None
+        return last if or_last else None
 
     def _comes_after_the_unstored(self, position: Position) -> bool:
         if self._unstored:

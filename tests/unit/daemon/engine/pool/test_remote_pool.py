@@ -172,6 +172,21 @@ def test_rule_3_what_is_made_elsewhere_never_takes_the_slots_of_what_comes_befor
     assert bed.trainer.cursors[1].step > 25
 
 
+def test_rule_3_a_first_answer_that_took_long_is_not_the_last_one():
+    bed = Bed(slots=12)
+    bed.begins()
+    bed.world.now += 1
+    bed.stream.remote.arrivals.came(1.0, 100)
+    made = bed.world.remote.made
+    for _ in range(150):
+        bed.world.now += 0.1
+        bed.all_is_made_elsewhere()
+        bed.work_here(2)
+        bed.takes(2)
+        bed.stream.remote.arrivals.came(1.0, 2)
+    assert bed.world.remote.made > made + 20
+
+
 def test_rule_4_the_first_batch_of_each_node_is_compared():
     bed = Bed()
     bed.begins()
