@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from prefetchd.diagnosis.elsewhere import elsewhere
 from prefetchd.diagnosis.rates import Rates, rates_of
 from prefetchd.tuning.ring_tuner import LONG_TASK, SELDOM_FULL_SHARE, bridging_batches, missing_batches
 from prefetchd.tuning.worker_tuner import BUSY_SHARE, STALLED_SHARE, WAITS_ALWAYS_SHARE
@@ -91,7 +92,7 @@ def judge(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy: f
     found = _find(rates)
     return Verdict(
         found.limit,
-        found.text + _at_once(rates, found.limit) + _by_itself(stream, found),
+        found.text + _at_once(rates, found.limit) + _by_itself(stream, found) + _elsewhere(stream, rates, found.limit),
         rates.stalled,
         rates.demand,
         rates.supply if math.isfinite(rates.supply) else None,
@@ -298,6 +299,10 @@ def _at_once(rates: Rates, limit: str) -> str:
         f". Its samples take {rates.sample_s * 1e6:.0f} us each, by a call of __getitem__ for each of them: "
         "__getitems__, which makes those of a batch at once, may take a quarter of that"
     )
+
+
+def _elsewhere(stream: Mapping[str, Any], rates: Rates, limit: str) -> str:
+    return elsewhere(stream, rates) if limit in ("cpu", "dataset", "collate") else ""
 
 
 def _by_itself(stream: Mapping[str, Any], found: _Finding) -> str:
