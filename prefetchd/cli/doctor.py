@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
-from prefetchd.cli.checks import leftovers, login, memory, processes, versions
+from prefetchd.cli.checks import cluster, leftovers, login, memory, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, Finding
 from prefetchd.cli.colours import wants_colours
 from prefetchd.cli.options import config_option, socket_option
 from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, ConfigError
 from prefetchd.wire.printable import one_line
-from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
+from prefetchd.wire.runtime_paths import RAY_VARIABLE, RuntimePaths, runtime_paths
 
 DOCTOR_VERSION = 1
 SOMETHING_FAILED = 3
@@ -55,10 +55,10 @@ def command(
 ) -> None:
     """Check this machine and this user's leftovers: what was found, why it matters, and the exact fix.
 
-    Looks at shared memory, cgroups, locked memory, RAM disks, RemoveIPC, descriptors, CPUs, niceness, the daemon's
-    version, torch and the GPU, and at segments and sockets that nobody uses. Run it where the daemon and trainers run:
-    in their container, in their batch job. With --socket given, only the leftovers of that socket's daemons are looked
-    for, else those of all of yours.
+    Looks at shared memory, cgroups, locked memory, RAM disks, RemoveIPC, descriptors, CPUs, niceness, this machine's
+    node of a Ray cluster, the daemon's version, torch and the GPU, and at segments and sockets that nobody uses. Run it
+    where the daemon and trainers run: in their container, in their batch job. With --socket given, only the leftovers
+    of that socket's daemons are looked for, else those of all of yours.
 
     With --script FILE it runs that script as `python FILE` does, but each epoch has a few batches only. What its
     DataLoaders give is compared with what a PrefetchLoader in their place gives, value by value, and timed. The script
@@ -100,6 +100,7 @@ def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) 
     yield from memory.findings(declared.streams)
     yield from login.findings()
     yield from processes.findings()
+    yield from cluster.findings(os.environ.get(RAY_VARIABLE) or declared.daemon.ray or "")
     yield from leftovers.findings(paths, declared.ram_disks, only=only, fix=fix)
     yield from versions.findings(paths)
 

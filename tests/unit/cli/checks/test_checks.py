@@ -8,7 +8,7 @@ from collections import namedtuple
 
 import pytest
 
-from prefetchd.cli.checks import login, memory, mounts, processes, versions
+from prefetchd.cli.checks import cluster, login, memory, mounts, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
 from prefetchd.cli.snapshot import Report
 from prefetchd.wire.messages import PROTOCOL_VERSION
@@ -202,3 +202,43 @@ def test_torch_and_the_gpu(monkeypatch, said, states):
     monkeypatch.setattr(versions, "_output_of", lambda _: said)
     monkeypatch.setattr(versions, "GPU_DEVICE", "/no/such/device")
     assert [complete(each).state for each in versions.torch_and_gpu()] == states
+
+
+# --- a node of a Ray cluster ---
+
+
+def runs(directory, *command: str):
+    """A machine on which this runs, and something else."""
+    for pid, words in ((7, command), (8, ("/usr/bin/python3", "raylet.py"))):
+        (directory / str(pid)).mkdir()
+        (directory / str(pid) / "cmdline").write_bytes(b"\0".join(map(os.fsencode, words)) + b"\0")
+    (directory / "meminfo").write_text("")
+    return directory
+
+
+def raylet(cpus: str = "", store: int = 2 * 10**9) -> tuple[str, ...]:
+    resources = f"node:10.0.0.2,1.0,{cpus}object_store_memory,{store}.0"
+    shown = (f"--static_resource_list={resources}", f"--object_store_memory={store}", "--plasma_directory=/dev/shm")
+    return ("/venv/ray/core/src/ray/raylet/raylet", "--raylet_socket_name=/tmp/ray/x", *shown)
+
+
+def test_a_node_that_leaves_cpus_and_memory_to_the_trainer(tmp_path):
+    found = list(map(complete, cluster.findings("head:6379", runs(tmp_path, *raylet()))))
+    assert [each.state for each in found] == [OK, OK]
+    assert found[1].found == "1.9 GiB in /dev/shm"
+
+
+def test_a_node_as_ray_starts_it(tmp_path):
+    found = list(map(complete, cluster.findings("", runs(tmp_path, *raylet("CPU,32.0,GPU,8.0,", 200 * 10**9)))))
+    assert [each.state for each in found] == [ADVICE, ADVICE]
+    assert found[0].found == "32 on this machine"
+    assert all("--num-cpus=0 --object-store-memory=" in each.fix for each in found)
+
+
+def test_a_machine_that_is_to_be_a_node_and_is_none(tmp_path):
+    (found,) = map(complete, cluster.findings("head:6379", runs(tmp_path, "sleep", "1")))
+    assert found.state == FAILED
+
+
+def test_where_nobody_wants_a_cluster_nothing_is_said(tmp_path):
+    assert not list(cluster.findings("", runs(tmp_path, "sleep", "1")))
