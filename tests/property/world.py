@@ -47,6 +47,7 @@ from prefetchd.wire.messages import (
     Hello,
     Helped,
     Measured,
+    Output,
     PlaceCursor,
     Planned,
     Published,
@@ -150,6 +151,7 @@ class SimTrainer:
         self.refused: str | None = None
         self.deaf = False  # it is at something else than next()
         self.unanswered: list[Recall] = []
+        self.shown: list[str] = []  # on its stderr
         self.told_to_wait: list = []  # before it has a stream
         self.unsaid: Assume | None = None  # on its way to the daemon
 
@@ -858,6 +860,8 @@ class World:
                     self._answer(trainer)
             case ForkWanted():
                 self.pending.append(("fork", session))
+            case Output(_, text):
+                trainer.shown.append(text)
             case Deciding() | WaitNamed():
                 trainer.told_to_wait.append(message)
             case Farewell():

@@ -22,7 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from prefetchd.daemon.engine.commands import AskProgram, CloseBridge, Command, LendRingTo, Log, OpenBridge, TellBridge
+from prefetchd.daemon.engine.commands import (
+    AskProgram,
+    CloseBridge,
+    Command,
+    LendRingTo,
+    Log,
+    OpenBridge,
+    Send,
+    TellBridge,
+)
 from prefetchd.daemon.engine.pool import hedging
 from prefetchd.daemon.engine.pool.answer_checks import check_remote_answer
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
@@ -32,7 +41,17 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.tuning.remote_gain import filling_s_a_gb, pays
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.fill_task import FillTask
-from prefetchd.wire.messages import Filled, FillFailed, FillRemote, Message, Revoke, StartRemote, StopRemote, Unfit
+from prefetchd.wire.messages import (
+    Filled,
+    FillFailed,
+    FillRemote,
+    Message,
+    Output,
+    Revoke,
+    StartRemote,
+    StopRemote,
+    Unfit,
+)
 from prefetchd.wire.remote_exception import summarize_exception
 
 TASKS_AT_ONCE = 2
@@ -93,6 +112,8 @@ class RemotePool:
         if reason:
             work.why_not, work.is_final = reason, True
             self._commands.append(Log.line("warning", "no remote workers", stream=stream.name, why=reason))
+            text = f"prefetchd: stream {stream.name!r} has no remote workers: {reason}"
+            self._commands += [Send(session, Output(0, text, 0, text)) for session in stream.consumers]
             return False
         cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.payload_bytes)
         if not work.bridge and not pays(cost):

@@ -109,6 +109,8 @@ def test_rule_1_a_daemon_without_a_cluster_says_so():
     bed = Bed(remote=False)
     bed.work_here(4)
     assert "--ray" in bed.stream.remote.why_not
+    (shown,) = bed.trainer.shown
+    assert bed.stream.remote.why_not in shown, "its trainer is told, once"
 
 
 def test_rule_1_a_stream_that_asks_for_none_has_none():
