@@ -16,8 +16,11 @@ from torch.utils.data import DataLoader
 
 
 @contextlib.contextmanager
-def own_daemon(*, workers: int | None = None, config: Path | None = None, autotune: bool = False) -> Iterator[Path]:
-    """Runs a daemon of the benchmark's own, gone afterwards. Yields the directory of its socket and log."""
+def own_daemon(
+    *, workers: int | None = None, config: Path | None = None, autotune: bool = False, ray: str = ""
+) -> Iterator[Path]:
+    """Runs a daemon of the benchmark's own, gone afterwards; `ray` is the cluster that it knows. Yields the directory
+    of its socket and log."""
     import subprocess
     import sys
 
@@ -27,6 +30,7 @@ def own_daemon(*, workers: int | None = None, config: Path | None = None, autotu
         command = [sys.executable, "-m", "prefetchd"]
         start = [*command, "run", "--detach", *(["--workers", str(workers)] if workers else [])]
         start += ["--config", str(config)] if config is not None else []
+        start += ["--ray", ray] if ray else []
         start += ["--autotune" if autotune else "--no-autotune"]
         subprocess.run(start, check=True, stdin=subprocess.DEVNULL)
         try:

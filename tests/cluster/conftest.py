@@ -1,70 +1,14 @@
-"""A Ray cluster of three nodes on this machine, in a network of its own that nothing leaves."""
+"""Real clusters for tests."""
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
-import os
-import socket
-import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
+from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
 from tests.conftest import Daemon, running_daemon
-
-CLONE_NEWNET = 0x40000000
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-STORE_BYTES = 200 << 20
-CPUS_A_NODE = 2
-
-
-def enter_a_network_of_its_own() -> str:
-    """Puts this process, and all that it starts from here on, into a network that has a loopback and nothing else.
-    Returns why that cannot be; empty when it is so."""
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
-        return f"no network of its own can be had: {os.strerror(ctypes.get_errno())}"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        request = fcntl.ioctl(sock, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
-        (flags,) = struct.unpack_from("h", request, 16)
-        fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))
-    return ""
-
-
-class RayNodes:
-    """The cluster: its head, which has no CPUs, as the trainer's machine has none, and nodes that have some."""
-
-    def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
-        self.nodes: list[Any] = []
-
-    @property
-    def address(self) -> str:
-        return str(self._cluster.address)
-
-    def add(self) -> None:
-        """Brings one more node."""
-        self.nodes.append(self._cluster.add_node(num_cpus=CPUS_A_NODE, object_store_memory=STORE_BYTES))
-
-    def remove(self) -> None:
-        """Takes the last node away, as if its machine were switched off."""
-        self._cluster.remove_node(self.nodes.pop(), allow_graceful=False)
-
-    @staticmethod
-    def actors() -> list[psutil.Process]:
-        """The processes of living actors."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE and "FillActor" in " ".join(process.cmdline()[:1]):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
 
 
 @pytest.fixture(scope="session")
@@ -73,21 +17,8 @@ def ray_nodes() -> Iterator[RayNodes]:
     why_not = enter_a_network_of_its_own()
     if why_not:
         pytest.skip(why_not)
-    with tempfile.TemporaryDirectory(prefix="pf-ray-", dir="/tmp") as directory, pytest.MonkeyPatch.context() as patch:
-        # Sockets' names below it are to stay short.
-        patch.setenv("RAY_TMPDIR", directory)
-        patch.setenv("RAY_DISABLE_MEMORY_MONITOR", "1")
-        from ray.cluster_utils import Cluster
-
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        found = RayNodes(cluster)
-        try:
-            for _ in range(2):
-                found.add()
-            yield found
-        finally:
-            cluster.shutdown()
+    with ray_cluster(2) as found:
+        yield found
 
 
 @pytest.fixture

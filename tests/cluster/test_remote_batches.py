@@ -12,8 +12,8 @@ import pytest
 from prefetchd_client import PrefetchLoader
 
 from prefetchd.cli.snapshot import read_report
-from tests.cluster.conftest import RayNodes
 from tests.cluster.datasets import Slow, as_pairs
+from tests.cluster.ray_nodes import RayNodes
 from tests.conftest import Daemon
 from tests.scenario.waiting import until
 

@@ -1,0 +1,278 @@
+"""What do workers on other machines bring, and what do they cost here? As root: a Ray cluster on this machine, in a
+network of its own, whose one node has half of the CPUs, and all else the other half.
+
+python -m benchmarks.remote [throughput] [receiving] [frozen] [headless] [unused] [--rounds N]
+
+throughput   batches a second of workers on both halves, beside the workers of one half alone
+receiving    CPU time to receive a GB, beside a bare TCP connection into memory
+frozen       the longest next() while the node stands still, beside the longest before
+headless     batches a second where no cluster answers, beside those of a loader that asks for none
+unused       CPU time of a daemon that knows a cluster which nobody asks for, beside one that knows none
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from prefetchd_client import PrefetchLoader
+from torch.utils.data import Dataset
+
+from benchmarks.harness import endless, interleave, own_daemon, report, stopwatch
+from prefetchd.cli.snapshot import read_report
+from prefetchd.wire.runtime_paths import runtime_paths
+from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
+
+SECTIONS = ("throughput", "receiving", "frozen", "headless", "unused")
+BATCH = 32
+RING_BATCHES = 64
+COUNTED = 60
+SAMPLE_SHAPE = (3, 224, 224)
+BLOCK = bytes(1 << 20)
+GB = 1e9
+
+
+class Hashed(Dataset[torch.Tensor]):
+    """Computes for some 5 ms for a sample of 150 kB, as a decoder of pictures does: 33 s a GB."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        for _ in range(8):
+            hashlib.sha256(BLOCK).digest()
+        return torch.full(SAMPLE_SHAPE, index % 256, dtype=torch.uint8)
+
+
+class Waited(Dataset[torch.Tensor]):
+    """Waits a little for a sample of 1.2 MB: as many GB as can be carried, and more than 4 s to fill each."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.006)
+        return torch.full((2, *SAMPLE_SHAPE), index % 256, dtype=torch.float32)
+
+
+class Tiny(Dataset[torch.Tensor]):
+    """Costs next to nothing: what is left is the daemon."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index)
+
+
+def halves() -> tuple[set[int], set[int]]:
+    """Returns the CPUs in two halves: those here, and those of the node."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return set(cpus[: len(cpus) // 2]), set(cpus[len(cpus) // 2 :])
+
+
+def remote(directory: Path) -> dict[str, Any]:
+    """Returns what the one stream that asks for remote workers has of them."""
+    snapshot = read_report(runtime_paths(directory / "d.sock")).snapshot
+    assert snapshot is not None
+    return next((each["remote"] for each in snapshot["streams"] if each["remote"] is not None), {})
+
+
+def made(directory: Path) -> int:
+    return sum(node["batches"] for node in remote(directory).get("nodes", ()))
+
+
+@contextlib.contextmanager
+def loading(dataset: Dataset[Any], workers: int, remote_workers: int, **options: Any) -> Iterator[Iterator[Any]]:
+    """Yields the endless batches of a loader, on whose remote workers, if it asks for some, it has waited."""
+    given: dict[str, Any] = {"batch_size": BATCH, "buffer": RING_BATCHES} | options
+    with PrefetchLoader(dataset, num_workers=workers, remote_workers=remote_workers, **given) as loader:
+        yield endless(loader)
+
+
+def until_they_come(directory: Path, batches: Iterator[Any], batches_made: int = 8) -> None:
+    while made(directory) < batches_made:
+        next(batches)
+
+
+def rate(batches: Iterator[Any]) -> float:
+    """Returns batches a second over COUNTED of them, with the ring empty at first."""
+    for _ in itertools.islice(batches, RING_BATCHES):
+        pass
+    watch = stopwatch()
+    for _ in itertools.islice(batches, COUNTED):
+        pass
+    return COUNTED / watch()
+
+
+# --- the sections -----------------------------------------------------------------------------------------------
+
+
+def throughput(nodes: RayNodes, rounds: int) -> None:
+    here, there = halves()
+
+    def both() -> float:
+        with own_daemon(ray=nodes.address) as directory, loading(Hashed(), len(here), len(there)) as batches:
+            until_they_come(directory, batches)
+            return rate(batches)
+
+    def alone() -> float:
+        with own_daemon(), loading(Hashed(), len(here), 0) as batches:
+            return rate(batches)
+
+    figures = interleave(rounds, {"here and there": both, "here alone": alone})
+    report("samples of 5 ms of CPU, 150 kB each", "batches/s", figures, "here and there", {"here alone": 0.9 * 2})
+
+
+def receiving(nodes: RayNodes, rounds: int) -> None:
+    _, there = halves()
+
+    def bridge() -> float:
+        with (
+            own_daemon(ray=nodes.address) as directory,
+            loading(Waited(), 2, 4 * len(there), buffer=24) as batches,
+        ):
+            until_they_come(directory, batches)
+            processes = [each for each in psutil.process_iter() if each.name() == "prefetchd-ray"]
+            processes += [each for each in psutil.process_iter() if each.name() == "raylet"][:1]
+            before_s, before = _cpu_s(processes), _bytes(directory)
+            for _ in itertools.islice(batches, COUNTED):
+                pass
+            return (_cpu_s(processes) - before_s) / ((_bytes(directory) - before) / GB)
+
+    figures = interleave(rounds, {"from Ray": bridge, "bare TCP": _bare_tcp})
+    report("CPU time to receive", "s/GB", figures, "from Ray", {"bare TCP": 5.0})
+
+
+def _bytes(directory: Path) -> int:
+    return sum(node["bytes"] for node in remote(directory).get("nodes", ()))
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    return sum(each.cpu_times().user + each.cpu_times().system for each in processes)
+
+
+def _bare_tcp() -> float:
+    """Returns the CPU seconds that a GB costs who receives it from a TCP connection into memory."""
+    size = 40 << 20
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def sends() -> None:
+            with socket.create_connection(server.getsockname()) as sock:
+                for _ in range(25):
+                    sock.sendall(bytes(size))
+
+        child = os.fork()
+        if child == 0:
+            sends()
+            os._exit(0)
+        connection, _ = server.accept()
+        target = memoryview(bytearray(size))
+        received, before_s = 0, time.process_time()
+        while got := connection.recv_into(target[received % size :]):
+            received += got
+        connection.close()
+        os.waitpid(child, 0)
+        return (time.process_time() - before_s) / (received / GB)
+
+
+def frozen(nodes: RayNodes, rounds: int) -> None:
+    here, there = halves()
+    longest: dict[str, float] = {}
+
+    def takes(batches: Iterator[Any], count: int) -> float:
+        most = 0.0
+        for _ in range(count):
+            watch = stopwatch()
+            next(batches)
+            most = max(most, watch())
+        return most
+
+    def stands_still() -> float:
+        with own_daemon(ray=nodes.address) as directory, loading(Hashed(), len(here), len(there)) as batches:
+            until_they_come(directory, batches)
+            longest["before"] = takes(batches, COUNTED)
+            actors = [each for one in RayNodes.actors() for each in [one, *one.children(recursive=True)]]
+            for each in actors:
+                each.suspend()
+            try:
+                return takes(batches, 2 * RING_BATCHES)
+            finally:
+                for each in actors:
+                    each.resume()
+
+    def alone() -> float:
+        with own_daemon(), loading(Hashed(), len(here), 0) as batches:
+            return takes(batches, 2 * RING_BATCHES)
+
+    def before() -> float:
+        return longest["before"]
+
+    figures = interleave(rounds, {"the node stands still": stands_still, "before": before, "here alone": alone})
+    report("the longest next()", "s", figures, "the node stands still", {"before": None, "here alone": 2.0})
+
+
+def headless(_nodes: RayNodes, rounds: int) -> None:
+    here, _ = halves()
+
+    def nobody_answers() -> float:
+        with own_daemon(ray="127.0.0.1:1"), loading(Hashed(), len(here), 2) as batches:
+            return rate(batches)
+
+    def asks_for_none() -> float:
+        with own_daemon(), loading(Hashed(), len(here), 0) as batches:
+            return rate(batches)
+
+    figures = interleave(rounds, {"no cluster answers": nobody_answers, "asks for none": asks_for_none})
+    report("where no cluster answers", "batches/s", figures, "no cluster answers", {"asks for none": 1.0})
+
+
+def unused(nodes: RayNodes, rounds: int) -> None:
+    def cost(**options: Any) -> Callable[[], float]:
+        def run() -> float:
+            with own_daemon(**options) as directory, loading(Tiny(), 2, 0) as batches:
+                snapshot = read_report(runtime_paths(directory / "d.sock")).snapshot
+                assert snapshot is not None
+                daemon = psutil.Process(snapshot["daemon"]["pid"])
+                for _ in itertools.islice(batches, 1000):
+                    pass
+                before_s = _cpu_s([daemon])
+                for _ in itertools.islice(batches, 20_000):
+                    pass
+                return 1e6 * (_cpu_s([daemon]) - before_s) / 20_000
+
+        return run
+
+    figures = interleave(rounds, {"knows a cluster": cost(ray=nodes.address), "knows none": cost()})
+    report("CPU time of the daemon a batch", "us", figures, "knows a cluster", {"knows none": 1.01})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], default=SECTIONS)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    if why_not := enter_a_network_of_its_own():
+        raise SystemExit(why_not)
+    here, there = halves()
+    os.sched_setaffinity(0, here)
+    with ray_cluster(0) as nodes:
+        os.sched_setaffinity(0, there)
+        nodes.add(len(there))
+        os.sched_setaffinity(0, here)
+        for name in arguments.sections:
+            globals()[name](nodes, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
