@@ -113,6 +113,9 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
     for consumer in stream["consumers"]:
         sections.append((CONSUMERS, _flow(_consumer(consumer), width, begin="  consumer ")))
     sections.append((WORKERS, _workers(stream, width)))
+    # Of an older daemon it is missing.
+    if stream.get("remote"):
+        sections.append((WORKERS, _remote(stream["remote"], width)))
     for change in stream.get("tuning", [])[-CHANGES_SHOWN:]:
         # Of an older daemon there are workers alone.
         is_of_ring = change.get("batches") is not None
@@ -223,6 +226,31 @@ def _workers(stream: dict[str, Any], width: int) -> list[str]:
     lines += _flow([_worker(each) for each in shown], width, begin="    ")
     if len(workers) > len(shown):
         lines.append(f"    and {len(workers) - len(shown)} more")
+    return lines
+
+
+def _remote(remote: dict[str, Any], width: int) -> list[str]:
+    """Tells of workers on other machines, and of each node that has some or is not used."""
+    head = [f"remote workers {remote['ready']} of {remote['wanted']}"]
+    if remote["why_not"]:
+        return _flow(f"{head[0]}: {remote['why_not']}".split(" "), width, gap=" ")
+    head += [f"{remote['under_way']} under way"]
+    if remote["late"]:
+        head.append(f"{remote['late']} late")
+    if remote["hedges_won"] or remote["hedges_lost"]:
+        head.append(f"taken back in time {remote['hedges_won']}, too late {remote['hedges_lost']}")
+    lines = _flow(head, width)
+    for node in remote["nodes"]:
+        if not node["workers"] and not node["distrusted"]:
+            continue
+        about = [f"{node['name']}: {node['batches']} batches ({format_bytes(node['bytes'])})"]
+        if node["lost"]:
+            about.append(f"{node['lost']} lost")
+        if node["distrusted"]:
+            about.append("makes other batches than this machine: not used")
+        elif not node["proved"]:
+            about.append("its first batch is to be compared")
+        lines += _flow(about, width, begin="    ", hang="      ")
     return lines
 
 

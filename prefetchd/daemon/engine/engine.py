@@ -272,9 +272,11 @@ class Engine:
 
     def is_tuned(self, stream: StreamState) -> bool:
         """True when nobody has said how many workers the stream is to have, and tune() may."""
-        # Shards and turns have homes among as many workers as there are to be.
+        # Shards and turns have homes among as many workers as there are to be; and what other machines make says
+        # nothing of how many are worth having here.
         is_open = not stream.spec.workers and stream.shard_affinity is None
-        return self.limits.autotune and is_open
+        is_alone = stream.remote is None or not stream.remote.is_at_work
+        return self.limits.autotune and is_open and is_alone
 
     @_event
     def tune(self, number: int, workers: int) -> None:

@@ -135,6 +135,18 @@ def report(*streams: dict[str, Any], state: str = "running", age_s: float = 0.1,
     )
 
 
+def remote(**changes: object) -> dict[str, object]:
+    """Workers on other machines, of which none has come yet."""
+    counted = dict.fromkeys(("workers", "ready", "under_way", "late", "hedges_won", "hedges_lost"), 0)
+    return {"wanted": 6, "bridge": "open", "why_not": "", **counted, "nodes": [], **changes}
+
+
+def node(**changes: object) -> dict[str, object]:
+    counted = dict.fromkeys(("workers", "batches", "bytes", "lost", "mismatches"), 0)
+    about = {"name": "cpu-7-1a2b3c4d", "processor": "AMD EPYC 7763", "proved": True, "distrusted": False}
+    return {**about, **counted, "transfer_s": 1.5, **changes}
+
+
 def every_state() -> Report:
     """One of each kind."""
     untroubled = dict.fromkeys(("worker_deaths", "retries", "bad_samples"), 0)
@@ -149,6 +161,22 @@ def every_state() -> Report:
             rank=3,
             **untroubled,
         ),
+        stream(
+            name="far",
+            remote=remote(
+                ready=6,
+                under_way=11,
+                late=1,
+                hedges_won=3,
+                hedges_lost=1,
+                nodes=[
+                    node(workers=4, batches=812, bytes=31 << 30, lost=2),
+                    node(name="cpu-8-99aabbcc", workers=2, proved=False),
+                    node(name="old-1-0badc0de", batches=1, distrusted=True, mismatches=1),
+                ],
+            ),
+        ),
+        stream(name="without", remote=remote(why_not="no Ray cluster answers at 10.0.0.1:6379: Connection refused")),
         stream(
             name="removed",
             ring=ring(name_removed=True, behind=3, quarantined=1, free=0),

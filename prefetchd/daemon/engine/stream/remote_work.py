@@ -125,6 +125,11 @@ class RemoteWork:
         """True while a remote worker has a task of which something may still be written."""
         return any(worker.tasks for worker in self.workers.values())
 
+    @property
+    def is_at_work(self) -> bool:
+        """True while there are remote workers that can take tasks."""
+        return any(worker.node for worker in self.workers.values())
+
     def node_of(self, worker: RemoteWorker) -> Node:
         return self.nodes.setdefault(worker.node, Node())
 

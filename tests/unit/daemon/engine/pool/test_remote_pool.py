@@ -144,6 +144,14 @@ def test_rule_2_they_are_given_back_when_they_have_nothing_to_do_and_come_again(
     assert len(bed.stream.remote.workers) == 2
 
 
+def test_the_workers_here_are_not_tuned_while_others_make_batches_too():
+    bed = Bed()
+    bed.world.engine.limits = dataclasses.replace(bed.world.engine.limits, autotune=True)
+    assert bed.world.engine.is_tuned(bed.stream)
+    bed.begins()
+    assert not bed.world.engine.is_tuned(bed.stream)
+
+
 def test_rule_3_workers_here_make_what_comes_next_and_others_what_lies_ahead():
     bed = Bed()
     bed.begins()
