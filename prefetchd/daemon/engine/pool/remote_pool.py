@@ -106,7 +106,7 @@ class RemotePool:
         itself."""
         if stream.stage is not Stage.RUNNING or stream.paused or not stream.in_use or stream.window.ring is None:
             return False
-        if work.is_final:
+        if work.is_final or not work.wanted:
             return False
         reason = self._why_never(stream)
         if reason:
@@ -229,6 +229,7 @@ class RemotePool:
             _, work, worker = found
             worker.node = node
             work.node_of(worker).processor = processor
+            work.forget_nodes()
             work.why_not, work.failures = "", 0
 
     def worker_ended(self, number: int, reason: str, *, is_final: bool) -> StreamState | None:
@@ -354,10 +355,11 @@ class RemotePool:
                 self._commands.append(TellBridge(work.bridge, Revoke(task.number)))
             if work.workers and not work.is_busy and now_s - work.used_s > self._retire_after_s:
                 work.is_given_back = True
-                for worker in work.workers.values():
-                    if not worker.is_stopping:
-                        worker.is_stopping = True
-                        self._commands.append(TellBridge(work.bridge, StopRemote(worker.number)))
+            # A later loader of the stream may want fewer.
+            for worker in list(work.workers.values())[0 if work.is_given_back else work.wanted :]:
+                if not worker.is_stopping and not worker.tasks:
+                    worker.is_stopping = True
+                    self._commands.append(TellBridge(work.bridge, StopRemote(worker.number)))
 
     # --- going ---
 

@@ -20,6 +20,10 @@ SPARE_LEAD = 1.25
 """Batches are given out so much further ahead than those are that become ready meanwhile."""
 
 
+MOST_NODES = 64
+"""The nodes that are remembered of which none has a worker any more: an autoscaler brings others every day."""
+
+
 class BridgeStage(enum.Enum):
     """The stages of a bridge's life."""
 
@@ -132,6 +136,13 @@ class RemoteWork:
 
     def node_of(self, worker: RemoteWorker) -> Node:
         return self.nodes.setdefault(worker.node, Node())
+
+    def forget_nodes(self) -> None:
+        """Forgets those that have gone longest, beyond MOST_NODES; one that is distrusted never."""
+        used = {worker.node for worker in self.workers.values()}
+        gone = [name for name, node in self.nodes.items() if name not in used and not node.is_distrusted]
+        for name in gone[: max(0, len(gone) - MOST_NODES)]:
+            del self.nodes[name]
 
     def is_check_due(self, node: Node) -> bool:
         """True when the node's next batch is to be compared with one that is made here."""

@@ -144,6 +144,21 @@ def test_rule_2_they_are_given_back_when_they_have_nothing_to_do_and_come_again(
     assert len(bed.stream.remote.workers) == 2
 
 
+def test_a_later_loader_of_the_stream_may_want_fewer_and_more_again():
+    bed = Bed()
+    bed.begins()
+    bed.all_is_made_elsewhere()
+    bed.stream.serve_as(dataclasses.replace(bed.stream.spec, remote_workers=1))
+    for _ in range(4):
+        bed.world.tick()
+        bed.all_is_made_elsewhere()
+    assert len(bed.stream.remote.workers) == 1
+    bed.stream.serve_as(dataclasses.replace(bed.stream.spec, remote_workers=3))
+    bed.world.tick()
+    bed.all_is_made_elsewhere()
+    assert len(bed.stream.remote.workers) == 3
+
+
 def test_the_workers_here_are_not_tuned_while_others_make_batches_too():
     bed = Bed()
     bed.world.engine.limits = dataclasses.replace(bed.world.engine.limits, autotune=True)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
-from prefetchd.daemon.engine.stream.remote_work import CHECKED_EVERY, Arrivals, RemoteTask, RemoteWork, RemoteWorker
+from prefetchd.daemon.engine.stream.remote_work import (
+    CHECKED_EVERY,
+    MOST_NODES,
+    Arrivals,
+    RemoteTask,
+    RemoteWork,
+    RemoteWorker,
+)
 
 
 def work_of(*nodes: str, proved: bool = True) -> RemoteWork:
@@ -73,6 +80,16 @@ def test_the_first_batch_of_a_node_is_compared_and_then_one_of_many():
             node.is_proved = True
         node.batches += 1
     assert due == [0, CHECKED_EVERY, 2 * CHECKED_EVERY]
+
+
+def test_of_nodes_that_have_gone_so_many_are_remembered_and_those_that_are_distrusted():
+    work = work_of("here")
+    for number in range(MOST_NODES + 10):
+        work.compared(f"gone {number}", is_equal=number != 3)
+    work.forget_nodes()
+    assert len(work.nodes) == MOST_NODES + 2
+    assert {"here", "gone 3", f"gone {MOST_NODES + 9}"} <= set(work.nodes)
+    assert "gone 0" not in work.nodes
 
 
 def test_what_is_not_known_yet_is_as_somebody_thinks():
