@@ -109,6 +109,12 @@ class RemoteWorld:
                 self._come(bridge, worker)
                 self.world.run()
 
+    def work_off(self, bridge: SimBridge, given: SimTask) -> None:
+        """The task comes to its end, as far as the bridge still has it."""
+        while given in bridge.tasks:
+            self._work(bridge, given)
+            self.world.run()
+
     def _open(self, bridge: SimBridge) -> None:
         bridge.is_open = True
         self.world.engine.bridge_ready(bridge.number)
