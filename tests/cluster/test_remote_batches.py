@@ -16,6 +16,7 @@ from tests.cluster.datasets import Slow, as_pairs
 from tests.cluster.ray_nodes import RayNodes
 from tests.conftest import Daemon
 from tests.scenario.waiting import until
+from tests.unit.docs.status_keys import documented_keys
 
 REMOTE = 4
 MOST_EPOCHS = 20
@@ -121,6 +122,9 @@ def test_they_are_the_same_in_the_same_order(ray_daemon, run, collate_fn):
     trainer.goes_on_until(lambda: made_elsewhere(ray_daemon) > before + 60, "60 batches from other machines")
     nodes = [node for node in remote_of(ray_daemon)["nodes"] if node["batches"]]
     assert len(nodes) == 2, "both nodes take part"
+    prefix = "streams[].remote.nodes[]."
+    documented = {key.removeprefix(prefix) for key in documented_keys() if key.startswith(prefix)}
+    assert set(nodes[0]) == documented
     assert not any(node["mismatches"] for node in nodes)
 
 

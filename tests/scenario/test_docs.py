@@ -89,7 +89,7 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon, monkeypatch):
     absent = status(daemon)
     daemon.start("--config", str(config))
     assert absent == {"state": "absent", "health": "absent", "heartbeat_age_s": None, "problems": []}
-    with PrefetchLoader(slow(40, sample_s=0.1), batch_size=4, buffer=6, stream="good") as good:
+    with PrefetchLoader(slow(40, sample_s=0.1), batch_size=4, buffer=6, stream="good", remote_workers=2) as good:
         kept = next(iter(good))
         stream_when(daemon, "good", lambda stream: stream["paces"], "its workers were busy")
         monkeypatch.setenv("PREFETCHD_START", "exec")
@@ -101,8 +101,9 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon, monkeypatch):
         del kept
     seen = [*nodes(absent), *nodes(found)]
     paths = {path for path, _ in seen}
-    # Nothing is tuned here: test_autotune.py has these.
-    missing = {path for path in documented.keys() - paths if not path.startswith("streams[].tuning[].")}
+    # Nothing is tuned here, and there is no cluster: test_autotune.py and tests/cluster have these.
+    elsewhere = ("streams[].tuning[].", "streams[].remote.nodes[].")
+    missing = {path for path in documented.keys() - paths if not path.startswith(elsewhere)}
     assert not missing, "documented and not there"
     assert not {path for path, value in seen if not isinstance(value, dict)} - documented.keys(), "not documented"
     for path, value in seen:

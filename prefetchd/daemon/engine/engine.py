@@ -649,9 +649,10 @@ class Engine:
         for stream in self.streams.values():
             if stream.plans is not None and not stream.awaits_states:
                 stream.claims.prove()
-            keep_beside_held(stream)
+            if stream.is_shrinking:
+                keep_beside_held(stream)
         self.pool.dispatch()
-        if not self.pool.finishing:
+        if not self.pool.finishing and any(stream.remote is not None for stream in self.streams.values()):
             self.remote_pool.dispatch(max(self._now_s, self.pool.now_s))
         for stream in self.streams.values():
             offering = stream.offering
