@@ -9,14 +9,23 @@ import pytest
 
 from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
 from tests.conftest import Daemon, running_daemon
+from tests.forking.client import close_servers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def network() -> str:
+    """The network of their own that all tests here are in; empty, or why there is none."""
+    why_not = enter_a_network_of_its_own()
+    # Interpreters are forked from servers, which are where the tests were.
+    close_servers()
+    return why_not
 
 
 @pytest.fixture(scope="session")
-def ray_nodes() -> Iterator[RayNodes]:
+def ray_nodes(network: str) -> Iterator[RayNodes]:
     """A cluster with two nodes beside the head."""
-    why_not = enter_a_network_of_its_own()
-    if why_not:
-        pytest.skip(why_not)
+    if network:
+        pytest.skip(network)
     with ray_cluster(2) as found:
         yield found
 
