@@ -9,18 +9,15 @@ from typing import Any
 from prefetchd.diagnosis.rates import Rates
 from prefetchd.tuning.remote_gain import filling_s_a_gb, gain, pays
 
-COMPUTES_SHARE = 0.7
-"""The share of CPU time from which on a task would take as long on another machine's CPU."""
-
 
 def elsewhere(stream: Mapping[str, Any], rates: Rates) -> str:
-    """Returns a sentence about as many CPUs on other machines as there are here; empty where they would bring little,
-    are there already, or could not be used."""
+    """Returns a sentence about as many CPUs on other machines as there are here, for tasks that compute; empty where
+    they would bring little, are there already, or could not be used."""
     # An older daemon's snapshot has no such key.
     remote = stream.get("remote")
     if (remote is not None and (remote["ready"] or remote["why_not"])) or stream.get("order") == "iterable":
         return ""
-    if rates.computing < COMPUTES_SHARE or rates.workers < rates.cpus or stream.get("store") == "files":
+    if rates.workers < rates.cpus or stream.get("store") == "files":
         return ""
     cost = filling_s_a_gb(int(stream.get("fill_s", 0) * rates.computing * 1e6), stream.get("produced_bytes", 0))
     if cost is None or not pays(cost):

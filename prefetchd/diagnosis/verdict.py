@@ -302,7 +302,8 @@ def _at_once(rates: Rates, limit: str) -> str:
 
 
 def _elsewhere(stream: Mapping[str, Any], rates: Rates, limit: str) -> str:
-    return elsewhere(stream, rates) if limit in ("cpu", "dataset", "collate") else ""
+    is_of_cpus = limit in ("cpu", "dataset", "collate") and rates.computing >= COMPUTING_SHARE
+    return elsewhere(stream, rates) if is_of_cpus else ""
 
 
 def _by_itself(stream: Mapping[str, Any], found: _Finding) -> str:

@@ -83,7 +83,6 @@ class Bridge:
         self._came: deque[Callable[[], None]] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._spec = b""
-        self._program: Any = None
         self._cluster: RayCluster | None = None
         self._parts: dict[str, str] = {}
         self._versions = versions_here()
@@ -134,7 +133,7 @@ class Bridge:
             # What opens the trainer's own managers is not for other machines.
             program = memoryview(mmap.mmap(program_fd, 0, prot=mmap.PROT_READ))
             shared_fd = program_with(dataclasses.replace(environment, authkey=b""), program)
-            self._program = np.frombuffer(mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ), np.uint8)
+            shared = np.frombuffer(mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ), np.uint8)
             os.close(shared_fd)
             address = resolve_address(message.address, os.environ)
             check_security(address, os.environ, insecure=message.insecure)
@@ -142,7 +141,7 @@ class Bridge:
             if not self._cluster.is_local:
                 # Ray answers at all of the machine's addresses, whatever it was asked for at.
                 check_security(EVERYWHERE, os.environ, insecure=message.insecure)
-            self._shared_program = self._cluster.share(self._program)
+            self._shared_program = self._cluster.share(shared)
         except (CallerError, ClusterError, NoPartsError, ProtocolError, OSError) as error:
             # A cluster of this machine may be started yet.
             is_certain = not isinstance(error, OSError) and (message.address != AUTO or self._cluster is not None)
@@ -233,10 +232,9 @@ class Bridge:
     def _loaded(self, actor: Actor, loaded: Loaded | None, error: str) -> None:
         if loaded is None or loaded.refusal:
             where = f" on {loaded.host}" if loaded is not None else ""
-            reason = error if loaded is None else f"{loaded.refusal}"
+            reason = error if loaded is None else loaded.refusal
             self._lose(actor, f"an actor{where} cannot make these batches: {reason}", is_final=loaded is not None)
             return
-        actor.is_ready = True
         for worker in actor.workers:
             self._tell(RemoteReady(worker, loaded.host, loaded.processor))
 
@@ -273,8 +271,7 @@ class Bridge:
 
     def _lose(self, actor: Actor, reason: str, *, is_final: bool = False) -> None:
         """Gives up an actor, and all that it was to do (rule 2)."""
-        workers = list(actor.workers)
-        for worker in workers:
+        for worker in list(actor.workers):
             self._end_tasks(worker)
             self._placement.leave(worker)
             self._tell(RemoteEnded(worker, reason, is_final))

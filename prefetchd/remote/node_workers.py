@@ -17,7 +17,6 @@ import dataclasses
 import os
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -322,7 +321,3 @@ def _as_answered(message: Message, task: _Task) -> Message:
     if isinstance(message, FillFailed):
         return FillFailed(number, message.error)
     return Spent(number)
-
-
-def now_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -71,7 +71,6 @@ class _Bridge:
         self.child = child
         self.reason = ""
         self.is_final = False
-        self.workers: set[int] = set()
 
 
 class Bridges:

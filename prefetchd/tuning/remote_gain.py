@@ -12,7 +12,8 @@ Where a GB takes less than LEAST_FILLING_S_A_GB to fill, all stays here: what is
 from __future__ import annotations
 
 RECEIVING_S_A_GB = 1.8
-"""CPU seconds to receive a GB: 1.1 to 1.8 (`python -m benchmarks.remote`)."""
+"""CPU seconds to receive a GB: the upper end of what a prototype took, 1.1 to 1.8 on two CPUs. `python -m
+benchmarks.remote receiving` measures it of this code; it has not been run yet."""
 
 LEAST_FILLING_S_A_GB = 4.0
 

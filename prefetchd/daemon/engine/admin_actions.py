@@ -72,9 +72,7 @@ class AdminActions:
     def park_drained(self) -> None:
         """Ends the processes of drained streams of which no task is under way."""
         for stream in self._streams.values():
-            busy = any(worker.busy for worker in stream.workers.values())
-            busy = busy or (stream.remote is not None and stream.remote.is_busy)
-            if not stream.draining or busy or stream.stage is not Stage.RUNNING:
+            if not stream.draining or stream.is_busy or stream.stage is not Stage.RUNNING:
                 continue
             for number in stream.workers:
                 # What a worker keeps until there is room goes with it.

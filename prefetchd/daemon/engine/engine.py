@@ -505,10 +505,9 @@ class Engine:
         self.remote_pool.bridge_ready(bridge)
 
     @_event
-    def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> StreamState | None:
-        """Notes that the bridge is dead for certain: nothing of what it had under way is written any more. Returns its
-        stream, the first time in a row."""
-        return self.remote_pool.bridge_ended(bridge, reason, is_final=is_final)
+    def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
+        """Notes that the bridge is dead for certain: nothing of what it had under way is written any more."""
+        self.remote_pool.bridge_ended(bridge, reason, is_final=is_final)
 
     @_event
     def remote_ready(self, worker: int, node: str, processor: str) -> None:
@@ -531,10 +530,9 @@ class Engine:
         self.remote_pool.answered_late(worker, task)
 
     @_event
-    def remote_ended(self, worker: int, reason: str, *, is_final: bool) -> StreamState | None:
-        """Notes that the remote worker is gone, and that nothing of it is written any more. Returns its stream, the
-        first time in a row that this was not asked for."""
-        return self.remote_pool.worker_ended(worker, reason, is_final=is_final)
+    def remote_ended(self, worker: int, reason: str, *, is_final: bool) -> None:
+        """Notes that the remote worker is gone, and that nothing of it is written any more."""
+        self.remote_pool.worker_ended(worker, reason, is_final=is_final)
 
     # --- operators; all raise CallerError when no stream has that name ---
 
@@ -566,9 +564,7 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """True while tasks are under way."""
-        return any(worker.busy for worker in self.pool.workers.values()) or any(
-            stream.remote is not None and stream.remote.is_busy for stream in self.streams.values()
-        )
+        return any(stream.is_busy for stream in self.streams.values())
 
     # --- time ---
 

@@ -310,8 +310,7 @@ class Registry:
             and not stream.claims.has_work()
             and not (stream.claims.rests and self._goes_on(stream, now_s))
             and not self._hosts.is_telling(stream)
-            and not any(worker.busy for worker in stream.workers.values())
-            and not (stream.remote is not None and stream.remote.is_busy)
+            and not stream.is_busy
         ]
         for stream in idle:
             if stream is not idle[-1] or self._hosts.is_orphan(stream):

@@ -1,4 +1,4 @@
-"""Carries commands about other machines to the bridges, and what these tell to the engine, the log and the trainers."""
+"""Carries commands about other machines to the bridges, and what these tell to the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 
 from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine
-from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.worker_output import WorkerOutput
 from prefetchd.kill_points.kill_points import kill_point
@@ -65,10 +64,7 @@ class RemoteShell:
 
     def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
         kill_point("daemon.bridge.ended")
-        stream = self._engine.bridge_ended(bridge, reason, is_final=is_final)
-        if stream is not None:
-            again = "" if is_final else "; it is tried again"
-            self._tell(stream, f"there are no remote workers: {reason}{again}")
+        self._engine.bridge_ended(bridge, reason, is_final=is_final)
 
     def remote_ready(self, worker: int, node: str, processor: str) -> None:
         self._engine.remote_ready(worker, node, processor)
@@ -90,12 +86,7 @@ class RemoteShell:
         self._engine.remote_late(worker, task)
 
     def remote_ended(self, worker: int, reason: str, *, is_final: bool) -> None:
-        stream = self._engine.remote_ended(worker, reason, is_final=is_final)
-        if stream is not None:
-            self._tell(stream, f"a remote worker has ended: {reason}; its batches are made here")
+        self._engine.remote_ended(worker, reason, is_final=is_final)
 
     def remote_printed(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
         self._printed.printed(stream, worker, lines, left_out)
-
-    def _tell(self, stream: StreamState, text: str) -> None:
-        self._printed.tell(stream.number, 0, f"prefetchd: stream {stream.name!r}: {text}", topic=text)

@@ -50,7 +50,6 @@ from prefetchd.wire.messages import (
     Revoke,
     StartRemote,
     StopRemote,
-    Unfit,
 )
 from prefetchd.wire.remote_exception import summarize_exception
 
@@ -112,8 +111,7 @@ class RemotePool:
         if reason:
             work.why_not, work.is_final = reason, True
             self._commands.append(Log.line("warning", "no remote workers", stream=stream.name, why=reason))
-            text = f"prefetchd: stream {stream.name!r} has no remote workers: {reason}"
-            self._commands += [Send(session, Output(0, text, 0, text)) for session in stream.consumers]
+            self._tell(stream, f"there are no remote workers: {reason}")
             return False
         cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.payload_bytes)
         if not work.bridge and not pays(cost):
@@ -192,35 +190,40 @@ class RemotePool:
 
     # --- what comes back ---
 
-    def stream_of(self, number: int) -> StreamState | None:
-        """Returns the stream whose bridge, or remote worker, this is."""
-        return self._stream_of.get(number)
-
     def bridge_ready(self, bridge: int) -> None:
         """Notes that the bridge has reached its cluster."""
         found = self._work_of(bridge)
         if found is not None:
             found[1].stage = BridgeStage.OPEN
 
-    def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> StreamState | None:
+    def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
         """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).
-        Returns the stream, the first time in a row."""
+        Trainers are told, the first time in a row."""
         found = self._work_of(bridge)
         if found is None:
-            return None
+            return
         stream, work = found
         self._commands.append(Log.line("warning", "bridge ended", stream=stream.name, why=reason, is_final=is_final))
         for worker in list(work.workers.values()):
             self._forget_worker(stream, work, worker)
         del self._stream_of[bridge]
         work.bridge = 0
-        return self._failed(stream, work, reason, is_final=is_final)
+        work.is_final = is_final
+        if self._failed(work, reason) or is_final:
+            again = "" if is_final else "; it is tried again"
+            self._tell(stream, f"there are no remote workers: {reason}{again}")
 
-    def _failed(self, stream: StreamState, work: RemoteWork, reason: str, *, is_final: bool) -> StreamState | None:
+    def _failed(self, work: RemoteWork, reason: str) -> bool:
+        """Notes why there is less than was asked for, and pauses. True the first time in a row."""
         work.failures += 1
-        work.why_not, work.is_final = reason, is_final
+        work.why_not = reason
         work.again_s = self._now_s + min(LONGEST_PAUSE_S, AGAIN_S * 2 ** (work.failures - 1))
-        return stream if work.failures == 1 or is_final else None
+        return work.failures == 1
+
+    def _tell(self, stream: StreamState, text: str) -> None:
+        """Tells the stream's trainers, each process once."""
+        shown = f"prefetchd: stream {stream.name!r}: {text}"
+        self._commands += [Send(session, Output(0, shown, topic=shown)) for session in stream.consumers]
 
     def worker_ready(self, number: int, node: str, processor: str) -> None:
         """Notes that the remote worker is on `node` and can take tasks."""
@@ -232,26 +235,26 @@ class RemotePool:
             work.forget_nodes()
             work.why_not, work.failures = "", 0
 
-    def worker_ended(self, number: int, reason: str, *, is_final: bool) -> StreamState | None:
-        """Notes that the remote worker is gone, and that nothing of it is written any more. Returns its stream, the
+    def worker_ended(self, number: int, reason: str, *, is_final: bool) -> None:
+        """Notes that the remote worker is gone, and that nothing of it is written any more. Trainers are told, the
         first time in a row that this was not asked for."""
         found = self._worker_of(number)
         if found is None:
-            return None
+            return
         stream, work, worker = found
         was_asked = worker.is_stopping
         self._forget_worker(stream, work, worker)
         if was_asked or not reason:
-            return None
+            return
         self._commands.append(
             Log.line("warning", "remote worker ended", stream=stream.name, node=worker.node, why=reason)
         )
-        is_new = self._now_s >= work.again_s
-        # Where the node is refused for what it has, it will be refused again: seldom enough to be borne.
-        told = self._failed(stream, work, reason, is_final=False) if is_new else None
+        # Those of one actor end together, and count once.
+        if self._now_s >= work.again_s and self._failed(work, reason):
+            self._tell(stream, f"a remote worker has ended: {reason}; its batches are made here")
         if is_final:
+            # A node that is refused for what it has will be refused again: seldom enough to be borne.
             work.again_s = self._now_s + LONGEST_PAUSE_S
-        return told
 
     def worker_message(self, number: int, message: Message, transfer_us: int, now_s: float) -> None:
         """Takes a remote worker's answer. Raises ProtocolError; nothing has changed then."""
@@ -269,22 +272,16 @@ class RemotePool:
             work.hedges_lost += 1
         if isinstance(message, Filled):
             self._filled(stream, work, worker, task, message, transfer_us)
-        elif isinstance(message, Unfit):
-            self._here(stream, task)
-        elif isinstance(message, FillFailed):
-            # Rule 6.
+            return
+        if isinstance(message, FillFailed):
+            error = summarize_exception(message.error)
             self._commands.append(
                 Log.line(
-                    "warning",
-                    "samples fail on another machine",
-                    stream=stream.name,
-                    node=worker.node,
-                    error=summarize_exception(message.error),
+                    "warning", "samples fail on another machine", stream=stream.name, node=worker.node, error=error
                 )
             )
-            self._here(stream, task)
-        else:
-            self._here(stream, task)
+        # Rule 6, and what has no room in one slot, or does not fit the layout.
+        self._here(stream, task)
 
     def _filled(
         self,

@@ -24,11 +24,11 @@ Pure. The rules, whose reasons are in decisions 0009 (measuring), 0010 (gaps), 0
    not about to grow for it. When there is no room for one that a living cursor awaits, offers are to be recalled
    (`needs_recall`), urgently when a blocked one awaits it.
 8. While the stream `rests` no batch is claimed; those that are claimed are made.
-9. Another machine gets the first batch at some distance that nobody has claimed (`claim_ahead`): what comes before is
+9. Files may find no room on their disk though the ring has slots. Then another batch gives way as for a slot (rule 3 of
+   Window), and as long as one finds no room none is claimed that comes later: it would take the place that was made.
+10. Another machine gets the first batch at some distance that nobody has claimed (`claim_ahead`): what comes before is
    made here. It takes a slot only when there are others for what comes before, and nothing gives way for it (decision
    0120).
-10. Files may find no room on their disk though the ring has slots. Then another batch gives way as for a slot (rule 3
-   of Window), and as long as one finds no room none is claimed that comes later: it would take the place that was made.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Claims:
         return self._claim(neediest.fill, pieces_at)
 
     def finds_no_room(self, batch: Batch) -> None:
-        """Makes room for a batch that is made, and for whose file there is none on the disk (rule 10)."""
+        """Makes room for a batch that is made, and for whose file there is none on the disk (rule 9)."""
         if batch.cancelled or batch.error is not None:
             return
         if batch not in self._unstored:
@@ -152,7 +152,7 @@ class Claims:
 
     def claim_ahead(self, lead: int, *, or_last: bool = False) -> Piece | None:
         """Claims the first unclaimed batch before which at least `lead` others come for the neediest cursor, as one
-        piece that is under way (rule 9); with `or_last`, where there is none, the last one that it may have. None when
+        piece that is under way (rule 10); with `or_last`, where there is none, the last one that it may have. None when
         there is none of these, or no slot to spare."""
         window = self.window
         ring = window.ring

@@ -15,9 +15,9 @@ rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0
    measured is claimed anew.
 7. A batch that was offered before is ready again when its digest is what it was. Else a holder has written to it, and
    it is dropped.
-8. What another machine has made is made here once more, as long as that machine is to be proved: it is ready when the
+8. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
+9. What another machine has made is made here once more, as long as that machine is to be proved: it is ready when the
    two are equal, and made anew when they are not (decision 0120).
-9. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Filling:
         return True
 
     def made_elsewhere(self, piece: Piece, payload_bytes: int, node: str) -> None:
-        """Notes that `node` has made the whole batch, which is to be compared before it is ready (rule 8)."""
+        """Notes that `node` has made the whole batch, which is to be compared before it is ready (rule 9)."""
         batch = piece.batch
         batch.under_way -= 1
         if batch.error is not None:
@@ -101,7 +101,7 @@ class Filling:
         self._queue.add(batch.pending, first=True)
 
     def differs(self, piece: Piece, pieces: int) -> None:
-        """Has a batch made anew, in so many pieces, that is not what it was elsewhere (rule 8)."""
+        """Has a batch made anew, in so many pieces, that is not what it was elsewhere (rule 9)."""
         self.taken_back(dataclasses.replace(piece, node=""), pieces)
 
     def digested(self, piece: Piece, digest: int) -> bool:
@@ -156,7 +156,7 @@ class Filling:
         self._claims.roomless.append(batch)
 
     def failed(self, piece: Piece, error: bytes) -> bool:
-        """Puts `error` in the place of a batch that cannot be made. True when that is news (rule 9)."""
+        """Puts `error` in the place of a batch that cannot be made. True when that is news (rule 8)."""
         batch = piece.batch
         batch.under_way -= 1
         self._claims.forget_measuring(batch)

@@ -215,6 +215,12 @@ class StreamState:
             return False
         return any(not batch.plan_verified for batch in self.window.batches.values())
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a task of the stream is under way, here or on another machine."""
+        is_busy_elsewhere = self.remote is not None and self.remote.is_busy
+        return is_busy_elsewhere or any(worker.busy for worker in self.workers.values())
+
     def awaits(self, hello: Hello) -> bool:
         """True when this hello comes from one of the stream's absent consumers."""
         return hello.ring == self.ring_id and hello.consumer in self.absents

@@ -49,12 +49,6 @@ class Bed:
         loop.close()
         self.bridges = self.shell.bridges = Recorded()
 
-    def told(self) -> list[str]:
-        """What trainers were told, less of whom it is."""
-        texts = [call[3] for call in self.printed.calls if call[0] == "tell"]
-        assert all(each.startswith("prefetchd: stream 'train': ") for each in texts)
-        return [each.removeprefix("prefetchd: stream 'train': ") for each in texts]
-
 
 @pytest.fixture
 def bed():
@@ -97,24 +91,14 @@ def test_a_ring_that_is_gone_is_not_lent(bed, missing):
 
 
 @pytest.mark.parametrize("is_final", [False, True])
-def test_people_are_told_that_there_is_no_cluster_and_whether_it_is_tried_again(bed, is_final):
-    bed.engine.answers["bridge_ended"] = bed.stream
+def test_ends_come_to_the_engine(bed, is_final):
     bed.shell.bridge_ended(BRIDGE, "nobody answers", is_final=is_final)
-    assert bed.engine.calls == [("bridge_ended", BRIDGE, "nobody answers", is_final)]
-    assert bed.told() == ["there are no remote workers: nobody answers" + ("" if is_final else "; it is tried again")]
-
-
-def test_what_the_engine_has_told_before_is_not_told_again(bed):
-    bed.shell.bridge_ended(BRIDGE, "nobody answers", is_final=False)
-    bed.shell.remote_ended(7, "its node is gone", is_final=False)
-    assert [each[0] for each in bed.engine.calls] == ["bridge_ended", "remote_ended"]
-    assert bed.told() == []
-
-
-def test_people_are_told_of_a_worker_that_has_ended_and_that_its_batches_are_made(bed):
-    bed.engine.answers["remote_ended"] = bed.stream
-    bed.shell.remote_ended(7, "its node is gone", is_final=True)
-    assert bed.told() == ["a remote worker has ended: its node is gone; its batches are made here"]
+    bed.shell.remote_ended(7, "its node is gone", is_final=is_final)
+    assert bed.engine.calls == [
+        ("bridge_ended", BRIDGE, "nobody answers", is_final),
+        ("remote_ended", 7, "its node is gone", is_final),
+    ]
+    assert bed.printed.calls == []
 
 
 def test_other_events_come_to_the_engine_as_they_are(bed):

@@ -52,6 +52,12 @@ class Bed:
             self.work_here(1)
         raise AssertionError("no remote worker has come")
 
+    def told(self) -> list[str]:
+        """What the trainer was shown, less of whom it is."""
+        head = f"prefetchd: stream {self.stream.name!r}: "
+        assert all(text.startswith(head) for text in self.trainer.shown)
+        return [text.removeprefix(head) for text in self.trainer.shown]
+
     def given(self) -> list[tuple[int, int]]:
         """(worker, step) of all that the bridge was told to make and has not made."""
         told = [
@@ -109,8 +115,7 @@ def test_rule_1_a_daemon_without_a_cluster_says_so():
     bed = Bed(remote=False)
     bed.work_here(4)
     assert "--ray" in bed.stream.remote.why_not
-    (shown,) = bed.trainer.shown
-    assert bed.stream.remote.why_not in shown, "its trainer is told, once"
+    assert bed.told() == [f"there are no remote workers: {bed.stream.remote.why_not}"], "its trainer is told, once"
 
 
 def test_rule_1_a_stream_that_asks_for_none_has_none():
@@ -304,13 +309,35 @@ def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
+def test_rule_7_of_several_ends_in_a_row_the_first_is_told():
+    bed = Bed()
+    bed.begins()
+    for _ in range(3):
+        bed.world.remote.kill_bridge(0)
+        while not bed.world.remote.bridges:
+            bed.world.now += 0.5
+            bed.world.tick()
+    assert bed.told() == ["there are no remote workers: killed; it is tried again"]
+
+
+def test_workers_that_end_with_their_actor_are_told_of_once():
+    bed = Bed()
+    bed.begins()
+    bed.world.now += 1
+    bed.world.tick()
+    bed.world.remote.lose_worker(0)
+    bed.world.remote.lose_worker(0)
+    assert bed.told() == ["a remote worker has ended: its node is gone; its batches are made here"]
+
+
 def test_rule_7_one_that_would_end_again_is_not_opened_again():
     bed = Bed()
     bed.begins()
     number = bed.bridge.number
     bed.world.remote.bridges.clear()
-    assert bed.world.engine.bridge_ended(number, "Ray is not installed", is_final=True) is bed.stream
+    bed.world.engine.bridge_ended(number, "Ray is not installed", is_final=True)
     bed.world.run()
+    assert bed.told() == ["there are no remote workers: Ray is not installed"]
     bed.world.now += 1000
     bed.world.tick()
     assert not bed.world.remote.bridges

@@ -210,3 +210,46 @@ def test_rule_9_who_is_dropped_holds_nobody_up():
     claims.finds_no_room(Batch((0, 4), ROWS, cancelled=True))
     assert claimed(claims) == (0, 0)
     assert claimed(claims) == (0, 1)
+
+
+def test_rule_10_another_machine_gets_the_first_unclaimed_batch_at_some_distance():
+    window = window_of(8)
+    claims = claims_of(window)
+    walks(window)
+    piece = claims.claim_ahead(3)
+    assert (piece.batch.position, piece.rows, piece.batch.under_way) == ((0, 3), ROWS, 1)
+    assert claims.claim_ahead(3).batch.position == (0, 4)
+    assert [claimed(claims) for _ in range(4)] == [(0, 0), (0, 1), (0, 2), (0, 5)]
+
+
+def test_rule_10_there_stays_a_slot_for_each_batch_before_it():
+    window = window_of(4)
+    claims = claims_of(window)
+    walks(window)
+    assert claims.claim_ahead(3).batch.position == (0, 3)
+    # Three slots are left, for the two before it and itself; and then two, for the two before.
+    assert claims.claim_ahead(2).batch.position == (0, 2)
+    assert window.ring.claimable == 2
+    held = window.ring.claim()
+    assert claims.claim_ahead(1) is None, "the last slot is for the batch that comes next"
+    window.ring.abandon(held)
+    assert [claimed(claims) for _ in range(2)] == [(0, 0), (0, 1)]
+
+
+def test_rule_10_where_nothing_lies_so_far_ahead_the_last_one_will_do_if_need_be():
+    window = window_of(4)
+    claims = claims_of(window)
+    walks(window)
+    assert claims.claim_ahead(20) is None
+    assert claims.claim_ahead(20, or_last=True).batch.position == (0, 3)
+
+
+def test_rule_10_nothing_gives_way_and_nothing_is_claimed_that_a_worker_here_is_about_to_make():
+    window = window_of(4)
+    claims = claims_of(window)
+    walks(window)
+    for step in range(3):
+        ready(window, step)
+    assert claims.claim_ahead(0).batch.position == (0, 3)
+    assert claims.claim_ahead(0, or_last=True) is None
+    assert all((0, step) in window.batches for step in range(3))

@@ -10,6 +10,7 @@ from prefetchd.daemon.engine.stream.batches import Batch, Piece
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import COMPARE, FILL_ROWS
 from prefetchd.wire.segment_layout import SLOT_READY
 from tests.unit.daemon.engine.stream.rooms import SPEC, into, stream_of, walks, works
 
@@ -365,3 +366,37 @@ def test_a_first_batch_that_does_not_exist_is_measured_no_longer():
     stream.filling.shard_ended(piece, 0)
     another = stream.claims.next_piece(WORKER, into(1))
     assert another.batch.position == (0, 1)
+
+
+def elsewhere(stream: StreamState) -> Piece:
+    """A batch that another machine has made, and that is to be compared: the task of that."""
+    piece = stream.claims.claim_ahead(1)
+    stream.filling.made_elsewhere(piece, 90, "a node")
+    assert not piece.batch.filled
+    return stream.claims.next_piece(WORKER, into(2))
+
+
+def test_rule_9_what_another_machine_has_made_is_ready_when_it_is_equal():
+    stream = filling()
+    compares = elsewhere(stream)
+    assert (compares.kind, compares.node, compares.rows) == (COMPARE, "a node", compares.batch.rows)
+    assert stream.filling.filled(compares, compares.batch.payload_bytes)
+    assert (compares.batch.filled, compares.batch.payload_bytes) == (True, 90)
+
+
+def test_rule_9_what_differs_is_made_anew_before_all_else():
+    stream = filling()
+    compares = elsewhere(stream)
+    stream.filling.differs(compares, 2)
+    again = [stream.claims.next_piece(WORKER, into(2)) for _ in range(2)]
+    assert [(piece.batch, piece.node, piece.kind) for piece in again] == [(compares.batch, "", FILL_ROWS)] * 2
+    assert sum(piece.rows for piece in again) == compares.batch.rows
+
+
+def test_rule_9_nothing_is_compared_of_a_batch_that_nobody_wants():
+    stream = filling()
+    piece = stream.claims.claim_ahead(1)
+    stream.window.drop(piece.batch)
+    stream.filling.made_elsewhere(piece, 90, "a node")
+    assert piece.batch.position not in stream.window.batches
+    assert stream.window.ring.claimable == 4
