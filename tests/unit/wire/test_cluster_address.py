@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from prefetchd.wire.cluster_address import EVERYWHERE, check_security, is_loopback, resolve_address
 from prefetchd.wire.errors import CallerError
+from tests.conftest import NEEDS_ROOT
 
 SECURE = {"RAY_AUTH_MODE": "token", "RAY_USE_TLS": "1"}
 
@@ -154,3 +157,12 @@ def test_loopback_addresses_are_reached_from_this_machine_alone(address):
 )
 def test_others_may_be_reached_from_elsewhere(address):
     assert not is_loopback(address)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=NEEDS_ROOT)
+def test_a_cluster_that_another_user_has_noted_is_not_believed(nothing_in_tmp, tmp_path):
+    variables = {"RAY_TMPDIR": note_cluster(tmp_path, "127.0.0.1:6379")}
+    assert resolve_address("auto", variables) == "127.0.0.1:6379"
+    os.chown(tmp_path / "ray" / "ray_current_cluster", 12345, 12345)
+    with pytest.raises(CallerError, match="no cluster was started"):
+        resolve_address("auto", variables)
