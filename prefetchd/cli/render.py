@@ -234,7 +234,11 @@ def _remote(remote: dict[str, Any], width: int) -> list[str]:
     head = [f"remote workers {remote['ready']} of {remote['wanted']}"]
     if remote["why_not"]:
         return _flow(f"{head[0]}: {remote['why_not']}".split(" "), width, gap=" ")
-    head += [f"{remote['under_way']} under way"]
+    # Machines may have to be started for them: what was asked for is not there at once.
+    starting = remote["wanted"] if remote["bridge"] == "opening" else remote["workers"] - remote["ready"]
+    if starting > 0:
+        head.append(f"{starting} starting")
+    head.append(f"{remote['under_way']} under way")
     if remote["late"]:
         head.append(f"{remote['late']} late")
     if remote["hedges_won"] or remote["hedges_lost"]:

@@ -12,10 +12,9 @@ from prefetchd.tuning.remote_gain import filling_s_a_gb, gain, pays
 
 def elsewhere(stream: Mapping[str, Any], rates: Rates) -> str:
     """Returns a sentence about as many CPUs on other machines as there are here, for tasks that compute; empty where
-    they would bring little, are there already, or could not be used."""
+    they would bring little, were asked for already, or could not be used."""
     # An older daemon's snapshot has no such key.
-    remote = stream.get("remote")
-    if (remote is not None and (remote["ready"] or remote["why_not"])) or stream.get("order") == "iterable":
+    if stream.get("remote") is not None or stream.get("order") == "iterable":
         return ""
     if rates.workers < rates.cpus or stream.get("store") == "files":
         return ""

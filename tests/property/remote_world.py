@@ -96,8 +96,8 @@ class RemoteWorld:
         steps[index % len(steps)]()
         self.world.run()
 
-    def arrive(self) -> None:
-        """Bridges reach their cluster, hear what they are told, and workers come; nothing is made."""
+    def reach(self) -> None:
+        """Bridges reach their cluster, and hear what they are told."""
         for bridge in list(self.bridges.values()):
             if not bridge.is_open:
                 self._open(bridge)
@@ -105,6 +105,11 @@ class RemoteWorld:
             while bridge.told:
                 self._hear(bridge)
                 self.world.run()
+
+    def arrive(self) -> None:
+        """As reach(), and workers come; nothing is made."""
+        self.reach()
+        for bridge in list(self.bridges.values()):
             for worker in [worker for worker, node in bridge.workers.items() if not node]:
                 self._come(bridge, worker)
                 self.world.run()

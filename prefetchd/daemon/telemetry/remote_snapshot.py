@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
+GIVEN_BACK = "given back, as nothing was left for them to make; they come again when a trainer is about to wait"
+
+
 def remote_snapshot(work: RemoteWork | None) -> dict[str, Any] | None:
     """Returns the stream's remote workers and their nodes; None when it asks for none."""
     if work is None:
@@ -21,7 +24,7 @@ def remote_snapshot(work: RemoteWork | None) -> dict[str, Any] | None:
     return {
         "wanted": work.wanted,
         "bridge": "none" if not work.bridge else work.stage.value,
-        "why_not": work.why_not,
+        "why_not": work.why_not or (GIVEN_BACK if work.is_given_back else ""),
         "workers": len(work.workers),
         "ready": sum(bool(each.node) for each in workers),
         "under_way": sum(len(each.tasks) for each in workers),

@@ -176,6 +176,8 @@ def every_state() -> Report:
                 ],
             ),
         ),
+        stream(name="soon", remote=remote(bridge="opening")),
+        stream(name="some", remote=remote(workers=6, ready=2)),
         stream(name="without", remote=remote(why_not="no Ray cluster answers at 10.0.0.1:6379: Connection refused")),
         stream(
             name="removed",

@@ -27,10 +27,11 @@ def test_the_less_it_costs_to_make_a_batch_the_less_they_bring():
         {"fill_s": 0.1},
         {"order": "iterable"},
         {"store": "files"},
-        {"remote": {"ready": 2, "why_not": ""}},
-        {"remote": {"ready": 0, "why_not": "Ray is not installed"}},
+        {"remote": {"ready": 2, "workers": 2, "bridge": "open", "why_not": ""}},
+        {"remote": {"ready": 0, "workers": 0, "bridge": "opening", "why_not": ""}},
+        {"remote": {"ready": 0, "workers": 0, "bridge": "none", "why_not": "Ray is not installed"}},
     ],
-    ids=["cheap", "not known yet", "shards", "files", "there already", "there cannot be any"],
+    ids=["cheap", "not known yet", "shards", "files", "there already", "starting", "there cannot be any"],
 )
 def test_else_nothing_is_said_of_them(changes):
     assert "other machines" not in verdict(COMPUTES, **DEAR | changes).text

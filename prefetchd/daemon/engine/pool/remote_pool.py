@@ -4,8 +4,8 @@ reasons are in decision 0120:
 1. Only a stream that asks for remote workers has any, once it has a ring, a consumer, a program that can be handed on,
    and it is known that receiving its batches costs less than making them (`remote_gain`). What depends on the worker
    or on the order of all samples stays here: shards of iterable datasets, batches that are dealt in turn, files.
-2. Remote workers come beside the stream's own ones, whose number they do not change. They are given back when nothing
-   was to be made by them for `retire_after_s`, and come again when the stream is short.
+2. Remote workers come beside the stream's own ones, whose number they do not change. Once some are there, and nothing
+   was to be made by them for `retire_after_s`, they are given back. They come again when the stream is short.
 3. Here first: the stream's own workers are given what they can take before remote ones are, and what comes next. A
    remote worker gets a whole batch, so far ahead that it will be there in time (`Arrivals.lead`); TASKS_AT_ONCE at a
    time, each with a slot: what is under way elsewhere has its place here.
@@ -145,7 +145,6 @@ class RemotePool:
         if self._now_s < work.again_s:
             return
         work.bridge, work.stage, work.has_ring = self._new_number(), BridgeStage.OPENING, False
-        work.used_s = self._now_s
         self._stream_of[work.bridge] = stream
         self._commands.append(OpenBridge(stream.number, work.bridge))
 
@@ -156,7 +155,7 @@ class RemotePool:
 
     def _start_workers(self, stream: StreamState, work: RemoteWork) -> None:
         if work.is_given_back and stream.is_short(self._now_s):
-            work.is_given_back, work.used_s = False, self._now_s
+            work.is_given_back = False
         missing = work.wanted - len(work.workers)
         if work.is_given_back or missing <= 0 or self._now_s < work.again_s:
             return
@@ -194,7 +193,7 @@ class RemotePool:
         """Notes that the bridge has reached its cluster."""
         found = self._work_of(bridge)
         if found is not None:
-            found[1].stage = BridgeStage.OPEN
+            found[1].stage, found[1].why_not = BridgeStage.OPEN, ""
 
     def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
         """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).
@@ -234,6 +233,7 @@ class RemotePool:
             work.node_of(worker).processor = processor
             work.forget_nodes()
             work.why_not, work.failures = "", 0
+            work.used_s = self._now_s
 
     def worker_ended(self, number: int, reason: str, *, is_final: bool) -> None:
         """Notes that the remote worker is gone, and that nothing of it is written any more. Trainers are told, the
@@ -350,7 +350,7 @@ class RemotePool:
             for task in hedging.due(stream, work, now_s):
                 task.is_revoked = True
                 self._commands.append(TellBridge(work.bridge, Revoke(task.number)))
-            if work.workers and not work.is_busy and now_s - work.used_s > self._retire_after_s:
+            if work.is_at_work and not work.is_busy and now_s - work.used_s > self._retire_after_s:
                 work.is_given_back = True
             # A later loader of the stream may want fewer.
             for worker in list(work.workers.values())[0 if work.is_given_back else work.wanted :]:

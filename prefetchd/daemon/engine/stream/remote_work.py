@@ -104,7 +104,8 @@ class Arrivals:
 
 class RemoteWork:
     """One stream's remote workers, as many as `wanted`. `bridge` is the number of its bridge (0: none), at `stage`.
-    `why_not` says in words why there is no remote work; empty while there may be."""
+    `why_not` says in words what is wrong, so that there is no remote work; empty while there may be. `used_s` is when a
+    worker last came or was given a task; those that had none for long are `is_given_back`."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted

@@ -104,6 +104,18 @@ def test_why_there_is_no_remote_work_is_told_in_words():
     assert (found["why_not"], found["workers"], found["nodes"]) == ("no Ray cluster answers at head:1", 0, [])
 
 
+def test_that_workers_were_given_back_is_told_where_nothing_is_wrong():
+    it = RemoteWork(2)
+    it.is_given_back = True
+    found = remote_snapshot(it)
+    assert found is not None
+    assert found["why_not"].startswith("given back")
+    it.why_not = "no Ray cluster answers at head:1"
+    found = remote_snapshot(it)
+    assert found is not None
+    assert found["why_not"] == it.why_not
+
+
 def test_it_is_plain_data_of_its_own():
     it = work()
     found = remote_snapshot(it)

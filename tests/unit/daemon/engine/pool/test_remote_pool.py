@@ -143,10 +143,44 @@ def test_rule_2_they_are_given_back_when_they_have_nothing_to_do_and_come_again(
     bed.world.tick()
     bed.all_is_made_elsewhere()
     assert not bed.stream.remote.workers
+    assert bed.stream.remote.is_given_back
     bed.takes(6)
     bed.world.now += 1
     bed.world.tick()
     assert len(bed.stream.remote.workers) == 2
+    assert not bed.stream.remote.is_given_back
+
+
+def test_rule_2_those_that_have_not_come_yet_are_not_given_back():
+    # A cluster may start machines for minutes before an actor has a place.
+    bed = Bed()
+    for _ in range(4):
+        bed.world.remote.reach()
+        bed.work_here(1)
+    asked = list(bed.bridge.workers)
+    assert len(asked) == 2
+    assert not any(bed.bridge.workers.values())
+    for _ in range(3):
+        bed.world.now += 31
+        bed.world.tick()
+        bed.world.remote.reach()
+    assert list(bed.bridge.workers) == asked
+    bed.begins()
+    bed.world.now += 29
+    bed.world.tick()
+    bed.world.remote.reach()
+    assert list(bed.bridge.workers) == asked, "and then they are there for as long as others"
+
+
+def test_why_there_are_none_is_not_said_any_more_when_the_cluster_is_reached_again():
+    bed = Bed()
+    bed.begins()
+    bed.world.remote.kill_bridge(0)
+    assert bed.stream.remote.why_not == "killed"
+    bed.world.now += 5
+    bed.world.tick()
+    bed.world.remote.reach()
+    assert not bed.stream.remote.why_not
 
 
 def test_a_later_loader_of_the_stream_may_want_fewer_and_more_again():
