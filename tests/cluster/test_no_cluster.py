@@ -62,7 +62,9 @@ def test_without_ray(daemon: Daemon, capfd, tmp_path, listening, monkeypatch):
 
 def test_of_a_daemon_that_knows_no_cluster(daemon: Daemon, capfd):
     daemon.start()
-    goes_on_until(told(capfd, "has no remote workers: this daemon knows no Ray cluster: prefetchd run --ray ADDRESS"))
+    goes_on_until(
+        told(capfd, "there are no remote workers: this daemon knows no Ray cluster: prefetchd run --ray ADDRESS")
+    )
 
 
 def test_of_samples_that_are_cheap_nobody_is_told(daemon: Daemon, capfd):
