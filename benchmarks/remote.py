@@ -1,7 +1,7 @@
 """What do workers on other machines bring, and what do they cost here? As root: a Ray cluster on this machine, in a
 network of its own, whose one node has half of the CPUs, and all else the other half.
 
-python -m benchmarks.remote [throughput] [receiving] [frozen] [headless] [unused] [--rounds N]
+python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [--rounds N]
 
 throughput   batches a second of workers on both halves, beside the workers of one half alone
 receiving    CPU time to receive a GB, beside a bare TCP connection into memory
@@ -259,7 +259,7 @@ def unused(nodes: RayNodes, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], default=SECTIONS)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, "all"], default="all")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if why_not := enter_a_network_of_its_own():
@@ -270,7 +270,7 @@ def main() -> None:
         os.sched_setaffinity(0, there)
         nodes.add(len(there))
         os.sched_setaffinity(0, here)
-        for name in arguments.sections:
+        for name in SECTIONS if "all" in arguments.sections else arguments.sections:
             globals()[name](nodes, arguments.rounds)
 
 

@@ -24,19 +24,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.environment import read_environment
-from prefetchd.remote.actor import Loaded, Made
 from prefetchd.remote.comparison import versions_here
 from prefetchd.remote.node_environment import program_with
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
-from prefetchd.remote.ray_cluster import ClusterError, RayCluster
+from prefetchd.remote.ray_cluster import ClusterError, RayCluster, ask
 from prefetchd.wire.cluster_address import AUTO, EVERYWHERE, check_security, resolve_address
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, encode, receive_with_fds, send
@@ -62,6 +59,9 @@ from prefetchd.wire.os_errors import why
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.workers.process_setup import die_with_parent, leave_signals_to_daemon, name_process
 
+if TYPE_CHECKING:
+    from prefetchd.remote.actor import Loaded, Made
+
 
 @dataclasses.dataclass(eq=False)
 class _Task:
@@ -85,7 +85,7 @@ class Bridge:
         self._spec = b""
         self._cluster: RayCluster | None = None
         self._parts: dict[str, str] = {}
-        self._versions = versions_here()
+        self._versions: dict[str, str] = {}
         self._shared_program: Any = None
         self._ring: RingMemory | None = None
         self._layout = b""
@@ -128,24 +128,28 @@ class Bridge:
         """Reaches the cluster. Blocks: there is nothing else to do before."""
         self._spec = message.spec
         try:
+            address = resolve_address(message.address, os.environ)
+            check_security(address, os.environ, insecure=message.insecure)
+            # Before all that takes time: where there is no cluster, it is asked again and again.
+            ask(address)
             environment = read_environment(program_fd)
-            self._parts = describe_program(program_fd, environment)
+            self._versions, self._parts = versions_here(), describe_program(program_fd, environment)
             # What opens the trainer's own managers is not for other machines.
             program = memoryview(mmap.mmap(program_fd, 0, prot=mmap.PROT_READ))
             shared_fd = program_with(dataclasses.replace(environment, authkey=b""), program)
-            shared = np.frombuffer(mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ), np.uint8)
+            shared = mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ)
             os.close(shared_fd)
-            address = resolve_address(message.address, os.environ)
-            check_security(address, os.environ, insecure=message.insecure)
             self._cluster = RayCluster(address, self._lost)
             if not self._cluster.is_local:
                 # Ray answers at all of the machine's addresses, whatever it was asked for at.
                 check_security(EVERYWHERE, os.environ, insecure=message.insecure)
             self._shared_program = self._cluster.share(shared)
         except (CallerError, ClusterError, NoPartsError, ProtocolError, OSError) as error:
-            # A cluster of this machine may be started yet.
-            is_certain = not isinstance(error, OSError) and (message.address != AUTO or self._cluster is not None)
-            is_final = error.is_final if isinstance(error, ClusterError) else is_certain
+            if isinstance(error, CallerError):
+                # A cluster of this machine may be started yet.
+                is_final = message.address != AUTO or self._cluster is not None
+            else:
+                is_final = error.is_final if isinstance(error, ClusterError) else not isinstance(error, OSError)
             self._tell(Unreachable(why(error) if isinstance(error, OSError) else str(error), is_final))
             self._loop.stop()
             return

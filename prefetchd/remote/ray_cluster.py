@@ -7,11 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prefetchd.remote.actor import FillActor
 from prefetchd.wire.cluster_address import is_loopback
 from prefetchd.wire.os_errors import why
+
+if TYPE_CHECKING:
+    import mmap
 
 ANSWERS_WITHIN_S = 5.0
 LOOK_EVERY_S = 5.0
@@ -38,12 +40,13 @@ class RayCluster:
 
     def __init__(self, address: str, lost: Callable[[str], None]) -> None:
         """Connects. Blocks, for half a minute at most. Raises ClusterError."""
-        _ask(address)
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         try:
             # Here: it takes a second, and may be missing.
             import ray
+
+            from prefetchd.remote.actor import FillActor
         except ImportError as error:
             raise ClusterError(
                 f"Ray cannot be imported in the trainer's interpreter ({error}): pip install ray",
@@ -71,10 +74,12 @@ class RayCluster:
         alive = (each for each in self._nodes if each["Alive"])
         return int(max((each["Resources"].get("CPU", 0) for each in alive), default=0))
 
-    def share(self, data: Any) -> Any:
-        """Puts an array where all nodes can read it; each node fetches it once. Returns what stands for it in a
-        call."""
-        return self._ray.put(data)
+    def share(self, data: mmap.mmap) -> Any:
+        """Puts memory where all nodes can read it, as an array of bytes; each node fetches it once. Returns what stands
+        for it in a call."""
+        import numpy as np
+
+        return self._ray.put(np.frombuffer(data, np.uint8))
 
     def start(self, cpus: int, calls_at_once: int) -> Any:
         """Asks for an actor with so many CPUs of one node. Returns its handle at once: it may come much later, when
@@ -123,7 +128,7 @@ class RayCluster:
                 return
 
 
-def _ask(address: str) -> None:
+def ask(address: str) -> None:
     """Looks whether anybody answers at `address`. Raises ClusterError."""
     host, _, port = address.rpartition(":")
     try:
