@@ -4,7 +4,7 @@ network of its own, whose one node has half of the CPUs, and all else the other 
 python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [--rounds N]
 
 throughput   batches a second of workers on both halves, beside the workers of one half alone
-receiving    CPU time to receive a GB, beside a bare TCP connection into memory
+receiving    CPU time to receive a GB, beside a bare TCP connection into memory, and how much a second
 frozen       the longest next() while the node stands still, beside the longest before
 headless     batches a second where no cluster answers, beside those of a loader that asks for none
 unused       CPU time of a daemon that knows a cluster which nobody asks for, beside one that knows none
@@ -40,6 +40,7 @@ COUNTED = 60
 SAMPLE_SHAPE = (3, 224, 224)
 BLOCK = bytes(1 << 20)
 GB = 1e9
+STORE_BYTES = 2 << 30
 
 
 class Hashed(Dataset[torch.Tensor]):
@@ -136,22 +137,24 @@ def throughput(nodes: RayNodes, rounds: int) -> None:
 
 def receiving(nodes: RayNodes, rounds: int) -> None:
     _, there = halves()
+    rates: dict[str, list[float]] = {"from Ray": []}
 
     def bridge() -> float:
-        with (
-            own_daemon(ray=nodes.address) as directory,
-            loading(Waited(), 2, 4 * len(there), buffer=24) as batches,
-        ):
+        workers = min(4 * len(there), 16)
+        with own_daemon(ray=nodes.address) as directory, loading(Waited(), 2, workers, buffer=40) as batches:
             until_they_come(directory, batches)
             processes = [each for each in psutil.process_iter() if each.name() == "prefetchd-ray"]
             processes += [each for each in psutil.process_iter() if each.name() == "raylet"][:1]
-            before_s, before = _cpu_s(processes), _bytes(directory)
+            before_s, before, watch = _cpu_s(processes), _bytes(directory), stopwatch()
             for _ in itertools.islice(batches, COUNTED):
                 pass
-            return (_cpu_s(processes) - before_s) / ((_bytes(directory) - before) / GB)
+            received = (_bytes(directory) - before) / GB
+            rates["from Ray"].append(received / watch())
+            return (_cpu_s(processes) - before_s) / received
 
     figures = interleave(rounds, {"from Ray": bridge, "bare TCP": _bare_tcp})
     report("CPU time to receive", "s/GB", figures, "from Ray", {"bare TCP": 5.0})
+    report("received meanwhile", "GB/s", rates, "from Ray", {})
 
 
 def _bytes(directory: Path) -> int:
@@ -266,7 +269,7 @@ def main() -> None:
         raise SystemExit(why_not)
     here, there = halves()
     os.sched_setaffinity(0, here)
-    with ray_cluster(0) as nodes:
+    with ray_cluster(0, STORE_BYTES) as nodes:
         os.sched_setaffinity(0, there)
         nodes.add(len(there))
         os.sched_setaffinity(0, here)

@@ -35,8 +35,9 @@ def enter_a_network_of_its_own() -> str:
 class RayNodes:
     """The cluster: its head, which has no CPUs, as the trainer's machine has none, and nodes that have some."""
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Any, store_bytes: int) -> None:
         self._cluster = cluster
+        self._store_bytes = store_bytes
         self.nodes: list[Any] = []
 
     @property
@@ -45,7 +46,7 @@ class RayNodes:
 
     def add(self, cpus: int = CPUS_A_NODE) -> None:
         """Brings one more node, on those CPUs that this process may use by now."""
-        self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE_BYTES))
+        self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store_bytes))
 
     def remove(self) -> None:
         """Takes the last node away, as if its machine were switched off."""
@@ -65,17 +66,18 @@ class RayNodes:
 
 
 @contextlib.contextmanager
-def ray_cluster(nodes: int) -> Iterator[RayNodes]:
-    """A cluster with so many nodes beside its head. Takes a quarter of a minute to come up."""
+def ray_cluster(nodes: int, store_bytes: int = STORE_BYTES) -> Iterator[RayNodes]:
+    """A cluster with so many nodes beside its head, each with such an object store. Takes a quarter of a minute to
+    come up."""
     before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "RAY_DISABLE_MEMORY_MONITOR")}
     with tempfile.TemporaryDirectory(prefix="pf-ray-", dir="/tmp") as directory:
         # Sockets' names below it are to stay short.
         os.environ.update(RAY_TMPDIR=directory, RAY_DISABLE_MEMORY_MONITOR="1")
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        found = RayNodes(cluster)
+        found = RayNodes(cluster, store_bytes)
         try:
             for _ in range(nodes):
                 found.add()
