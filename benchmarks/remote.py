@@ -4,8 +4,9 @@ network of its own, whose one node has half of the CPUs, and all else the other 
 python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [--rounds N]
 
 throughput   batches a second of workers on both halves, beside the workers of one half alone
-receiving    CPU time to receive a GB, beside a bare TCP connection into memory, and how much a second
-frozen       the longest next() while the node stands still, beside the longest before
+receiving    CPU time to receive a GB, beside a bare TCP connection into memory; what the bridge has of it, the rest
+             being Ray's; and how much a second
+frozen       by how much the longest next() is longer while the node stands still, beside a batch made by one CPU here
 headless     batches a second where no cluster answers, beside those of a loader that asks for none
 unused       CPU time of a daemon that knows a cluster which nobody asks for, beside one that knows none
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -76,8 +78,9 @@ class Tiny(Dataset[torch.Tensor]):
         return torch.tensor(index)
 
 
+@functools.cache
 def halves() -> tuple[set[int], set[int]]:
-    """Returns the CPUs in two halves: those here, and those of the node."""
+    """Returns the CPUs in two halves: those here, and those of the node. To be asked first while all may be used."""
     cpus = sorted(os.sched_getaffinity(0))
     return set(cpus[: len(cpus) // 2]), set(cpus[len(cpus) // 2 :])
 
@@ -138,22 +141,27 @@ def throughput(nodes: RayNodes, rounds: int) -> None:
 def receiving(nodes: RayNodes, rounds: int) -> None:
     _, there = halves()
     rates: dict[str, list[float]] = {"from Ray": []}
+    bridges: dict[str, list[float]] = {"the bridge": []}
 
-    def bridge() -> float:
+    def from_ray() -> float:
         workers = min(4 * len(there), 16)
         with own_daemon(ray=nodes.address) as directory, loading(Waited(), 2, workers, buffer=40) as batches:
             until_they_come(directory, batches)
-            processes = [each for each in psutil.process_iter() if each.name() == "prefetchd-ray"]
-            processes += [each for each in psutil.process_iter() if each.name() == "raylet"][:1]
-            before_s, before, watch = _cpu_s(processes), _bytes(directory), stopwatch()
+            bridge = [each for each in psutil.process_iter() if each.name() == "prefetchd-ray"]
+            # That of the head was the first.
+            raylet = [each for each in psutil.process_iter() if each.name() == "raylet"][:1]
+            bridge_s, raylet_s, before, watch = _cpu_s(bridge), _cpu_s(raylet), _bytes(directory), stopwatch()
             for _ in itertools.islice(batches, COUNTED):
                 pass
             received = (_bytes(directory) - before) / GB
             rates["from Ray"].append(received / watch())
-            return (_cpu_s(processes) - before_s) / received
+            bridge_s, raylet_s = _cpu_s(bridge) - bridge_s, _cpu_s(raylet) - raylet_s
+            bridges["the bridge"].append(bridge_s / received)
+            return (bridge_s + raylet_s) / received
 
-    figures = interleave(rounds, {"from Ray": bridge, "bare TCP": _bare_tcp})
+    figures = interleave(rounds, {"from Ray": from_ray, "bare TCP": _bare_tcp})
     report("CPU time to receive", "s/GB", figures, "from Ray", {"bare TCP": 5.0})
+    report("of that, in the bridge", "s/GB", bridges, "the bridge", {})
     report("received meanwhile", "GB/s", rates, "from Ray", {})
 
 
@@ -191,7 +199,6 @@ def _bare_tcp() -> float:
 
 def frozen(nodes: RayNodes, rounds: int) -> None:
     here, there = halves()
-    longest: dict[str, float] = {}
 
     def takes(batches: Iterator[Any], count: int) -> float:
         most = 0.0
@@ -201,28 +208,25 @@ def frozen(nodes: RayNodes, rounds: int) -> None:
             most = max(most, watch())
         return most
 
-    def stands_still() -> float:
+    def longer() -> float:
         with own_daemon(ray=nodes.address) as directory, loading(Hashed(), len(here), len(there)) as batches:
             until_they_come(directory, batches)
-            longest["before"] = takes(batches, COUNTED)
+            before_s = takes(batches, COUNTED)
             actors = [each for one in RayNodes.actors() for each in [one, *one.children(recursive=True)]]
             for each in actors:
                 each.suspend()
             try:
-                return takes(batches, 2 * RING_BATCHES)
+                return takes(batches, 2 * RING_BATCHES) - before_s
             finally:
                 for each in actors:
                     each.resume()
 
-    def alone() -> float:
+    def one_batch() -> float:
         with own_daemon(), loading(Hashed(), len(here), 0) as batches:
-            return takes(batches, 2 * RING_BATCHES)
+            return len(here) / rate(batches)
 
-    def before() -> float:
-        return longest["before"]
-
-    figures = interleave(rounds, {"the node stands still": stands_still, "before": before, "here alone": alone})
-    report("the longest next()", "s", figures, "the node stands still", {"before": None, "here alone": 2.0})
+    figures = interleave(rounds, {"longer while it stands still": longer, "a batch made here": one_batch})
+    report("the longest next()", "s", figures, "longer while it stands still", {"a batch made here": 1.0})
 
 
 def headless(_nodes: RayNodes, rounds: int) -> None:

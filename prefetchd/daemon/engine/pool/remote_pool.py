@@ -54,7 +54,7 @@ from prefetchd.wire.messages import (
 from prefetchd.wire.remote_exception import summarize_exception
 
 TASKS_AT_ONCE = 2
-AGAIN_S = 1.0
+AGAIN_S = 4.0
 LONGEST_PAUSE_S = 60.0
 
 

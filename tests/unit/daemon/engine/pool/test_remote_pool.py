@@ -339,7 +339,7 @@ def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
             bed.world.now += 0.5
             bed.world.tick()
         pauses.append(bed.world.now - began)
-    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[:4] == [4.0, 8.0, 16.0, 32.0]
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
