@@ -6,7 +6,7 @@ python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [
 throughput   batches a second of workers on both halves, beside the workers of one half alone
 receiving    CPU time to receive a GB, beside a bare TCP connection into memory; what the bridge has of it, the rest
              being Ray's; and how much a second
-frozen       by how much the longest next() is longer while the node stands still, beside a batch made by one CPU here
+frozen       the longest next() while the node stands still, beside what one CPU here takes to make a batch
 headless     batches a second where no cluster answers, beside those of a loader that asks for none
 unused       CPU time of a daemon that knows a cluster which nobody asks for, beside one that knows none
 """
@@ -199,34 +199,38 @@ def _bare_tcp() -> float:
 
 def frozen(nodes: RayNodes, rounds: int) -> None:
     here, there = halves()
+    made_here: dict[str, float] = {}
 
-    def takes(batches: Iterator[Any], count: int) -> float:
-        most = 0.0
-        for _ in range(count):
+    def longest(batches: Iterator[Any]) -> float:
+        """Returns the longest next() of a trainer that takes half as many batches again as can be made here."""
+        step_s, most_s = made_here["s"] / len(here) / 1.5, 0.0
+        for _ in range(2 * RING_BATCHES):
             watch = stopwatch()
             next(batches)
-            most = max(most, watch())
-        return most
+            most_s = max(most_s, watch())
+            time.sleep(max(0.0, step_s - watch()))
+        return most_s
 
-    def longer() -> float:
+    def one_batch() -> float:
+        with own_daemon(), loading(Hashed(), len(here), 0) as batches:
+            made_here["s"] = len(here) / rate(batches)
+        return made_here["s"]
+
+    def stands_still() -> float:
         with own_daemon(ray=nodes.address) as directory, loading(Hashed(), len(here), len(there)) as batches:
             until_they_come(directory, batches)
-            before_s = takes(batches, COUNTED)
+            longest(batches)
             actors = [each for one in RayNodes.actors() for each in [one, *one.children(recursive=True)]]
             for each in actors:
                 each.suspend()
             try:
-                return takes(batches, 2 * RING_BATCHES) - before_s
+                return longest(batches)
             finally:
                 for each in actors:
                     each.resume()
 
-    def one_batch() -> float:
-        with own_daemon(), loading(Hashed(), len(here), 0) as batches:
-            return len(here) / rate(batches)
-
-    figures = interleave(rounds, {"longer while it stands still": longer, "a batch made here": one_batch})
-    report("the longest next()", "s", figures, "longer while it stands still", {"a batch made here": 1.0})
+    figures = interleave(rounds, {"a batch made here": one_batch, "the node stands still": stands_still})
+    report("the longest next()", "s", figures, "the node stands still", {"a batch made here": 1.0})
 
 
 def headless(_nodes: RayNodes, rounds: int) -> None:

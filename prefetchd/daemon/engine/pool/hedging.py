@@ -3,9 +3,10 @@ whose reasons are in decision 0120:
 
 1. A batch that nobody wants any more is taken back at once: it keeps a slot.
 2. A batch is needed when its trainer will come to it: after so many batches as lie before it, at the pace at which they
-   were taken lately. It is made here in the time that all workers of the stream take for it together.
-3. It is taken back when it is overdue and needed before two such times are over: late enough that most answers arrive,
-   and early enough to be made here.
+   were taken lately. It is made here in the time that all workers of the stream take for it together, once they have
+   done what they have.
+3. It is taken back when it is overdue, and needed before it could be made here twice: late enough that most answers
+   arrive, and early enough to be made here.
 4. As long as it is not known how long such a task takes, it is taken back when a call of next() waits for it.
 """
 
@@ -34,7 +35,7 @@ def _is_due(stream: StreamState, work: RemoteWork, task: RemoteTask, now_s: floa
         return stream.window.is_awaited(batch, urgent=True)
     if now_s - task.given_s <= work.arrivals.overdue_after_s:
         return False
-    return needed_in_s(stream, task, now_s) <= 2 * made_here_in_s(stream, batch.rows)
+    return needed_in_s(stream, task, now_s) <= busy_for_s(stream) + 2 * made_here_in_s(stream, batch.rows)
 
 
 def needed_in_s(stream: StreamState, task: RemoteTask, now_s: float) -> float:
@@ -46,8 +47,17 @@ def needed_in_s(stream: StreamState, task: RemoteTask, now_s: float) -> float:
     return lead / pace if pace > 0.0 else float("inf")
 
 
+def busy_for_s(stream: StreamState) -> float:
+    """Returns how long the stream's workers have to do with the tasks that they have, at most."""
+    rows = sum(piece.rows for worker in stream.workers.values() for piece in worker.tasks.values())
+    return stream.task_sizes.row_s * rows / _workers(stream)
+
+
 def made_here_in_s(stream: StreamState, rows: int) -> float:
     """Returns how long this machine takes for a batch of so many rows, which is cut among its workers unless it is
     made whole."""
-    workers = sum(each.stage is WorkerStage.READY for each in stream.workers.values())
-    return stream.task_sizes.row_s * rows / (1 if stream.claims.whole_only else max(1, workers))
+    return stream.task_sizes.row_s * rows / (1 if stream.claims.whole_only else _workers(stream))
+
+
+def _workers(stream: StreamState) -> int:
+    return max(1, sum(each.stage is WorkerStage.READY for each in stream.workers.values()))

@@ -55,6 +55,17 @@ def test_it_is_taken_back_while_there_is_time_to_make_it_here():
     assert not Bed(step=5).is_due(1.2)
 
 
+def test_workers_do_first_what_they_have():
+    bed = Bed(step=9)
+    (one, other) = bed.stream.workers.values()
+    for number, worker in enumerate((one, one, other)):
+        worker.tasks[number] = Piece(Batch((0, number), 4), 0, 4)
+    # Six tenths for what they have, four for this one twice.
+    assert bed.is_due(1.2)
+    other.tasks.clear()
+    assert not bed.is_due(1.2)
+
+
 def test_a_batch_that_is_made_whole_takes_one_worker_all_of_its_time():
     bed = Bed(step=3)
     bed.stream.claims.whole_only = True
