@@ -3,8 +3,8 @@ whose reasons are in decision 0120:
 
 1. A batch that nobody wants any more is taken back at once: it keeps a slot.
 2. A batch is needed when its trainer will come to it: after so many batches as lie before it, at the pace at which they
-   were taken lately. It is made here in the time that all workers of the stream take for it together, once they have
-   done what they have.
+   were taken lately; what the trainer may have taken since it last told how far it is lies before it no more. It is
+   made here in the time that all workers of the stream take for it together, once they have done what they have.
 3. It is taken back when it is overdue, and needed before it could be made here twice: late enough that most answers
    arrive, and early enough to be made here.
 4. As long as it is not known how long such a task takes, it is taken back when a call of next() waits for it.
@@ -40,11 +40,12 @@ def _is_due(stream: StreamState, work: RemoteWork, task: RemoteTask, now_s: floa
 
 def needed_in_s(stream: StreamState, task: RemoteTask, now_s: float) -> float:
     """Returns when a trainer comes to the task's batch, in seconds from now (rule 2)."""
-    pace = max((each.pace.lately(now_s) for each in stream.consumers.values()), default=0.0)
     lead = stream.window.lead(task.piece.batch.position)
     if not lead:
         return 0.0
-    return lead / pace if pace > 0.0 else float("inf")
+    paces = [each.pace for each in stream.consumers.values() if each.pace.lately(now_s) > 0.0]
+    needed = [max(0.0, lead - pace.untold(now_s)) / pace.lately(now_s) for pace in paces]
+    return min(needed, default=float("inf"))
 
 
 def busy_for_s(stream: StreamState) -> float:

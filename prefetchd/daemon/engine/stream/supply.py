@@ -23,6 +23,9 @@ from prefetchd.ring.cursors import MOST_EMPTY_EPOCHS, Cursor
 FEW_AHEAD = 4
 """The number of batches that are few in any case (rule 1)."""
 
+MOST_UNTOLD = 16
+"""The number of batches that are told of at once, at most (MOST of prefetchd_client.session.progress)."""
+
 REMEMBERED = 0.98
 """The share of the most taken in a second that counts after another second (rule 2)."""
 
@@ -35,6 +38,7 @@ class Pace:
         self._count = 0
         # The most of all seconds before that one.
         self._most = 0.0
+        self._told_s = 0.0
 
     def took(self, batches: int, now_s: float) -> None:
         """Notes that the consumer has taken so many more batches."""
@@ -43,12 +47,17 @@ class Pace:
             self._most = self._before(second)
             self._second, self._count = second, 0
         self._count += batches
+        self._told_s = now_s
 
     def lately(self, now_s: float) -> float:
         """Returns the most batches that the consumer has taken in a second; the older a second is, the less it counts
         (rule 2)."""
         second = int(now_s)
         return max(self._most, self._count) if second <= self._second else self._before(second)
+
+    def untold(self, now_s: float) -> float:
+        """Returns how many batches the consumer may have taken since it last told of some: it does not tell of each."""
+        return min(MOST_UNTOLD, self.lately(now_s) * max(0.0, now_s - self._told_s))
 
     def _before(self, second: int) -> float:
         passed = second - self._second - 1

@@ -8,6 +8,7 @@ from prefetchd.daemon.engine.pool import hedging
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
 from prefetchd.daemon.engine.stream.consumers import Consumer
 from prefetchd.daemon.engine.stream.remote_work import RemoteTask, RemoteWork, RemoteWorker
+from prefetchd.daemon.engine.stream.supply import MOST_UNTOLD
 from tests.unit.daemon.engine.stream.rooms import stream_of, walks, works
 
 GIVEN_S = 100.0
@@ -33,6 +34,9 @@ class Bed:
         self.task = worker.tasks[1] = RemoteTask(1, Piece(batch, 0, 4), GIVEN_S, 0)
 
     def is_due(self, after_s: float) -> bool:
+        """Whether it is, so long after it was given; the trainer has just told how far it is."""
+        for consumer in self.stream.consumers.values():
+            consumer.pace.took(0, GIVEN_S + after_s)
         return self.task in hedging.due(self.stream, self.work, GIVEN_S + after_s)
 
 
@@ -49,10 +53,18 @@ def test_what_is_overdue_and_not_needed_for_long_is_left_too():
 
 
 def test_it_is_taken_back_while_there_is_time_to_make_it_here():
-    assert hedging.needed_in_s(Bed(3).stream, Bed(3).task, GIVEN_S + 0.1) == pytest.approx(0.3)
+    assert hedging.needed_in_s(Bed(3).stream, Bed(3).task, GIVEN_S) == pytest.approx(0.3)
     assert hedging.made_here_in_s(Bed(3).stream, 4) == pytest.approx(0.2)
     assert Bed(step=4).is_due(1.2)
     assert not Bed(step=5).is_due(1.2)
+
+
+def test_a_trainer_has_gone_on_since_it_told_how_far_it_was():
+    bed = Bed(step=30)
+    assert hedging.needed_in_s(bed.stream, bed.task, GIVEN_S) == pytest.approx(3.0)
+    assert hedging.needed_in_s(bed.stream, bed.task, GIVEN_S + 0.5) == pytest.approx(2.5)
+    # It never has more to tell than it tells at once.
+    assert hedging.needed_in_s(bed.stream, bed.task, GIVEN_S + 2.0) == pytest.approx((30 - MOST_UNTOLD) / 9.8, abs=0.1)
 
 
 def test_workers_do_first_what_they_have():
