@@ -1,0 +1,216 @@
+"""Does a trainer get every batch, once and whole, whatever dies of its daemon and of a Ray cluster? As root: a cluster
+of two nodes on this machine, in a network of its own.
+
+python -m benchmarks.remote_chaos [--kills N] [--seed S]
+
+One trainer takes batch after batch and compares each with the one that is made in its own process. Meanwhile there die,
+by SIGKILL and by chance: the daemon, which is started again; its bridge; its workers; actors; their workers; a node's
+raylet, after which another node joins; and the head, after which there is another cluster. What is of a node dies when
+remote workers have made batches since the last such death. Any other batch than expected, or anything that is left at
+the end, makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prefetchd_client import PrefetchLoader
+
+from benchmarks.harness import endless, stopwatch
+from prefetchd.cli.snapshot import read_report
+from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, runtime_paths
+from tests.cluster.datasets import Slow
+from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
+
+NODES = 2
+REMOTE_WORKERS = 4
+# How often each dies. A head takes its whole cluster along, and half a minute.
+VICTIMS = {"bridge": 6, "actor": 6, "worker there": 6, "node": 3, "daemon": 4, "worker here": 4, "head": 1}
+NEED_A_CLUSTER = ("bridge", "actor", "worker there", "node", "head")
+MOST_BATCHES_BETWEEN = 3000
+
+
+class Stand:
+    """The cluster and the daemon, as they are now. Directory `directory` has the daemon's socket and log."""
+
+    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
+        self.directory = directory
+        self.paths = runtime_paths(directory / "d.sock")
+        self._clusters = stack.enter_context(contextlib.ExitStack())
+        self.nodes: RayNodes
+        self.new_cluster()
+
+    def new_cluster(self) -> None:
+        self._clusters.close()
+        self.nodes = self._clusters.enter_context(ray_cluster(NODES))
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "prefetchd", "run", "--detach", "--ray", self.nodes.address]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        subprocess.run([sys.executable, "-m", "prefetchd", "stop"], check=False, stdout=subprocess.DEVNULL)
+
+    @property
+    def pid(self) -> int:
+        report = read_report(self.paths)
+        return int(report.snapshot["daemon"]["pid"]) if report.snapshot is not None else 0
+
+    @property
+    def made_elsewhere(self) -> int:
+        """The batches of remote workers, as this daemon counts them."""
+        try:
+            snapshot = read_report(self.paths).snapshot
+        except ProtocolError:
+            return 0
+        streams = snapshot["streams"] if snapshot is not None else []
+        return sum(node["batches"] for each in streams if each["remote"] for node in each["remote"]["nodes"])
+
+    def kill(self, victim: str, chance: random.Random) -> bool:
+        """Kills one such process, and brings what a person or an operator would bring instead. False when there is
+        none."""
+        if victim == "node":
+            self.nodes.remove()
+            self.nodes.add()
+            return True
+        if victim == "head":
+            _kill([each for each in psutil.process_iter() if each.name() == "gcs_server"])
+            self.new_cluster()
+            # It knows the former address.
+            self.stop()
+            self.start()
+            return True
+        found = self._found(victim)
+        if not found:
+            return False
+        _kill([chance.choice(found)])
+        if victim == "daemon":
+            self.start()
+        return True
+
+    def _found(self, victim: str) -> list[psutil.Process]:
+        if victim == "actor":
+            return RayNodes.actors()
+        if victim == "worker there":
+            return [each for actor in RayNodes.actors() for each in actor.children(recursive=True) if _is_worker(each)]
+        with contextlib.suppress(psutil.NoSuchProcess, ProtocolError):
+            daemon = psutil.Process(self.pid or os.getpid())
+            if victim == "daemon":
+                return [daemon] if daemon.pid != os.getpid() else []
+            below = daemon.children(recursive=True)
+            name = "prefetchd-ray"
+            return [each for each in below if (each.name() == name if victim == "bridge" else _is_worker(each))]
+        return []
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("prefetchd-w")
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(signal.SIGKILL)
+    psutil.wait_procs(processes, timeout=10)
+
+
+def loader(sample_s: float, remote_workers: int) -> Any:
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3, "num_workers": 2, "buffer": 64}
+    return PrefetchLoader(Slow(sample_s=sample_s), remote_workers=remote_workers, **options)
+
+
+class Trainer:
+    """Takes batches, and compares each with what this process makes by itself."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._found = endless(stack.enter_context(loader(0.01, REMOTE_WORKERS)))
+        with _inline():
+            self._expected = endless(stack.enter_context(loader(0.0, 0)))
+        self.batches = 0
+        self.wrong: list[int] = []
+
+    def takes(self, batches: int) -> None:
+        for x, y in itertools.islice(self._found, batches):
+            with _inline():
+                expected_x, expected_y = next(self._expected)
+            if not (x.equal(expected_x) and y.equal(expected_y)):
+                self.wrong.append(self.batches)
+            self.batches += 1
+
+
+@contextlib.contextmanager
+def _inline() -> Iterator[None]:
+    os.environ["PREFETCHD_INLINE"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PREFETCHD_INLINE"]
+
+
+def run(kills: int, seed: int) -> bool:
+    """Returns True when every batch was right and nothing is left."""
+    chance, killed, elsewhere, watch = random.Random(seed), Counter[str](), 0, stopwatch()
+    with tempfile.TemporaryDirectory(prefix="prefetchd-bench-") as name, contextlib.ExitStack() as stack:
+        directory = Path(name)
+        os.environ.update(PREFETCHD_SOCKET=f"{directory}/d.sock", XDG_STATE_HOME=name)
+        stand = Stand(directory, stack)
+        stack.callback(stand.stop)
+        stand.start()
+        trainer = Trainer(stack)
+        while killed.total() < kills:
+            victim = chance.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+            before = last = stand.made_elsewhere
+            for _ in range(MOST_BATCHES_BETWEEN // 10):
+                trainer.takes(10)
+                elsewhere += max(0, (last := stand.made_elsewhere) - before)
+                before = last
+                if victim not in NEED_A_CLUSTER or last:
+                    break
+            trainer.takes(chance.randrange(40))
+            if stand.kill(victim, chance):
+                killed[victim] += 1
+                print(f"  {killed.total():5} {victim:14} after {trainer.batches} batches", flush=True)
+        trainer.takes(200)
+        stack.close()
+        instance = stand.paths.instance
+        left = [each for each in os.listdir("/dev/shm") if each.startswith(f"{SEGMENT_PREFIX}{instance}-")]
+    # Orphans that have ended are for who has taken them over.
+    living = [each for each in psutil.process_iter() if each.status() != psutil.STATUS_ZOMBIE]
+    processes = [each for each in living if each.name().startswith("prefetchd")]
+    print(f"\n{killed.total()} kills in {watch():.0f} s: {dict(killed)}")
+    print(
+        f"{trainer.batches} batches, at least {elsewhere} of them made elsewhere; other than expected: {trainer.wrong}"
+    )
+    print(f"left: {left}, {processes}")
+    return not trainer.wrong and not left and not processes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    if why_not := enter_a_network_of_its_own():
+        raise SystemExit(why_not)
+    raise SystemExit(0 if run(arguments.kills, arguments.seed) else 1)
+
+
+if __name__ == "__main__":
+    main()
