@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import MutableMapping
 
 from prefetchd.daemon.engine.commands import (
@@ -143,14 +144,21 @@ class Pool:
         contended = self.limit > 0 and len(running) > 1
         # Once for all turns: nothing becomes ready here.
         short = {each: not contended or each.is_short(self._now_s) for each in running}
-        while running:
-            stream = min(running, key=lambda each: (each.lingers, each.account.tag_s(short=short[each]), each.number))
+
+        def turn(stream: StreamState) -> tuple[bool, float, int, StreamState]:
+            return stream.lingers, stream.account.tag_s(short=short[stream]), stream.number, stream
+
+        # A turn moves its own stream's tag and no other's.
+        turns = [turn(each) for each in running]
+        heapq.heapify(turns)
+        while turns:
+            stream = turns[0][-1]
             if contended and not stream.claims.has_work():
-                running.remove(stream)
+                heapq.heappop(turns)
                 continue
             worker = self._worker_for(stream)
             if worker is None:
-                running.remove(stream)
+                heapq.heappop(turns)
                 continue
             if not worker.busy and self._is_full(stream):
                 # Rule 3.
@@ -159,12 +167,13 @@ class Pool:
             if piece is not None:
                 piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
                 assigned.setdefault(worker, []).append(self._given(worker, piece))
+                heapq.heapreplace(turns, turn(stream))
             elif contended and self._is_about_to_have_a_ring(stream):
                 # Rule 5.
                 break
             elif self._worker_for(stream) in (worker, None):
                 # Else what the stream has claimed, or found room for, is for another worker: that one is next.
-                running.remove(stream)
+                heapq.heappop(turns)
         for worker, given in assigned.items():
             self._assign(worker, given)
 
