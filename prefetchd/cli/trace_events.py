@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE, TRACED_WAIT, Ints
+from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE, TRACED_REMOTE, TRACED_WAIT, Ints
 
 KINDS = {MEASURE: "measure", FILL_ROWS: "rows", FILL_WHOLE: "batch", DIGEST: "digest"}
 TRAINERS = 1
@@ -30,6 +30,10 @@ def trace_json(
         if kind == TRACED_WAIT:
             track, text, about = (TRAINERS, who), f"waits for {name} {epoch}:{step}", {"stream": name}
             tracks[track] = f"trainer pid {who}"
+        elif kind == TRACED_REMOTE:
+            track, text = (FIRST_STREAM + stream, who), f"batch {epoch}:{step}, elsewhere"
+            about = {"made in": f"{first / 1000:.1f} ms"}
+            tracks[track] = f"remote worker {who}"
         else:
             track, text = (FIRST_STREAM + stream, who), f"{KINDS.get(task, 'task')} {epoch}:{step}"
             about = {"rows": f"{first} to {end}"} if task == FILL_ROWS else {}

@@ -113,7 +113,7 @@ class Service:
         self._workers = WorkerEvents(loop, self.engine, self._publishing, self._rings, tracing, nice=nice)
         self._backend = backend = self._workers.backend
         printed, stall_reports = self._workers.printed, self._workers.stall_reports
-        remote = RemoteShell(loop, self.engine, self._rings, printed, ray, insecure=ray_insecure, nice=nice)
+        remote = RemoteShell(loop, self.engine, self._rings, printed, tracing, ray, insecure=ray_insecure, nice=nice)
         self._bridges = remote.bridges
         self._executor = CommandExecutor(
             self.engine, backend, self._publishing, self._rings, printed, stall_reports, remote

@@ -483,11 +483,12 @@ class Trace(Message):
 @_numbered(37)
 @record
 class TraceEvents(Message):
-    """Lists what has ended since the last TraceEvents: rows (0, stream, worker, epoch, step, first row, end row, kind
-    as in Fill, began, duration) of fill tasks and (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of waits in
-    next(); times in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts events that had
-    no room. `tuned` are changes of numbers of workers: rows (at, stream, before, workers); `resized` of rings: rows
-    (at, stream, before, batches). `whys` are the reasons of all, in this order."""
+    """Lists what has ended since the last TraceEvents. `events` are rows (0, stream, worker, epoch, step, first row,
+    end row, kind as in Fill, began, duration) of fill tasks, (1, stream, pid, epoch, step, 0, 0, 0, began, duration) of
+    waits in next(), and (2, stream, remote worker, epoch, step, made in, 0, kind, given, duration) of batches that came
+    from other machines; times in us, those of the monotonic clock. `names` are those of `streams`; `dropped` counts
+    events that had no room. `tuned` are changes of numbers of workers: rows (at, stream, before, workers); `resized` of
+    rings: rows (at, stream, before, batches). `whys` are the reasons of all, in this order."""
 
     events: Rows
     streams: Ints = ()
@@ -498,7 +499,7 @@ class TraceEvents(Message):
     resized: Rows = ()
 
 
-TRACED_FILL, TRACED_WAIT = 0, 1
+TRACED_FILL, TRACED_WAIT, TRACED_REMOTE = 0, 1, 2
 
 
 # --- daemon <-> zygotes ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from prefetchd.daemon.engine import commands as c
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.segments.stream_rings import StreamRings
 from prefetchd.daemon.shell.worker_output import WorkerOutput
+from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.bridges import Bridges
@@ -29,6 +30,7 @@ class RemoteShell:
         engine: Engine,
         rings: StreamRings,
         printed: WorkerOutput,
+        tracing: Tracing,
         address: str,
         *,
         insecure: bool,
@@ -38,6 +40,7 @@ class RemoteShell:
         self._engine = engine
         self._rings = rings
         self._printed = printed
+        self._tracing = tracing
         self.bridges = Bridges(watcher, self, address, insecure=insecure, nice=nice)
 
     def execute(self, command: c.OpenBridge | c.CloseBridge | c.LendRingTo | c.TellBridge) -> None:
@@ -74,6 +77,7 @@ class RemoteShell:
         try:
             if isinstance(message, FillFailed):
                 decode_exception(message.error)
+            self._tracing.remote_tells(worker, message)
             self._engine.remote_message(worker, message, transfer_us, time.monotonic())
         except ProtocolError as error:
             log.error("remote worker", extra={"fields": {"worker": worker, "error": str(error)}})

@@ -1,5 +1,5 @@
-"""Records traces for those who ask: which worker filled which rows when, when trainers waited, and when a stream got
-another number of workers or a ring of another depth.
+"""Records traces for those who ask: which worker filled which rows when, what came from other machines, when trainers
+waited, and when a stream got another number of workers or a ring of another depth.
 
 Nothing is kept while nobody asks. What is observed is what passes by anyway: answers of workers, progress of trainers,
 decisions of the tuner.
@@ -18,6 +18,7 @@ from prefetchd.tuning.worker_tuner import Change
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import (
     TRACED_FILL,
+    TRACED_REMOTE,
     TRACED_WAIT,
     Consumed,
     Digested,
@@ -73,6 +74,19 @@ class Tracing:
                 place = (worker.stream.number, number, *piece.batch.position, piece.first, piece.end, piece.kind)
                 self._add((TRACED_FILL, *place, end_us - duration_us, duration_us), worker.stream.name)
             end_us -= duration_us
+
+    def remote_tells(self, number: int, message: Message) -> None:
+        """Traces a batch that a remote worker has made. To be called before the engine hears of it."""
+        if not self._traces or not isinstance(message, Filled) or not message.tasks:
+            return
+        ((task, _, made_in_us, _),) = message.tasks[:1]
+        found = self._engine.remote_pool.task_of(number, task)
+        if found is None:
+            return
+        stream, given = found
+        given_us = int(given.given_s * 1e6)
+        place = (stream.number, number, *given.piece.batch.position, made_in_us, 0, given.piece.kind)
+        self._add((TRACED_REMOTE, *place, given_us, time.monotonic_ns() // 1000 - given_us), stream.name)
 
     def trainer_tells(self, session: int, message: Message) -> None:
         """Traces a trainer's wait. To be called before the engine hears of it."""

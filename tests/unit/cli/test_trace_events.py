@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from prefetchd.cli.trace_events import trace_json
-from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, TRACED_FILL, TRACED_WAIT
+from prefetchd.wire.messages import FILL_ROWS, FILL_WHOLE, TRACED_FILL, TRACED_REMOTE, TRACED_WAIT
 from tests.unit.cli.trace_format import check_trace
 
 FILL = (TRACED_FILL, 3, 2, 0, 7, 8, 16, FILL_ROWS, 1_002_000, 500)
@@ -22,6 +22,15 @@ def test_a_task_and_a_wait():
         ("rows 0:7", 2000, 500),
     ]
     assert found[1]["args"] == {"epoch": 0, "step": 7, "rows": "8 to 16"}
+
+
+def test_a_batch_of_another_machine():
+    remote = (TRACED_REMOTE, 3, 12, 0, 9, 300, 0, FILL_WHOLE, 1_002_000, 900)
+    whole = trace_json([WAIT, remote], {3: "train"}, 0)
+    found = check_trace(json.dumps(whole))
+    assert (found[1]["name"], found[1]["ts"], found[1]["dur"]) == ("batch 0:9, elsewhere", 2000, 900)
+    assert found[1]["args"] == {"epoch": 0, "step": 9, "made in": "0.3 ms"}
+    assert "remote worker 12" in {each["args"].get("name") for each in whole["traceEvents"]}
 
 
 def test_another_number_of_workers():
@@ -60,7 +69,7 @@ def test_what_had_no_room_is_told():
 
 events = st.lists(
     st.tuples(
-        st.sampled_from([TRACED_FILL, TRACED_WAIT]),
+        st.sampled_from([TRACED_FILL, TRACED_WAIT, TRACED_REMOTE]),
         st.integers(1, 3),
         st.integers(1, 3),
         st.integers(0, 2),

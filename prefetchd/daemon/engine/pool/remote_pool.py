@@ -386,6 +386,12 @@ class RemotePool:
             return None
         return stream, stream.remote
 
+    def task_of(self, worker: int, number: int) -> tuple[StreamState, RemoteTask] | None:
+        """Returns a task that the remote worker has, and whose it is; None when it has no such task."""
+        found = self._worker_of(worker)
+        task = found[2].tasks.get(number) if found is not None else None
+        return (found[0], task) if found is not None and task is not None else None
+
     def _worker_of(self, number: int) -> tuple[StreamState, RemoteWork, RemoteWorker] | None:
         stream = self._stream_of.get(number)
         if stream is None or stream.remote is None or number not in stream.remote.workers:

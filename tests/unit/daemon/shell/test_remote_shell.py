@@ -44,8 +44,10 @@ class Bed:
         self.engine = Recorded(streams={STREAM: self.stream})
         self.rings = Recorded(resources={STREAM: SimpleNamespace(program_fd=5, spec="the spec")})
         self.printed = Recorded()
+        self.tracing = Recorded()
         loop = Loop()
-        self.shell = RemoteShell(loop, self.engine, self.rings, self.printed, "head:1", insecure=False, nice=0)
+        others = (self.rings, self.printed, self.tracing)
+        self.shell = RemoteShell(loop, self.engine, *others, "head:1", insecure=False, nice=0)
         loop.close()
         self.bridges = self.shell.bridges = Recorded()
 
@@ -56,6 +58,14 @@ def bed():
 
 
 # --- commands ---
+
+
+def test_traces_hear_of_an_answer_before_the_engine_does(bed):
+    order = []
+    bed.tracing.__dict__["remote_tells"] = lambda *_: order.append("trace")
+    bed.engine.__dict__["remote_message"] = lambda *_: order.append("engine")
+    bed.shell.remote_message(7, Filled(((8, 100, 10, 4),)), 250)
+    assert order == ["trace", "engine"]
 
 
 def test_a_bridge_is_opened_with_the_stream_s_program_and_spec(bed, monkeypatch):

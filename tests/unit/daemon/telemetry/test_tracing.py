@@ -11,7 +11,8 @@ from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.telemetry import tracing as module
 from prefetchd.daemon.telemetry.tracing import Tracing
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.messages import TRACED_FILL, Done
+from prefetchd.wire.messages import TRACED_FILL, TRACED_REMOTE, Done, Filled
+from tests.unit.daemon.engine.pool.test_remote_pool import Bed
 
 
 class Later:
@@ -82,3 +83,26 @@ def test_what_a_peer_does_not_read_is_bounded_and_what_is_dropped_counted(monkey
     assert [event[2] for event in told.events] == [0, 1, 2]
     assert (last.dropped, last.events) == (2, ())
     assert isinstance(done, Done)
+
+
+def test_a_batch_of_another_machine_is_traced_from_when_it_was_given(monkeypatch):
+    bed = Bed()
+    bed.begins()
+    (worker, step), *_ = bed.given()
+    ((task, given),) = bed.stream.remote.workers[worker].tasks.items()
+    given.given_s = 5.0
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 5_300_000_000)
+    loop, peer = Later(), session(1)
+    tracing = Tracing(loop, bed.world.engine)
+    answer = Filled(((task, 100, 250, 4),))
+    tracing.remote_tells(worker, answer)
+    tracing.begin(peer, 1.0)
+    tracing.remote_tells(worker, answer)
+    tracing.remote_tells(worker, Filled(((task + 1000, 100, 250, 4),)))
+    tracing.remote_tells(worker + 1000, answer)
+    tracing.remote_tells(worker, Filled(()))
+    loop.run()
+    (told,) = peer.sent
+    place = (bed.stream.number, worker, 0, step, 250, 0, given.piece.kind)
+    assert told.events == ((TRACED_REMOTE, *place, 5_000_000, 300_000),)
+    assert told.names == (bed.stream.name.encode(),)
