@@ -108,12 +108,16 @@ class Stand:
         if victim == "worker there":
             return [each for actor in RayNodes.actors() for each in actor.children(recursive=True) if _is_worker(each)]
         with contextlib.suppress(psutil.NoSuchProcess, ProtocolError):
-            daemon = psutil.Process(self.pid or os.getpid())
+            trainer = psutil.Process()
+            daemon = psutil.Process(self.pid or trainer.pid)
             if victim == "daemon":
-                return [daemon] if daemon.pid != os.getpid() else []
+                return [daemon] if daemon != trainer else []
             below = daemon.children(recursive=True)
-            name = "prefetchd-ray"
-            return [each for each in below if (each.name() == name if victim == "bridge" else _is_worker(each))]
+            if victim == "bridge":
+                return [each for each in below if each.name() == "prefetchd-ray"]
+            # Zygotes are forked from the trainer, or executed by the daemon.
+            beside = {*below, *trainer.children(recursive=True)}
+            return [each for each in beside if _is_worker(each) and each not in self._found("worker there")]
         return []
 
 
