@@ -6,15 +6,22 @@ import sys
 
 from prefetchd.wire.messages import Output
 
+OWN_WORDS = "prefetchd: "
+"""What a text of the daemon's own begins with."""
+
 _told_topics: set[str] = set()
 
 
 def print_output(message: Output) -> None:
-    """Prints each line under the name of the worker that printed it. Output of a topic is printed once."""
+    """Prints each line under the name of the worker that printed it; what the daemon itself says, as it is. Output of a
+    topic is printed once."""
     if message.topic in _told_topics:
         return
     if message.topic:
         _told_topics.add(message.topic)
+    if not message.worker and message.text.startswith(OWN_WORDS):
+        print(message.text, file=sys.stderr)
+        return
     who = f"worker {message.worker}" if message.worker else "zygote"
     for line in message.text.split("\n"):
         print(f"[prefetchd {who}] {line}", file=sys.stderr)

@@ -93,4 +93,5 @@ class RemoteShell:
         self._engine.remote_ended(worker, reason, is_final=is_final)
 
     def remote_printed(self, stream: int, worker: int, lines: list[str], left_out: int) -> None:
-        self._printed.printed(stream, worker, lines, left_out)
+        # What Ray says of itself in a bridge is for who runs the cluster; trainers are told what follows from it.
+        self._printed.printed(stream, worker, lines, left_out, is_shown=worker != 0)

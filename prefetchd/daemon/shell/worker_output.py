@@ -32,8 +32,9 @@ class WorkerOutput:
         self._left_out: dict[int, int] = {}
         self._told_left_out_s: dict[int, float] = {}
 
-    def printed(self, stream: int, worker: int, lines: Sequence[str], left_out: int) -> None:
-        """Takes the `lines` that a worker has printed; `left_out` more were too many to be read. Never blocks."""
+    def printed(self, stream: int, worker: int, lines: Sequence[str], left_out: int, *, is_shown: bool = True) -> None:
+        """Takes the `lines` that a worker has printed; `left_out` more were too many to be read. Trainers see them if
+        `is_shown`. Never blocks."""
         found = self._engine.streams.get(stream)
         room = self._rooms.setdefault(stream, LogRoom()).admit(lines)
         name = found.name if found is not None else str(stream)
@@ -44,7 +45,7 @@ class WorkerOutput:
             self._left_out[stream] = self._left_out.get(stream, 0) + left_out
             if found is not None:
                 found.counters.lines_left_out += left_out
-        if lines:
+        if lines and is_shown:
             self.tell(stream, worker, "\n".join(lines))
 
     def tell(self, stream: int, worker: int, text: str, *, topic: str = "") -> None:

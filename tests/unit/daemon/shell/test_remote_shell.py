@@ -126,7 +126,12 @@ def test_other_events_come_to_the_engine_as_they_are(bed):
 
 def test_what_was_printed_there_is_shown_as_what_is_printed_here(bed):
     bed.shell.remote_printed(STREAM, 7, ["a line"], 2)
-    assert bed.printed.calls == [("printed", STREAM, 7, ["a line"], 2)]
+    assert bed.printed.calls == [("printed", STREAM, 7, ["a line"], 2, True)]
+
+
+def test_what_ray_says_in_the_bridge_is_logged_and_not_shown(bed):
+    bed.shell.remote_printed(STREAM, 0, ["(raylet) Raylet is terminated."], 0)
+    assert bed.printed.calls == [("printed", STREAM, 0, ["(raylet) Raylet is terminated."], 0, False)]
 
 
 # --- answers ---

@@ -52,3 +52,18 @@ def test_a_trainer_that_goes_while_it_is_told_costs_no_other_a_line():
     publishing = SimpleNamespace(listener=object(), sessions=sessions, send_if_clear=send)
     WorkerOutput(engine, publishing).tell(7, 0, "a line")
     assert heard == [(2, "a line"), (3, "a line")]
+
+
+def test_what_is_not_for_trainers_is_logged_alone(caplog):
+    heard = []
+    engine = SimpleNamespace(streams={7: SimpleNamespace(name="s", consumers={1: ""}, counters=None)})
+    sessions = {1: SimpleNamespace(is_welcomed=True)}
+    publishing = SimpleNamespace(
+        listener=object(), sessions=sessions, send_if_clear=lambda _, message: heard.append(message.text)
+    )
+    output = WorkerOutput(engine, publishing)
+    with caplog.at_level("INFO", "prefetchd"):
+        output.printed(7, 0, ["of the bridge"], 0, is_shown=False)
+        output.printed(7, 4, ["of a worker"], 0)
+    assert heard == ["of a worker"]
+    assert [record.fields["line"] for record in caplog.records] == ["of the bridge", "of a worker"]
