@@ -20,13 +20,18 @@ class Slow(Dataset):
     """Samples take `sample_s`, and are random as their seed says."""
 
     def __init__(self, length: int = 800, odd: str = "", sample_s: float = SAMPLE_S) -> None:
-        """`odd` is what happens on other machines alone: "raises", "differs", "prints" or "dies"."""
+        """`odd` is what happens on other machines alone: "raises", "differs", "prints", "dies" or "is missing"."""
         self.length = length
         self.odd = odd
         self.sample_s = sample_s
 
     def __len__(self) -> int:
         return self.length
+
+    def __setstate__(self, state: dict) -> None:
+        if state["odd"] == "is missing" and is_elsewhere():
+            raise ModuleNotFoundError("No module named 'theirs'")
+        self.__dict__.update(state)
 
     def __getitem__(self, index: int):
         if self.sample_s:

@@ -178,6 +178,20 @@ def test_a_node_that_makes_other_batches_is_not_used(ray_daemon, run):
     assert made_elsewhere(ray_daemon) == before
 
 
+def test_an_image_without_a_module_of_the_dataset_is_named_and_not_used(ray_daemon, run, capfd):
+    trainer = run(Slow(odd="is missing"))
+    said = []
+
+    def is_told() -> bool:
+        said.append(capfd.readouterr().err)
+        return "cannot make these batches: ModuleNotFoundError: No module named 'theirs'" in "".join(said)
+
+    trainer.goes_on_until(is_told, "the trainer is told")
+    trainer.takes(50)
+    assert remote_of(ray_daemon)["ready"] == 0
+    assert "No module named 'theirs'" in remote_of(ray_daemon)["why_not"]
+
+
 @pytest.mark.parametrize("odd", ["raises", "dies"])
 def test_what_fails_on_other_machines_alone_is_made_here(ray_daemon, run, odd):
     trainer = run(Slow(odd=odd))
