@@ -19,11 +19,9 @@ def print_output(message: Output) -> None:
         return
     if message.topic:
         _told_topics.add(message.topic)
-    if not message.worker and message.text.startswith(OWN_WORDS):
-        print(message.text, file=sys.stderr)
-        return
     who = f"worker {message.worker}" if message.worker else "zygote"
+    is_own = not message.worker and message.text.startswith(OWN_WORDS)
     for line in message.text.split("\n"):
-        print(f"[prefetchd {who}] {line}", file=sys.stderr)
+        print(line if is_own else f"[prefetchd {who}] {line}", file=sys.stderr)
     if message.dropped:
         print(f"[prefetchd {who}] ... {message.dropped} lines left out (see `prefetchd logs`)", file=sys.stderr)

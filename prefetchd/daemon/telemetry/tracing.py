@@ -27,6 +27,7 @@ from prefetchd.wire.messages import (
     Ints,
     Message,
     TraceEvents,
+    check_rows,
 )
 
 LONGEST_TRACE_S = 3600.0
@@ -57,13 +58,14 @@ class Tracing:
 
     def worker_tells(self, number: int, message: Message) -> None:
         """Traces a worker's answer. To be called before the engine hears of it: afterwards nobody knows what the task
-        was."""
+        was. Raises ProtocolError."""
         if not self._traces:
             return
         worker = self._engine.pool.workers.get(number)
         if worker is None or not isinstance(message, Filled | Digested):
             return
         if isinstance(message, Filled):
+            check_rows("Filled.tasks", message.tasks, 4)
             durations = [(task, duration_us) for task, _, duration_us, _ in message.tasks]
         else:
             durations = [(message.task, message.duration_us)]
@@ -76,9 +78,11 @@ class Tracing:
             end_us -= duration_us
 
     def remote_tells(self, number: int, message: Message) -> None:
-        """Traces a batch that a remote worker has made. To be called before the engine hears of it."""
+        """Traces a batch that a remote worker has made. To be called before the engine hears of it. Raises
+        ProtocolError."""
         if not self._traces or not isinstance(message, Filled) or not message.tasks:
             return
+        check_rows("Filled.tasks", message.tasks, 4)
         ((task, _, made_in_us, _),) = message.tasks[:1]
         found = self._engine.remote_pool.task_of(number, task)
         if found is None:

@@ -19,10 +19,11 @@ def test_each_line_is_under_the_name_of_who_printed_it(capsys):
 
 
 def test_the_daemon_s_own_words_are_nobody_else_s(capsys):
-    print_output(Output(0, "prefetchd: stream 'train': there are no remote workers"))
+    print_output(Output(0, "prefetchd: stream 'train': there are no remote workers", dropped=2))
     print_output(Output(3, "prefetchd: said by a worker"))
     assert capsys.readouterr().err.splitlines() == [
         "prefetchd: stream 'train': there are no remote workers",
+        "[prefetchd zygote] ... 2 lines left out (see `prefetchd logs`)",
         "[prefetchd worker 3] prefetchd: said by a worker",
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.telemetry import tracing as module
 from prefetchd.daemon.telemetry.tracing import Tracing
-from prefetchd.wire.errors import CallerError
+from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.messages import TRACED_FILL, TRACED_REMOTE, Done, Filled
 from tests.unit.daemon.engine.pool.test_remote_pool import Bed
 
@@ -106,3 +106,16 @@ def test_a_batch_of_another_machine_is_traced_from_when_it_was_given(monkeypatch
     place = (bed.stream.number, worker, 0, step, 250, 0, given.piece.kind)
     assert told.events == ((TRACED_REMOTE, *place, 5_000_000, 300_000),)
     assert told.names == (bed.stream.name.encode(),)
+
+
+@pytest.mark.parametrize("row", [(1, 2, 3), (1, 2, 3, 4, 5)])
+def test_an_answer_whose_rows_are_wrong_is_its_sender_s_fault_while_somebody_traces_too(row):
+    bed = Bed()
+    bed.begins()
+    tracing = Tracing(Later(), bed.world.engine)
+    tracing.begin(session(1), 1.0)
+    (remote, _), *_ = bed.given()
+    with pytest.raises(ProtocolError, match="Filled.tasks"):
+        tracing.remote_tells(remote, Filled((row,)))
+    with pytest.raises(ProtocolError, match="Filled.tasks"):
+        tracing.worker_tells(next(iter(bed.world.engine.pool.workers)), Filled((row,)))
