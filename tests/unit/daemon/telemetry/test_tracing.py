@@ -115,7 +115,7 @@ def test_an_answer_whose_rows_are_wrong_is_its_sender_s_fault_while_somebody_tra
     tracing = Tracing(Later(), bed.world.engine)
     tracing.begin(session(1), 1.0)
     (remote, _), *_ = bed.given()
-    with pytest.raises(ProtocolError, match="Filled.tasks"):
+    with pytest.raises(ProtocolError, match=r"Filled\.tasks"):
         tracing.remote_tells(remote, Filled((row,)))
-    with pytest.raises(ProtocolError, match="Filled.tasks"):
+    with pytest.raises(ProtocolError, match=r"Filled\.tasks"):
         tracing.worker_tells(next(iter(bed.world.engine.pool.workers)), Filled((row,)))
