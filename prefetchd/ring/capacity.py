@@ -2,8 +2,9 @@
 are in decisions 0010 and 0091:
 
 1. What was asked for decides (`slots_for`). In batches, that many slots. In bytes, as many as a segment of that length
-   holds, records and marks included. If nothing was asked for, as many as `default_buffer_bytes` hold, but for no more
-   than DEFAULT_EPOCHS epochs, UNKNOWN_EPOCH_STEPS standing in for an unknown length: what lies further ahead is work
+   holds, records and marks included. If nothing was asked for, as many as `default_buffer_bytes` hold, which is more
+   where remote workers were asked for, whose batches are far ahead (decision 0120); but for no more than DEFAULT_EPOCHS
+   epochs, UNKNOWN_EPOCH_STEPS standing in for an unknown length: what lies further ahead is work
    for nothing as soon as the run ends. LEAST_DEFAULT_SLOTS are allowed for short epochs too. Where the default is no
    more than the smallest ring takes, the ring has its minimum.
 2. A ring has `minimum_slots` at least, else the buffer is too small; and SLOTS_LIMIT at most.
@@ -35,6 +36,9 @@ BUDGET_SHARE = 2
 DEFAULT_EPOCHS = 2
 UNKNOWN_EPOCH_STEPS = 1024
 LEAST_DEFAULT_SLOTS = 8
+SLOTS_A_REMOTE_WORKER = 5
+"""Two for its tasks, and those that come before while they are under way: by what docs/cluster.md computes, with no
+more workers here than there, 4.5."""
 GROWTH = 16
 ROOMY_SLOT_BYTES = 64 << 10
 ROOMY_BYTES = 16 << 20
@@ -77,10 +81,11 @@ def measured_slot_bytes(batch_bytes: int, *, by_rows: bool, as_files: bool) -> i
     return batch_bytes if by_rows else batch_bytes * 5 // 4
 
 
-def default_buffer_bytes(room: Room) -> int:
-    """Returns the least of 1 GiB, a quarter of the free store, a quarter of the cgroup's headroom, and half of what the
-    daemon's memory setting leaves: other loaders are to have a ring, too."""
-    shares = [DEFAULT_BUFFER_BYTES, room.store_bytes // DEFAULT_SHARE]
+def default_buffer_bytes(room: Room, remote_bytes: int = 0) -> int:
+    """Returns the least of 1 GiB and `remote_bytes` (what remote workers need), a quarter of the free store, a quarter
+    of the cgroup's headroom, and half of what the daemon's memory setting leaves: other loaders are to have a ring,
+    too."""
+    shares = [DEFAULT_BUFFER_BYTES + remote_bytes, room.store_bytes // DEFAULT_SHARE]
     if room.memory_bytes is not None:
         shares.append(room.memory_bytes // DEFAULT_SHARE)
     if room.budget_bytes is not None:
@@ -116,7 +121,7 @@ def bounds_for(spec: StreamSpec, slots: int, slot_bytes: int, room: Room, whole:
     if spec.buffer_batches:
         usual = slots * GROWTH
     else:
-        usual = max(slots, _slots_within(default_buffer_bytes(room), slot_bytes))
+        usual = max(slots, _slots_within(default_buffer_bytes(room, _remote_bytes(spec, slot_bytes)), slot_bytes))
     return Bounds(min(usual, most), most, why)
 
 
@@ -136,7 +141,7 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
     elif spec.buffer_bytes:
         slots = _slots_within(spec.buffer_bytes, slot_bytes)
         asked = f"buffer={_mib(spec.buffer_bytes)}"
-    elif (default_bytes := default_buffer_bytes(room)) > least_bytes:
+    elif (default_bytes := default_buffer_bytes(room, _remote_bytes(spec, slot_bytes))) > least_bytes:
         slots = _slots_within(default_bytes, slot_bytes)
         steps = UNKNOWN_EPOCH_STEPS if epoch_steps is None else epoch_steps
         slots = min(slots, max(LEAST_DEFAULT_SLOTS, spec.minimum_slots, DEFAULT_EPOCHS * steps))
@@ -162,6 +167,10 @@ def slots_for(spec: StreamSpec, batch_bytes: int, slot_bytes: int, room: Room, e
             text = f"{asked} needs {_mib(needed)}; {what} {_mib(limit)} left: {lower}, or {remedy}"
             raise NoSpaceError(text, needed - limit)
     return slots
+
+
+def _remote_bytes(spec: StreamSpec, slot_bytes: int) -> int:
+    return SLOTS_A_REMOTE_WORKER * spec.remote_workers * slot_bytes
 
 
 def check_growth(ring_bytes: int, growth_bytes: int, room: Room) -> None:

@@ -11,6 +11,7 @@ from hypothesis import assume, example, given
 from prefetchd.ring.capacity import (
     DEFAULT_BUFFER_BYTES,
     GROWTH,
+    SLOTS_A_REMOTE_WORKER,
     Bounds,
     Room,
     aligned_slot_bytes,
@@ -183,6 +184,19 @@ def test_no_room_is_told_with_what_is_short_and_what_to_turn(room, told, asked):
 def test_the_default_is_no_more_than_two_epochs(epoch_steps, slots):
     found = slots_for(spec(), 4 * MIB - 8192, 4 * MIB - 8192, PLENTY, epoch_steps)
     assert found == slots
+
+
+def test_remote_workers_have_room_beside_what_the_default_holds_without_them():
+    slot_bytes = 39 * MIB
+
+    def slots(remote_workers: int, room: Room = PLENTY, epoch_steps: int = 10_000) -> int:
+        return slots_for(spec(remote_workers=remote_workers), slot_bytes, slot_bytes, room, epoch_steps)
+
+    assert slots(32) - slots(0) == SLOTS_A_REMOTE_WORKER * 32
+    assert bounds_for(spec(remote_workers=32), slots(32), slot_bytes, PLENTY, PLENTY).usual == slots(32)
+    # Still no more than its share of what there is, and no more than two epochs.
+    assert slots(1000, Room(4 * GIB)) == GIB // slot_bytes
+    assert slots(32, epoch_steps=20) == 40
 
 
 def test_what_is_asked_for_may_be_any_number_of_epochs():
