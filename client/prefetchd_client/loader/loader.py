@@ -62,8 +62,8 @@ class PrefetchLoader(RebuildGuard):
                 process's rank where several share nothing: each has an order of its own, as with DataLoader
       buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB (and five batches
                 for each remote worker), a quarter of the free shared memory, a quarter of what the memory cgroup
-                leaves, half of what `[daemon] memory` leaves, and two epochs. It grows for a single batch that is much larger than the first, and where the loop waits
-                in bursts (docs/tuning.md), as far as memory is free
+                leaves, half of what `[daemon] memory` leaves, and two epochs. It grows for a single batch that is much
+                larger than the first, and where the loop waits in bursts (docs/tuning.md), as far as memory is free
       lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
                 most half of it. What its holder has written to is made again. Costs workers one more pass over each
                 batch
