@@ -5,8 +5,8 @@ python -m benchmarks.remote_chaos [--kills N] [--seed S]
 
 One trainer takes batch after batch and compares each with the one that is made in its own process. Meanwhile there die,
 by SIGKILL and by chance: the daemon, which is started again; its bridge; its workers; actors; their workers; a node's
-raylet, after which another node joins; and the head, after which there is another cluster. What is of a node dies when
-remote workers have made batches since the last such death. Any other batch than expected, or anything that is left at
+raylet, after which another node joins; and the head, after which there is another cluster. What is of a cluster dies
+when remote workers have made batches since the last death, or have made none for MOST_BATCHES_BETWEEN batches. Any other batch than expected, or anything that is left at
 the end, makes the exit code 1.
 """
 
@@ -180,13 +180,15 @@ def run(kills: int, seed: int) -> bool:
         trainer = Trainer(stack)
         while killed.total() < kills:
             victim = chance.choices(list(VICTIMS), list(VICTIMS.values()))[0]
-            before = last = stand.made_elsewhere
+            before, since = stand.made_elsewhere, 0
             for _ in range(MOST_BATCHES_BETWEEN // 10):
                 trainer.takes(10)
-                elsewhere += max(0, (last := stand.made_elsewhere) - before)
-                before = last
-                if victim not in NEED_A_CLUSTER or last:
+                # A daemon that was started again counts from 0.
+                now = stand.made_elsewhere
+                since, before = since + max(0, now - before), now
+                if victim not in NEED_A_CLUSTER or since:
                     break
+            elsewhere += since
             trainer.takes(chance.randrange(40))
             if stand.kill(victim, chance):
                 killed[victim] += 1

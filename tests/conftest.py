@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -216,6 +217,13 @@ def daemon_aside(directory: Path) -> Iterator[Daemon]:
         yield daemon
     finally:
         daemon.stop_and_check()
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    """HOST:PORT of somebody who answers, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
 @pytest.fixture

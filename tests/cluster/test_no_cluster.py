@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
 
@@ -38,13 +37,6 @@ def goes_on_until(holds: Callable[[], bool], dataset: Slow | None = None) -> Non
         raise AssertionError("not told within 40 epochs")
     finally:
         loading.close()
-
-
-@pytest.fixture
-def listening():
-    """Somebody who answers, and is no Ray."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
 def test_at_an_address_where_nobody_answers(daemon: Daemon, capfd):

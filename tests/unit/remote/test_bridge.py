@@ -40,13 +40,6 @@ def refused(address: str, dataset: object, insecure: bool = False) -> Unreachabl
     return message
 
 
-@pytest.fixture
-def listening():
-    """Somebody who answers, and is no Ray."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        yield f"127.0.0.1:{sock.getsockname()[1]}"
-
-
 def test_where_nobody_answers_the_program_is_not_even_loaded():
     told = refused("127.0.0.1:1", Unloadable())
     assert told == Unreachable("no Ray cluster answers at 127.0.0.1:1: Connection refused", is_final=False)

@@ -256,6 +256,12 @@ class RemotePool:
             # A node that is refused for what it has will be refused again: seldom enough to be borne.
             work.again_s = self._now_s + LONGEST_PAUSE_S
 
+    def task_of(self, worker: int, number: int) -> tuple[StreamState, RemoteTask] | None:
+        """Returns a task that the remote worker has, and whose it is; None when it has no such task."""
+        found = self._worker_of(worker)
+        task = found[2].tasks.get(number) if found is not None else None
+        return (found[0], task) if found is not None and task is not None else None
+
     def worker_message(self, number: int, message: Message, transfer_us: int, now_s: float) -> None:
         """Takes a remote worker's answer. Raises ProtocolError; nothing has changed then."""
         self._now_s = now_s
@@ -385,12 +391,6 @@ class RemotePool:
         if stream is None or stream.remote is None or stream.remote.bridge != bridge:
             return None
         return stream, stream.remote
-
-    def task_of(self, worker: int, number: int) -> tuple[StreamState, RemoteTask] | None:
-        """Returns a task that the remote worker has, and whose it is; None when it has no such task."""
-        found = self._worker_of(worker)
-        task = found[2].tasks.get(number) if found is not None else None
-        return (found[0], task) if found is not None and task is not None else None
 
     def _worker_of(self, number: int) -> tuple[StreamState, RemoteWork, RemoteWorker] | None:
         stream = self._stream_of.get(number)
