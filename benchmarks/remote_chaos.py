@@ -6,8 +6,8 @@ python -m benchmarks.remote_chaos [--kills N] [--seed S]
 One trainer takes batch after batch and compares each with the one that is made in its own process. Meanwhile there die,
 by SIGKILL and by chance: the daemon, which is started again; its bridge; its workers; actors; their workers; a node's
 raylet, after which another node joins; and the head, after which there is another cluster. What is of a cluster dies
-when remote workers have made batches since the last death, or have made none for MOST_BATCHES_BETWEEN batches. Any other batch than expected, or anything that is left at
-the end, makes the exit code 1.
+when remote workers have made batches since the last death, or have made none for MOST_BATCHES_BETWEEN batches. Any
+other batch than expected, or anything that is left at the end, makes the exit code 1.
 """
 
 from __future__ import annotations
