@@ -74,7 +74,8 @@ class Taker:
 
 
 def slots(daemon, stream: str) -> int:
-    return stream_when(daemon, stream)["ring"]["slots"]
+    """How many it has; what was told before it had a ring is older than the batches that were taken."""
+    return stream_when(daemon, stream, lambda it: it["ring"], "its ring is told")["ring"]["slots"]
 
 
 def memory_bytes(daemon) -> int:

@@ -43,7 +43,7 @@ def test_bursts_no_longer_wait_once_the_ring_bridges_them(daemon):
     with PrefetchLoader(Slow(), batch_size=8, stream="bursts", num_workers=2, buffer=None) as loader:
         batches = iter(loader)
         next(batches)
-        first = stream_when(daemon, "bursts")["ring"]["slots"]
+        first = stream_when(daemon, "bursts", lambda it: it["ring"], "its ring is told")["ring"]["slots"]
         assert 20 <= first <= 30
         stream_when(daemon, "bursts", lambda it: it["ring"]["ready"] >= first - 1, "a full ring")
         (before,) = bursts(batches, 1)

@@ -118,9 +118,10 @@ def test_what_is_no_batch_has_no_payload(actor):
     assert decode(made.packet).task == 7
 
 
-def test_an_actor_that_is_of_no_use_any_more_says_why(actor, numbers):
-    numbers.load(actor)
-    worker = next(each for each in psutil.Process().children(recursive=True) if each.name() == "prefetchd-w0")
+def test_an_actor_that_is_of_no_use_any_more_says_why(actor):
+    Given(MadeBy(programs.process_number)).load(actor)
+    # Of a batch, not by its name: a worker of an actor before it may have become a child of this very process.
+    worker = psutil.Process(BatchReader().read(fill(actor, 0).payload).tolist()[0])
     worker.parent().kill()
     failed = until(lambda: next((each for each in [fill(actor, 0)] if each.failure), None), "its zygote is gone")
     assert "zygote" in failed.failure
