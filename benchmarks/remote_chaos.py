@@ -5,9 +5,10 @@ python -m benchmarks.remote_chaos [--kills N] [--seed S]
 
 One trainer takes batch after batch and compares each with the one that is made in its own process. Meanwhile there die,
 by SIGKILL and by chance: the daemon, which is started again; its bridge; its workers; actors; their workers; a node's
-raylet, after which another node joins; and the head, after which there is another cluster. What is of a cluster dies
-when remote workers have made batches since the last death, or have made none for MOST_BATCHES_BETWEEN batches. Any
-other batch than expected, or anything that is left at the end, makes the exit code 1.
+raylet, after which another node joins; the head, after which there is another cluster; and whoever passes a kill point
+of bridges or actors. In a round one to MOST_AT_ONCE of them die within a few batches. A round begins when remote
+workers have made batches since the last one, or have made none for MOST_BATCHES_BETWEEN batches. Any other batch than
+expected, or anything that is left at the end, makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from typing import Any
 import psutil
 from prefetchd_client import PrefetchLoader
 
+from benchmarks.chaos.kill_log import kills_by_point
 from benchmarks.harness import endless, stopwatch
 from prefetchd.cli.snapshot import read_report
+from prefetchd.kill_points.kill_point_table import POINTS
+from prefetchd.kill_points.kill_points import LOG_VARIABLE, ORDERS_VARIABLE, write_order
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, runtime_paths
 from tests.cluster.datasets import Slow
@@ -38,10 +42,51 @@ from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cl
 
 NODES = 2
 REMOTE_WORKERS = 4
+AT_A_POINT = "at a kill point"
 # How often each dies. A head takes its whole cluster along, and half a minute.
-VICTIMS = {"bridge": 6, "actor": 6, "worker there": 6, "node": 3, "daemon": 4, "worker here": 4, "head": 1}
-NEED_A_CLUSTER = ("bridge", "actor", "worker there", "node", "head")
-MOST_BATCHES_BETWEEN = 3000
+VICTIMS = {
+    "bridge": 6,
+    "actor": 6,
+    "worker there": 6,
+    "node": 3,
+    "daemon": 4,
+    "worker here": 4,
+    "head": 1,
+    AT_A_POINT: 12,
+}
+MOST_AT_ONCE = 6
+KILL_POINTS = [each for each in POINTS if each.startswith(("bridge.", "actor."))]
+# A process passes these once, at its start: one that runs already has to die before another can.
+AT_THE_START = {"bridge.open": "bridge", "actor.loaded": "actor"}
+MOST_PASSINGS = 20
+MOST_BATCHES_BETWEEN = 1500
+MOST_BATCHES_UNTIL_PASSED = 300
+
+
+class Order:
+    """The one order that all processes of the cluster and of the daemon follow, and which of them have died of any."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path, self._log, self._number = directory / "order", directory / "kills", 0
+        write_order(self._path, 0)
+        # Of this process it is too late: it has imported prefetchd.
+        os.environ.update({ORDERS_VARIABLE: f"@{self._path}", LOG_VARIABLE: str(self._log)})
+
+    def give(self, point: str, passings: int) -> None:
+        """Whoever first passes the point so often dies there."""
+        self._number += 1
+        write_order(self._path, self._number, point, passings)
+
+    def take_back(self) -> None:
+        write_order(self._path, self._number)
+
+    @property
+    def is_done(self) -> bool:
+        return Path(f"{self._path}.{self._number}").exists()
+
+    @property
+    def kills(self) -> Counter[str]:
+        return kills_by_point(self._log)
 
 
 class Stand:
@@ -49,6 +94,7 @@ class Stand:
 
     def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
         self.directory = directory
+        self.order = Order(directory)
         self.paths = runtime_paths(directory / "d.sock")
         self._clusters = stack.enter_context(contextlib.ExitStack())
         self.nodes: RayNodes
@@ -168,6 +214,34 @@ def _inline() -> Iterator[None]:
         del os.environ["PREFETCHD_INLINE"]
 
 
+def kill_at_a_point(stand: Stand, trainer: Trainer, chance: random.Random) -> bool:
+    """Lets somebody die at a kill point. False when nobody has passed it in MOST_BATCHES_UNTIL_PASSED batches."""
+    point = chance.choice(KILL_POINTS)
+    stand.order.give(point, 1 if point in AT_THE_START else chance.randint(1, MOST_PASSINGS))
+    if point in AT_THE_START:
+        stand.kill(AT_THE_START[point], chance)
+    for _ in range(MOST_BATCHES_UNTIL_PASSED // 10):
+        trainer.takes(10)
+        if stand.order.is_done:
+            return True
+    stand.order.take_back()
+    return stand.order.is_done
+
+
+def wait_for_remote_workers(stand: Stand, trainer: Trainer) -> int:
+    """Takes batches until remote workers have made some, or have not in MOST_BATCHES_BETWEEN. Returns how many they
+    have made."""
+    before, since = stand.made_elsewhere, 0
+    for _ in range(MOST_BATCHES_BETWEEN // 10):
+        trainer.takes(10)
+        # A daemon that was started again counts from 0.
+        now = stand.made_elsewhere
+        since, before = since + max(0, now - before), now
+        if since:
+            break
+    return since
+
+
 def run(kills: int, seed: int) -> bool:
     """Returns True when every batch was right and nothing is left."""
     chance, killed, elsewhere, watch = random.Random(seed), Counter[str](), 0, stopwatch()
@@ -179,20 +253,13 @@ def run(kills: int, seed: int) -> bool:
         stand.start()
         trainer = Trainer(stack)
         while killed.total() < kills:
-            victim = chance.choices(list(VICTIMS), list(VICTIMS.values()))[0]
-            before, since = stand.made_elsewhere, 0
-            for _ in range(MOST_BATCHES_BETWEEN // 10):
-                trainer.takes(10)
-                # A daemon that was started again counts from 0.
-                now = stand.made_elsewhere
-                since, before = since + max(0, now - before), now
-                if victim not in NEED_A_CLUSTER or since:
-                    break
-            elsewhere += since
-            trainer.takes(chance.randrange(40))
-            if stand.kill(victim, chance):
-                killed[victim] += 1
-                print(f"  {killed.total():5} {victim:14} after {trainer.batches} batches", flush=True)
+            elsewhere += wait_for_remote_workers(stand, trainer)
+            for victim in chance.choices(list(VICTIMS), list(VICTIMS.values()), k=chance.randint(1, MOST_AT_ONCE)):
+                trainer.takes(chance.randrange(20))
+                if kill_at_a_point(stand, trainer, chance) if victim == AT_A_POINT else stand.kill(victim, chance):
+                    killed[victim] += 1
+                    print(f"  {killed.total():5} {victim:15} after {trainer.batches} batches", flush=True)
+        at_points = stand.order.kills
         trainer.takes(200)
         stack.close()
         instance = stand.paths.instance
@@ -201,6 +268,7 @@ def run(kills: int, seed: int) -> bool:
     living = [each for each in psutil.process_iter() if each.status() != psutil.STATUS_ZOMBIE]
     processes = [each for each in living if each.name().startswith("prefetchd")]
     print(f"\n{killed.total()} kills in {watch():.0f} s: {dict(killed)}")
+    print(f"at kill points: {dict(sorted(at_points.items()))}")
     print(
         f"{trainer.batches} batches, at least {elsewhere} of them made elsewhere; other than expected: {trainer.wrong}"
     )
