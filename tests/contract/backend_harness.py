@@ -33,6 +33,11 @@ FINGERPRINT = "c0" * 16
 _numbers = itertools.count(1)
 
 
+def new_number() -> int:
+    """One that nothing else has."""
+    return next(_numbers)
+
+
 class Told:
     """BackendEvents that are written down: (event, arguments...)."""
 
@@ -41,20 +46,23 @@ class Told:
         self.in_call = False
 
     def __getattr__(self, event: str) -> Callable[..., None]:
-        def write_down(*arguments: Any) -> None:
+        def write_down(*arguments: Any, **options: Any) -> None:
             assert not self.in_call, f"{event} was told from within a call of the backend"
-            self.events.append((event, *arguments))
+            self.events.append((event, *arguments, *options.values()))
 
         return write_down
 
 
 class Stage:
-    """One backend and its loop."""
+    """One backend and its loop, which wait at most `deadline_s` for what is to be told."""
 
-    def __init__(self, start: str, paths: RuntimePaths) -> None:
+    def __init__(
+        self, start: str, paths: RuntimePaths, told: Told | None = None, *, deadline_s: float = DEADLINE_S
+    ) -> None:
         self.start = start
+        self.deadline_s = deadline_s
         self.loop = Loop()
-        self.told = Told()
+        self.told = told or Told()
         self.paths = paths
         self._backend = ProcessBackend(self.loop, self.told)
         self._until: Callable[[], Any] = lambda: True
@@ -71,14 +79,14 @@ class Stage:
 
     def until(self, holds: Callable[[], Any]) -> Any:
         """Runs the loop until holds() is true, and gives what it is."""
-        deadline_s = time.monotonic() + DEADLINE_S
+        deadline_s = time.monotonic() + self.deadline_s
         self._until = lambda: holds() or time.monotonic() > deadline_s
         if not holds():
             # Wakes the loop although nothing happens.
-            self.loop.call_later(DEADLINE_S, lambda: None)
+            self.loop.call_later(self.deadline_s, lambda: None)
             self.loop.run()
         found = holds()
-        assert found, f"not within {DEADLINE_S} s; told at last: {self.told.events[-5:]}"
+        assert found, f"not within {self.deadline_s} s; told at last: {self.told.events[-5:]}"
         return found
 
     def note(self, worker: int) -> WorkerStatus:
@@ -129,7 +137,7 @@ class HarnessedStream:
         self, stage: Stage, dataset: Any, *, batch_size: int = 4, collate_fn=None, worker_init_fn=None, **spec: Any
     ) -> None:
         self.stage = stage
-        self.number, self.host = next(_numbers), next(_numbers)
+        self.number, self.host = new_number(), new_number()
         self.spec = StreamSpec("0" * 32, seed=7, order="sequential", length=len(dataset), batch_size=batch_size, **spec)
         parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
         self.ring: RingSegment | None = None
@@ -144,10 +152,14 @@ class HarnessedStream:
             return
         _, fd, _ = write_program(stage.paths, current_environment(), *pickle_program(parts))
         try:
-            stage.call("start_stream", self.number, self.host, fd, self.spec)
+            self.begin(fd)
         finally:
             # The backend keeps no hold of it.
             os.close(fd)
+
+    def begin(self, program_fd: int) -> None:
+        """Hands the program over."""
+        self.stage.call("start_stream", self.number, self.host, program_fd, self.spec)
 
     def __enter__(self) -> HarnessedStream:
         return self
@@ -170,7 +182,7 @@ class HarnessedStream:
     def start_workers(self, count: int) -> list[int]:
         """Workers that are ready, at indices 0, 1, ..."""
         self.loaded()
-        workers = [next(_numbers) for _ in range(count)]
+        workers = [new_number() for _ in range(count)]
         for worker_index, worker in enumerate(workers):
             self.start_worker(worker, worker_index, count)
         for worker in workers:
@@ -182,7 +194,7 @@ class HarnessedStream:
 
     def assign(self, worker: int, *tasks: tuple[int, ...]) -> list[int]:
         """Gives the worker (kind, epoch, step, first, end, slot) tasks in one message; their numbers."""
-        numbers = [next(_numbers) for _ in tasks]
+        numbers = [new_number() for _ in tasks]
         self.stage.call("assign", worker, Fill(tuple((number, *task) for number, task in zip(numbers, tasks))))
         return numbers
 

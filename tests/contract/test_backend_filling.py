@@ -110,6 +110,21 @@ def test_rows_from_any_number_of_workers_make_the_same_bytes(stage, workers):
         assert equal([stream.batch(step) for step in range(5)], expected)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_that_one_worker_fills_are_the_same_by_any(stage, workers):
+    """All of a batch's rows at once; the last one is short."""
+    dataset = Dice(42)
+    with stage.stream(dataset, batch_size=9) as stream:
+        numbers = stream.start_workers(workers)
+        stream.measure(numbers[0])
+        stream.make_ring(numbers)
+        tasks = [(FILL_ROWS, 0, step, 0, min(9, 42 - 9 * step), step) for step in range(5)]
+        given = {worker: tasks[place::workers] for place, worker in enumerate(numbers)}
+        rows = [stream.answer(worker, task) for worker, mine in given.items() for task in stream.assign(worker, *mine)]
+        assert sum(row[3] for row in rows) == 42, "samples"
+        assert equal([stream.batch(step) for step in range(5)], epoch_batches(dataset, 0, batch_size=9, seed=7))
+
+
 def test_samples_that_hide_their_draws_are_seeded_as_well(stage):
     """After many that drew nothing, when seeding is put off until somebody draws."""
     dataset = Made(programs.in_brackets, 64)
@@ -117,8 +132,8 @@ def test_samples_that_hide_their_draws_are_seeded_as_well(stage):
         (worker,) = stream.start_workers(1)
         stream.measure(worker)
         stream.make_ring([worker])
-        tasks = stream.assign(worker, *[(FILL_ROWS, 0, step, 0, 8, step) for step in range(8)])
-        stream.answer(worker, tasks[-1])
+        for task in stream.assign(worker, *[(FILL_ROWS, 0, step, 0, 8, step) for step in range(8)]):
+            stream.answer(worker, task)
         assert equal([stream.batch(step) for step in range(8)], epoch_batches(dataset, 0, batch_size=8, seed=7))
 
 
@@ -167,6 +182,18 @@ def test_a_row_that_deviates_is_unfit_without_a_size_and_the_batch_is_made_whole
         assert equal(stream.batch(0), torch.utils.data.default_collate([programs.deviating(i) for i in range(4, 8)]))
         stream.fill_rows(worker, step=2, slot=1)
         assert stream.batch(1)[:, 0].tolist() == [8, 9, 10, 11], "the next batch goes by rows again"
+
+
+def test_a_batch_that_is_too_large_is_told_with_its_size(stage):
+    with stage.stream(Made(programs.growing), collate_fn=torch.stack) as stream:
+        (worker,) = stream.start_workers(1)
+        stream.measure(worker)
+        stream.make_ring([worker])
+        unfit = stream.fill_whole(worker, step=1, slot=0)
+        assert isinstance(unfit, Unfit)
+        assert unfit.payload_bytes > 16_000
+        stream.fill_whole(worker, step=0, slot=1)
+        assert equal(stream.batch(1), torch.stack([programs.growing(index) for index in range(4)]))
 
 
 def test_a_batch_that_is_too_large_is_kept_until_it_gets_more_slots(stage, calls):
