@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ANSWERS_WITHIN_S = 5.0
 LOOK_EVERY_S = 5.0
+MOST_TOLD = 300
 
 # What Ray reads as it is imported. By default it tries for 14 minutes to reach a head that is not there.
 PATIENCE = {
@@ -24,6 +25,10 @@ PATIENCE = {
     "RAY_py_gcs_connect_timeout_s": "5",
     "RAY_NUM_REDIS_GET_RETRIES": "1",
 }
+
+
+OTHER_VERSION = "Version mismatch:"
+"""What Ray's error begins with where the cluster has another Ray, or another Python. Which ones is in its lines."""
 
 
 class ClusterError(Exception):
@@ -58,7 +63,10 @@ class RayCluster:
             self._own_node = ray.get_runtime_context().get_node_id()
             self._nodes = self._ray.nodes()
         except Exception as error:
-            raise ClusterError(f"the Ray cluster at {address} does not take this machine: {_reason(error)}") from None
+            raise ClusterError(
+                f"the Ray cluster at {address} does not take this machine: {_reason(error)}",
+                is_final=str(error).startswith(OTHER_VERSION),
+            ) from None
         self._actor_class = ray.remote(FillActor)
         self._lost = lost
         threading.Thread(target=self._look, name="prefetchd-nodes", daemon=True).start()
@@ -138,7 +146,9 @@ def ask(address: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the first line of what is behind the error: Ray's own says little."""
+    """Returns the first line of what is behind the error: Ray's own says little. Of other versions all lines."""
     text = str(error.__cause__ or error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    if text.startswith(OTHER_VERSION):
+        return " ".join(lines)[:MOST_TOLD]
+    return lines[0][:MOST_TOLD] if lines else type(error).__name__

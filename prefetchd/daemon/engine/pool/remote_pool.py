@@ -15,7 +15,8 @@ reasons are in decision 0120:
    answered: nobody waits for a machine that hangs.
 6. An error of a sample elsewhere need not be one here: the batch is made here, where the error comes again, or the node
    is at fault. So is the batch of a worker that died. Neither counts against a sample.
-7. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it.
+7. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it. For a new
+   consumer it is tried in any case, and at once.
 """
 
 from __future__ import annotations

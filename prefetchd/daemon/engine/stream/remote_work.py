@@ -125,6 +125,13 @@ class RemoteWork:
         self.hedges_won = 0
         self.hedges_lost = 0
 
+    def wanted_by(self, workers: int) -> None:
+        """Takes a new consumer's wish. Where there is no bridge it counts as the first one: what was final may have
+        been mended before it came."""
+        self.wanted = workers
+        if not self.bridge:
+            self.is_final, self.failures, self.again_s, self.why_not = False, 0, 0.0, ""
+
     @property
     def is_busy(self) -> bool:
         """True while a remote worker has a task of which something may still be written."""

@@ -270,7 +270,7 @@ class StreamState:
         self.window.set_watermarks(spec.low_watermark, spec.high_watermark)
         self.window.lookback.wanted = spec.lookback
         if self.remote is not None:
-            self.remote.wanted = spec.remote_workers
+            self.remote.wanted_by(spec.remote_workers)
         elif spec.remote_workers:
             self.remote = RemoteWork(spec.remote_workers)
 

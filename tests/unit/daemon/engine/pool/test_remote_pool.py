@@ -378,6 +378,19 @@ def test_rule_7_one_that_would_end_again_is_not_opened_again():
     assert bed.stream.remote.why_not == "Ray is not installed"
 
 
+@pytest.mark.parametrize("is_final", [False, True])
+def test_rule_7_a_new_consumer_has_it_tried_at_once(is_final):
+    bed = Bed()
+    bed.begins()
+    number = bed.bridge.number
+    bed.world.remote.bridges.clear()
+    bed.world.engine.bridge_ended(number, "Ray is not installed", is_final=is_final)
+    bed.world.run()
+    bed.stream.serve_as(bed.stream.spec)
+    bed.world.tick()
+    assert bed.world.remote.bridges
+
+
 def test_the_bridge_ends_with_its_stream():
     bed = Bed()
     bed.begins()
