@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ANSWERS_WITHIN_S = 5.0
 LOOK_EVERY_S = 5.0
 MOST_TOLD = 300
+TRACEBACK = "Traceback (most recent call last):"
 
 # What Ray reads as it is imported. By default it tries for 14 minutes to reach a head that is not there.
 PATIENCE = {
@@ -29,6 +30,13 @@ PATIENCE = {
 
 OTHER_VERSION = "Version mismatch:"
 """What Ray's error begins with where the cluster has another Ray, or another Python. Which ones is in its lines."""
+
+
+UNREACHED = "Failed to connect to GCS"
+TOKEN_OR_TLS = (
+    "; do RAY_AUTH_MODE, RAY_USE_TLS and what belongs to them agree with the cluster's where the daemon starts?"
+)
+"""Where somebody answers, and not as Ray: a token that is another one, TLS on one side alone, or no Ray."""
 
 
 class ClusterError(Exception):
@@ -63,9 +71,12 @@ class RayCluster:
             self._own_node = ray.get_runtime_context().get_node_id()
             self._nodes = self._ray.nodes()
         except Exception as error:
+            reason = _reason(error)
+            # ask() has found somebody there.
+            hint = TOKEN_OR_TLS if UNREACHED in reason else ""
             raise ClusterError(
-                f"the Ray cluster at {address} does not take this machine: {_reason(error)}",
-                is_final=str(error).startswith(OTHER_VERSION),
+                f"the Ray cluster at {address} does not take this machine: {reason}{hint}",
+                is_final=reason.startswith(OTHER_VERSION),
             ) from None
         self._actor_class = ray.remote(FillActor)
         self._lost = lost
@@ -146,9 +157,12 @@ def ask(address: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the first line of what is behind the error: Ray's own says little. Of other versions all lines."""
+    """Returns the first line of what is behind the error: Ray's own says little. Of other versions all lines, and of a
+    traceback its last one."""
     text = str(error.__cause__ or error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if text.startswith(OTHER_VERSION):
         return " ".join(lines)[:MOST_TOLD]
+    if lines and lines[0].endswith(TRACEBACK):
+        lines[0] = lines[0].removesuffix(TRACEBACK) + lines[-1]
     return lines[0][:MOST_TOLD] if lines else type(error).__name__
