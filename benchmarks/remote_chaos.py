@@ -134,7 +134,7 @@ class Stand:
             self.nodes.add()
             return True
         if victim == "head":
-            _kill([each for each in psutil.process_iter() if each.name() == "gcs_server"])
+            _kill([each for each in psutil.process_iter(["name"]) if each.info["name"] == "gcs_server"])
             self.new_cluster()
             # It knows the former address.
             self.stop()
@@ -149,11 +149,12 @@ class Stand:
         return True
 
     def _found(self, victim: str) -> list[psutil.Process]:
-        if victim == "actor":
-            return RayNodes.actors()
-        if victim == "worker there":
-            return [each for actor in RayNodes.actors() for each in actor.children(recursive=True) if _is_worker(each)]
         with contextlib.suppress(psutil.NoSuchProcess, ProtocolError):
+            if victim == "actor":
+                return RayNodes.actors()
+            if victim == "worker there":
+                below = [each for actor in RayNodes.actors() for each in actor.children(recursive=True)]
+                return [each for each in below if _is_worker(each)]
             trainer = psutil.Process()
             daemon = psutil.Process(self.pid or trainer.pid)
             if victim == "daemon":
@@ -258,15 +259,17 @@ def run(kills: int, seed: int) -> bool:
                 trainer.takes(chance.randrange(20))
                 if kill_at_a_point(stand, trainer, chance) if victim == AT_A_POINT else stand.kill(victim, chance):
                     killed[victim] += 1
-                    print(f"  {killed.total():5} {victim:15} after {trainer.batches} batches", flush=True)
+                    wrong = f", {len(trainer.wrong)} of them wrong" if trainer.wrong else ""
+                    print(f"  {killed.total():5} {victim:15} after {trainer.batches} batches{wrong}", flush=True)
         at_points = stand.order.kills
         trainer.takes(200)
         stack.close()
         instance = stand.paths.instance
         left = [each for each in os.listdir("/dev/shm") if each.startswith(f"{SEGMENT_PREFIX}{instance}-")]
     # Orphans that have ended are for who has taken them over.
-    living = [each for each in psutil.process_iter() if each.status() != psutil.STATUS_ZOMBIE]
-    processes = [each for each in living if each.name().startswith("prefetchd")]
+    found = [each.info for each in psutil.process_iter(["name", "pid", "status"])]
+    living = [each for each in found if each["status"] != psutil.STATUS_ZOMBIE]
+    processes = [each for each in living if (each["name"] or "").startswith("prefetchd")]
     print(f"\n{killed.total()} kills in {watch():.0f} s: {dict(killed)}")
     print(f"at kill points: {dict(sorted(at_points.items()))}")
     print(
