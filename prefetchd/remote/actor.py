@@ -111,6 +111,11 @@ class FillActor:
         here_us = (time.monotonic_ns() - began_ns) // 1000
         return Made(answer.packet, payload, answer.lines, answer.left_out, here_us)
 
+    def abandon(self, lane: int, number: int) -> None:
+        """Ends the lane's worker if it is at the task of that number; another one takes its place."""
+        if self._workers is not None:
+            self._workers.abandon(lane, number)
+
     def close(self) -> None:
         """Ends all processes. Blocks until they are gone."""
         if self._workers is not None:

@@ -10,6 +10,8 @@ after whose end nothing of it writes any more. The rules:
    daemon gives to others; nobody else is asked here a second time.
 3. Ray calls back in threads of its own. They only put down what came; all else is done by the loop's thread.
 4. It ends with its daemon, at the end of their socket; its actors end with it.
+5. A worker that is still at a task HANGS_AFTER_S after that was taken back is ended, and another one takes its lane:
+   else a sample that hangs on one machine alone would keep a worker for good.
 """
 
 from __future__ import annotations
@@ -61,6 +63,9 @@ from prefetchd.workers.process_setup import die_with_parent, leave_signals_to_da
 
 if TYPE_CHECKING:
     from prefetchd.remote.actor import Loaded, Made
+
+
+HANGS_AFTER_S = 30.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -176,7 +181,7 @@ class Bridge:
             return
         for lanes in self._placement.sizes(self._cluster.largest_node_cpus):
             actor = self._placement.add(lanes)
-            # Each lane has two tasks at most; beside them there is close().
+            # Each lane has two tasks at most; beside them there are close(), and one abandon() at a time.
             actor.handle = self._cluster.start(lanes, 2 * lanes + 2)
             arguments = (
                 self._shared_program,
@@ -214,6 +219,15 @@ class Bridge:
         if task is not None and not task.is_revoked:
             task.is_revoked = True
             self._tell(Revoked(number))
+            self._loop.call_later(HANGS_AFTER_S, partial(self._abandon, task))
+
+    def _abandon(self, task: _Task) -> None:
+        """Ends the worker that is at the task, if it still is (rule 5)."""
+        place = self._placement.place_of(task.worker)
+        if place is not None and self._tasks.get(task.number) is task:
+            actor, lane = place
+            # Its answer is that of the task.
+            self._call(actor, "abandon", (lane, task.number), lambda _, error: None)
 
     # --- from actors ---
 

@@ -7,7 +7,8 @@ and what they fill is taken out of it as bytes. The rules:
 2. A `lane` is the place of one worker. It has TASKS_A_LANE slots, one for each task that it may be given at a time.
 3. A task whose worker has died is answered by Spent: it is made where the daemon is, which finds out what is to blame.
    So is one of which samples were left out or replaced: that they cannot be loaded here need not be so there.
-4. Workers that die are started again. When none comes up, this node is of no use: NodeError.
+4. Workers that die are started again, as one that was ended for a task that hangs. When none comes up, this node is of
+   no use: NodeError.
 """
 
 from __future__ import annotations
@@ -140,6 +141,12 @@ class NodeWorkers:
         lines, left_out = self._take_lines()
         return NodeAnswer(encode(message), payload, lines, left_out)
 
+    def abandon(self, lane: int, number: int) -> None:
+        """Ends the lane's worker if it has the daemon's task of that number, which rule 3 answers then. Returns at
+        once."""
+        with contextlib.suppress(NodeError):
+            self._ask(lambda: self._end_at(self._lanes[lane], number))
+
     def close(self) -> None:
         """Ends all processes, and waits for that. Idempotent."""
         with contextlib.suppress(NodeError):
@@ -199,6 +206,10 @@ class NodeWorkers:
         lane.tasks[number] = task
         row = task.row._replace(number=number, slot=task.slot).row
         self._backend.assign(lane.worker, Fill((row,), (task.keys,) if task.keys else ()))
+
+    def _end_at(self, lane: _Lane, number: int) -> None:
+        if any(task.row.number == number for task in lane.tasks.values()):
+            self._backend.stop_worker(lane.worker, kill=True)
 
     def _new_number(self) -> int:
         self._numbers += 1

@@ -20,7 +20,8 @@ class Slow(Dataset):
     """Samples take `sample_s`, and are random as their seed says."""
 
     def __init__(self, length: int = 800, odd: str = "", sample_s: float = SAMPLE_S) -> None:
-        """`odd` is what happens on other machines alone: "raises", "differs", "prints", "dies" or "is missing"."""
+        """`odd` is what happens on other machines alone: "raises", "differs", "prints", "dies", "hangs", or "is
+        missing"."""
         self.length = length
         self.odd = odd
         self.sample_s = sample_s
@@ -42,6 +43,8 @@ class Slow(Dataset):
                 raise FileNotFoundError(f"/data/{index}.jpg")
             if self.odd == "prints":
                 print(f"sample {index} is loaded")
+            while self.odd == "hangs" and index % 50 == 0:
+                time.sleep(60)
             if self.odd == "dies" and index % 50 == 0:
                 os.abort()
             if self.odd == "differs":

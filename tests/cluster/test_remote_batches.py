@@ -49,6 +49,15 @@ def made_elsewhere(daemon: Daemon) -> int:
     return sum(node["batches"] for node in remote_of(daemon)["nodes"])
 
 
+def workers_there() -> list[psutil.Process]:
+    """The workers of actors, but for those that end just now."""
+    found = []
+    for actor in RayNodes.actors():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [each for each in actor.children(recursive=True) if each.name().startswith("prefetchd-w")]
+    return found
+
+
 class Run:
     """A trainer that goes over epoch after epoch, and checks each batch against those that are made in this very
     process, without a daemon."""
@@ -166,6 +175,16 @@ def test_a_machine_that_hangs_is_not_waited_for(ray_daemon, run):
     trainer.goes_on_until(lambda: not remote_of(ray_daemon)["late"], "they answer")
     before = made_elsewhere(ray_daemon)
     trainer.goes_on_until(lambda: made_elsewhere(ray_daemon) > before, "and make more")
+
+
+def test_a_worker_that_hangs_at_a_sample_makes_others_later(ray_daemon, run):
+    """Half a minute later (bridge, rule 5)."""
+    trainer = run(Slow(odd="hangs", sample_s=0.04))
+    trainer.goes_on_until(lambda: remote_of(ray_daemon)["late"], "a batch that hangs is taken back")
+    hanging = set(workers_there())
+    trainer.goes_on_until(lambda: hanging - set(workers_there()), "one that hangs is ended")
+    before = made_elsewhere(ray_daemon)
+    trainer.goes_on_until(lambda: made_elsewhere(ray_daemon) > before, "and more is made there")
 
 
 def test_a_node_that_makes_other_batches_is_not_used(ray_daemon, run):

@@ -172,6 +172,22 @@ def test_the_task_of_a_worker_that_is_killed_is_spent_and_another_worker_comes(t
         assert other != former
 
 
+def test_a_worker_that_hangs_at_a_task_is_ended_for_that_task_alone(tmp_path):
+    dataset = Halting(tmp_path / "begun")
+    with workers_of(dataset, batch_size=1) as workers, ThreadPoolExecutor(1) as threads:
+        (former,) = batch_of(fill(workers, 0, rows=1)).tolist()
+        task = threads.submit(fill, workers, 1, rows=1)
+        until(dataset.begun.read_text, "the worker has begun")
+        workers.abandon(0, TASK + 1)
+        workers.abandon(0, TASK)
+        assert decode(task.result(timeout=30).packet) == Spent(TASK)
+        (other,) = batch_of(fill(workers, 0, rows=1)).tolist()
+        assert other != former
+        workers.abandon(0, TASK)
+        assert batch_of(fill(workers, 0, rows=1)).tolist() == [other], "it has no task"
+    workers.abandon(0, TASK)
+
+
 def test_workers_that_end_at_a_sample_are_started_again_each_time():
     with workers_of(Made(programs.leaves_at_four)) as workers:
         for _ in range(5):
