@@ -71,3 +71,11 @@ def stopwatch() -> Callable[[], float]:
     """Returns a function that returns the seconds since this call."""
     began_s = time.perf_counter()
     return lambda: time.perf_counter() - began_s
+
+
+def pss_mb(pid: int) -> float:
+    """Returns what the process has of memory, less of what is read from files. What it shares with others counts for
+    each in part."""
+    with open(f"/proc/{pid}/smaps_rollup") as rollup:
+        found = {line.split()[0]: int(line.split()[1]) for line in rollup if line.startswith("Pss_")}
+    return (found["Pss_Anon:"] + found["Pss_Shmem:"]) / 1e3

@@ -1,7 +1,7 @@
 """What do workers on other machines bring, and what do they cost here? As root: a Ray cluster on this machine, in a
 network of its own, whose one node has half of the CPUs, and all else the other half.
 
-python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [--rounds N]
+python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [memory] [--rounds N]
 
 throughput   batches a second of workers on both halves, beside the workers of one half alone
 receiving    CPU time to receive a GB, beside a bare TCP connection into memory; what the bridge has of it, the rest
@@ -9,6 +9,7 @@ receiving    CPU time to receive a GB, beside a bare TCP connection into memory;
 frozen       the longest next() while the node stands still, beside what one CPU here takes to make a batch
 headless     batches a second where no cluster answers, beside those of a loader that asks for none
 unused       CPU time of a daemon that knows a cluster which nobody asks for, beside one that knows none
+memory       what a node has of memory for each of an actor's four workers, beside the same number here
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from benchmarks.harness import endless, interleave, own_daemon, report, stopwatch
+from benchmarks.harness import endless, interleave, own_daemon, pss_mb, report, stopwatch
 from prefetchd.cli.snapshot import read_report
+from prefetchd.remote.placement import CPUS_AN_ACTOR
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
 
-SECTIONS = ("throughput", "receiving", "frozen", "headless", "unused")
+SECTIONS = ("throughput", "receiving", "frozen", "headless", "unused", "memory")
 BATCH = 32
 RING_BATCHES = 64
 COUNTED = 60
@@ -266,6 +268,41 @@ def unused(nodes: RayNodes, rounds: int) -> None:
 
     figures = interleave(rounds, {"knows a cluster": cost(ray=nodes.address), "knows none": cost()})
     report("CPU time of the daemon a batch", "us", figures, "knows a cluster", {"knows none": 1.01})
+
+
+@contextlib.contextmanager
+def executed() -> Iterator[None]:
+    os.environ["PREFETCHD_START"] = "exec"
+    try:
+        yield
+    finally:
+        del os.environ["PREFETCHD_START"]
+
+
+def memory(nodes: RayNodes, rounds: int) -> None:
+    workers = CPUS_AN_ACTOR
+    # One of which Ray takes for granted that it has so many.
+    nodes.add(workers)
+
+    def there() -> float:
+        with own_daemon(ray=nodes.address) as directory, loading(Hashed(), 1, workers) as batches:
+            until_they_come(directory, batches)
+            assert remote(directory)["ready"] == workers
+            (actor,) = RayNodes.actors()
+            return sum(pss_mb(each.pid) for each in [actor, *actor.children(recursive=True)]) / workers
+
+    def here() -> float:
+        # Executed, as a node's are: a fork shares what the trainer has.
+        with executed(), own_daemon() as directory, loading(Hashed(), workers, 0) as batches:
+            for _ in itertools.islice(batches, RING_BATCHES):
+                pass
+            snapshot = read_report(runtime_paths(directory / "d.sock")).snapshot
+            assert snapshot is not None
+            below = psutil.Process(snapshot["daemon"]["pid"]).children(recursive=True)
+            return sum(pss_mb(each.pid) for each in below) / workers
+
+    figures = interleave(rounds, {"on a node": there, "here": here})
+    report(f"memory of one of {workers} workers, with what they share", "MB", figures, "on a node", {"here": None})
 
 
 def main() -> None:

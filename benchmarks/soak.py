@@ -25,7 +25,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd_demo.machine import describe_machine
 from torch.utils.data import Dataset
 
-from benchmarks.harness import own_daemon
+from benchmarks.harness import own_daemon, pss_mb
 from prefetchd.cli.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
@@ -86,12 +86,6 @@ def take_sample(batches: int, daemon: psutil.Process) -> Sample:
         trainer.num_threads(),
         len(children),
     )
-
-
-def pss_mb(pid: int) -> float:
-    with open(f"/proc/{pid}/smaps_rollup") as rollup:
-        found = {line.split()[0]: int(line.split()[1]) for line in rollup if line.startswith("Pss_")}
-    return (found["Pss_Anon:"] + found["Pss_Shmem:"]) / 1e3
 
 
 def samples(batches: int, until_s: float) -> Iterator[Sample]:
