@@ -12,8 +12,8 @@ Where a GB takes less than LEAST_FILLING_S_A_GB to fill, all stays here: what is
 from __future__ import annotations
 
 RECEIVING_S_A_GB = 1.8
-"""CPU seconds to receive a GB: the upper end of what a prototype took, 1.1 to 1.8 on two CPUs. `python -m
-benchmarks.remote receiving` measures it of this code; it has not been run yet."""
+"""CPU seconds to receive a GB: the upper end of what a prototype took, 1.1 to 1.8 on two CPUs. Of this code `python -m
+benchmarks.remote receiving` has measured 1.2 to 1.7 (docs/performance.md)."""
 
 LEAST_FILLING_S_A_GB = 4.0
 
@@ -22,7 +22,7 @@ KNOWN_AFTER_S = 0.5
 
 
 def filling_s_a_gb(fill_us: int, payload_bytes: int) -> float | None:
-    """Returns how long workers took to fill a GB; None when too little was filled to say so."""
+    """Returns how long workers took to fill a GB of what they filled; None when too little was filled to say so."""
     if fill_us < KNOWN_AFTER_S * 1e6 or payload_bytes <= 0:
         return None
     return (fill_us / 1e6) / (payload_bytes / 1e9)

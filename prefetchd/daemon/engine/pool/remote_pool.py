@@ -114,7 +114,7 @@ class RemotePool:
             self._commands.append(Log.line("warning", "no remote workers", stream=stream.name, why=reason))
             self._tell(stream, f"there are no remote workers: {reason}")
             return False
-        cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.payload_bytes)
+        cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.filled_here_bytes)
         if not work.bridge and not pays(cost):
             work.why_not = "" if cost is None else f"a GB takes {cost:.1f} s to fill here, and almost that to receive"
             return False
@@ -315,7 +315,7 @@ class RemotePool:
             node.checked = piece.batch
             stream.filling.made_elsewhere(piece, payload_bytes, worker.node)
         elif stream.filling.filled(piece, payload_bytes):
-            stream.counters.batch_is_ready(piece.batch.payload_bytes)
+            stream.counters.batch_is_ready_from_elsewhere(piece.batch.payload_bytes)
 
     def revoked(self, bridge: int, number: int) -> None:
         """Notes that nothing of a task that was taken back is written any more: its batch is made here."""

@@ -11,11 +11,14 @@ from prefetchd.wire.errors import ProtocolError
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """The counts of one stream since it began."""
+    """The counts of one stream since it began. Of its batches `elsewhere` were made on other machines, and have
+    `elsewhere_bytes`; filling them is not in `fill_us`."""
 
     batches: int = 0
     samples: int = 0
     payload_bytes: int = 0
+    elsewhere: int = 0
+    elsewhere_bytes: int = 0
     tasks: int = 0
     fill_us: int = 0
     consumed: int = 0
@@ -35,6 +38,17 @@ class Counters:
         """Counts a batch of so many bytes that can be offered for the first time."""
         self.batches += 1
         self.payload_bytes += payload_bytes
+
+    def batch_is_ready_from_elsewhere(self, payload_bytes: int) -> None:
+        """Counts such a batch that another machine has made."""
+        self.batch_is_ready(payload_bytes)
+        self.elsewhere += 1
+        self.elsewhere_bytes += payload_bytes
+
+    @property
+    def filled_here_bytes(self) -> int:
+        """The bytes of those batches that `fill_us` was spent on."""
+        return self.payload_bytes - self.elsewhere_bytes
 
     def task_took(self, duration_us: int, samples: int) -> None:
         """Counts a fill task of so many samples that is done."""

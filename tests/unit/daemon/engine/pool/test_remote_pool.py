@@ -96,6 +96,20 @@ def test_rule_1_what_is_cheap_to_make_stays_here():
     assert "to fill here" in bed.stream.remote.why_not
 
 
+def test_rule_1_what_others_have_made_makes_nothing_cheap():
+    """Found as streams that had no remote workers any more once most of their batches had come from some."""
+    bed = Bed()
+    bed.begins()
+    counters = bed.stream.counters
+    counters.fill_us, counters.payload_bytes = 8_000_000, 10**9
+    for _ in range(9):
+        counters.batch_is_ready_from_elsewhere(10**9)
+    bed.world.remote.kill_bridge(0)
+    bed.world.now += 5
+    bed.world.tick()
+    assert bed.world.remote.bridges
+
+
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
