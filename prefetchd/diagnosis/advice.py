@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from prefetchd.diagnosis.rates import Rates, rates_of
+from prefetchd.diagnosis.rates import Rates, made_here, rates_of
 from prefetchd.diagnosis.verdict import judge
 from prefetchd.tuning.throughput import BatchCost, throughput, useful_workers
 from prefetchd.tuning.worker_tuner import WAITS_ALWAYS_SHARE
@@ -62,8 +62,8 @@ def advise(stream: Mapping[str, Any], snapshot: Mapping[str, Any], workers: int 
     if verdict.stalled_share is None:
         return Advice(verdict.text)
     recent = stream["recent"]
-    if recent["produced_batches_per_s"] <= 0 or recent["fill_s"] <= 0:
-        return Advice("nothing was made in the last minute")
+    if made_here(recent) <= 0 or recent["fill_s"] <= 0:
+        return Advice("nothing was made here in the last minute")
     rates = rates_of(stream, snapshot, 0.0)
     # Rule 6.
     demand = rates.demand if rates.stalled <= WAITS_ALWAYS_SHARE else None
@@ -86,13 +86,14 @@ class _Model:
     """The rules, for one stream."""
 
     def __init__(self, rates: Rates, recent: Mapping[str, Any], demand: float | None, *, scales: bool) -> None:
-        batches = recent["produced_batches_per_s"] * recent["over_s"]
+        batches = made_here(recent)
         cpu_s = max(recent["cpu_s"], recent["process_cpu_s"]) / batches
         task_s = max((recent["fill_s"] - recent["cpu_wait_s"]) / batches, cpu_s)
         self.cost = BatchCost(task_s, cpu_s)
         trainers = rates.load["trainers"] if rates.load is not None else 0.0
         self.cpus = max(1.0, rates.cpus - trainers)
         self._workers, self._demand, self._scales = rates.workers, demand, scales
+        self._elsewhere = rates.elsewhere
         # What they make when none idles.
         self._supply = rates.supply
         self._now = min(self._supply, recent["consumed_batches_per_s"])
@@ -115,9 +116,10 @@ class _Model:
         return Answer("buffer", batches, expected, min(self._now, expected), expected)
 
     def _bounds(self, workers: int, cpus: float) -> tuple[float, float]:
-        """Rule 1."""
+        """Rule 1, and what comes from other machines."""
         cost = self.cost
-        return workers / (cost.task_s + (workers - 1) * cost.cpu_s / cpus), throughput(workers, cost, cpus)
+        low = workers / (cost.task_s + (workers - 1) * cost.cpu_s / cpus)
+        return low + self._elsewhere, throughput(workers, cost, cpus) + self._elsewhere
 
     def _made(self, workers: int, cpus: float) -> tuple[float, float]:
         """Returns between what that many workers make (rules 1 to 4)."""

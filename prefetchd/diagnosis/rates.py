@@ -18,7 +18,8 @@ class Rates:
     """The last minute in numbers. Shares are of the trainer's time (`stalled`), of the workers' (`busy`), of their time
     in tasks (`starved` in line for a CPU, `computing`, `collating`, `on_disk`) or of all time (`full`, `empty`).
 
-    `demand` and `supply` are batches a second, `cost_s` is worker-seconds a batch; `others_busy` is workers that other
+    `demand`, `supply` and what comes from `elsewhere`, other machines, are batches a second, `cost_s` is worker-seconds
+    a batch that is made here; `others_busy` is workers that other
     streams keep from this one; `bound` is the daemon's own bound of workers where that is in the way, else 0. `bursts`
     counts how often a full ring became empty. `paces` has what the workers that there are make and what another number
     of them made, each as (workers, batches a second); None where that is not known. `load` is the snapshot's, None
@@ -31,6 +32,7 @@ class Rates:
     stalled_s: float
     starting_s: float
     demand: float
+    elsewhere: float
     cost_s: float
     workers: int
     busy: float
@@ -54,23 +56,29 @@ class Rates:
 
     @property
     def supply(self) -> float:
-        return self.workers / self.cost_s if self.cost_s else math.inf
+        return self.made_by(self.workers)
+
+    def made_by(self, workers: int) -> float:
+        """Returns how many batches a second come with so many workers, if each makes what it makes now."""
+        return workers / self.cost_s + self.elsewhere if self.cost_s else math.inf
 
     @property
     def wanted(self) -> int:
-        return max(1, math.ceil(self.demand * self.cost_s / MOST_BUSY - 1e-9))
+        here = max(0.0, self.demand - self.elsewhere)
+        return max(1, math.ceil(here * self.cost_s / MOST_BUSY - 1e-9))
 
 
 def rates_of(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy: float) -> Rates:
     """Returns the numbers of a stream of the snapshot whose consumer has had its first batch: `recent` is there."""
     recent, ring, workers = stream["recent"], stream["ring"], snapshot["workers"]
     over_s = recent["over_s"]
-    produced = recent["produced_batches_per_s"] * over_s
+    produced = made_here(recent)
     fill_s = max(0.0, recent["fill_s"])
     limit = max(1, stream["workers_limit"])
     # Nothing was made in the last minute: what its batches have cost so far is the best guess.
-    if not produced and stream["produced_batches"]:
-        cost_s = stream["fill_s"] / stream["produced_batches"]
+    before = stream["produced_batches"] - _from_nodes(stream)
+    if not produced and before > 0:
+        cost_s = stream["fill_s"] / before
     else:
         cost_s = fill_s / max(1.0, produced)
     stalled_s = min(recent["stalled_s"], recent["consumer_s"])
@@ -83,6 +91,7 @@ def rates_of(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy
         stalled=stalled_s / recent["consumer_s"],
         stalled_s=stalled_s,
         starting_s=recent["starting_s"],
+        elsewhere=_elsewhere(recent),
         demand=recent["consumed_batches_per_s"] * over_s / computed_s,
         cost_s=cost_s,
         workers=limit,
@@ -104,8 +113,28 @@ def rates_of(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy
         load=snapshot["load"],
         followed=bool(stream["progress"]["file"]),
         one_by_one=stream["one_by_one"],
-        sample_s=fill_s / max(1.0, recent["produced_samples_per_s"] * over_s),
+        sample_s=fill_s / max(1.0, recent["produced_samples_per_s"] * over_s * _share_made_here(recent)),
     )
+
+
+def made_here(recent: Mapping[str, Any]) -> float:
+    """Returns how many of the last minute's batches this machine's workers have made."""
+    return float(max(0.0, recent["produced_batches_per_s"] - _elsewhere(recent)) * recent["over_s"])
+
+
+def _elsewhere(recent: Mapping[str, Any]) -> float:
+    # An older daemon's snapshot has no such key.
+    return float(recent.get("elsewhere_batches_per_s", 0.0))
+
+
+def _share_made_here(recent: Mapping[str, Any]) -> float:
+    made = recent["produced_batches_per_s"] * recent["over_s"]
+    return made_here(recent) / made if made else 1.0
+
+
+def _from_nodes(stream: Mapping[str, Any]) -> int:
+    remote = stream.get("remote") or {}
+    return sum(node["batches"] for node in remote.get("nodes", ()))
 
 
 def _share(part: float, whole: float) -> float:

@@ -212,7 +212,7 @@ def _no_worker_idle(rates: Rates, head: str) -> _Finding:
         return _Finding(limit, head + _bound(wanted, rates), wanted, expected=rates.demand)
     if rates.computing >= COMPUTING_SHARE and wanted > rates.cpus:
         limit = "cpu" if rates.workers >= rates.cpus and limit == "dataset" else limit
-        most = min(rates.demand, rates.cpus / rates.cost_s) if rates.workers < rates.cpus else None
+        most = min(rates.demand, rates.made_by(rates.cpus)) if rates.workers < rates.cpus else None
         text = f"{wanted} workers would keep up, but they compute, and {rates.cpus} CPUs can be used"
         return _Finding(limit, head + text, wanted, expected=most)
     return _Finding(limit, f"{head}{wanted} workers would keep up", wanted, expected=rates.demand)
@@ -244,6 +244,7 @@ def _in_line(rates: Rates, head: str) -> _Finding | None:
         # Alone they would have what others have taken, and use no more than they compute.
         computing_s = rates.computing * rates.cost_s
         alone = min(rates.workers / (rates.cost_s * (1 - rates.starved)), rates.cpus / max(computing_s, 1e-9))
+        alone += rates.elsewhere
         expected = min(rates.demand, alone) if rates.stalled <= WAITS_ALWAYS_SHARE else alone
         if rates.load["others"] >= max(OTHERS_SHARE * rates.load["cpus"], rates.load["trainers"]):
             text = (
@@ -282,7 +283,7 @@ def _waiting(rates: Rates, head: str) -> _Finding:
         return _Finding("waiting", head + text, wanted)
     if rates.stalled > WAITS_ALWAYS_SHARE:
         text = f"; the trainer would take whatever more of them make: {step} workers would make twice as much"
-        return _Finding("waiting", head + text, step, expected=step / rates.cost_s)
+        return _Finding("waiting", head + text, step, expected=rates.made_by(step))
     wanted = max(rates.wanted, rates.workers + 1)
     if rates.bound:
         return _Finding("waiting", f"{head}; {_bound(wanted, rates)}", wanted, expected=rates.demand)

@@ -26,7 +26,8 @@ class Counts:
     whose batches are ready; `is_full`: there is nothing to fill that there is room for; `is_starting`: there is, and no
     worker that has begun. `workers` may be busy, `busy` are. `consumers` has for each that has got a batch (its number,
     what next() has waited in it by now). `longest_task_s` is the longest task since the last observation. CPUs are
-    looked at now and then: up to `cpu_over_s`.
+    looked at now and then: up to `cpu_over_s`. Of `batches` other machines have made `elsewhere`, which cost nothing of
+    the above.
     """
 
     batches: int = 0
@@ -46,6 +47,7 @@ class Counts:
     consumers: tuple[tuple[int, float], ...] = ()
     longest_task_s: float = 0.0
     cpu_over_s: float = 0.0
+    elsewhere: int = 0
 
 
 @record
@@ -67,6 +69,7 @@ class _Sample:
     starting_s: float
     bursts: int
     longest_task_s: float
+    elsewhere: int
 
 
 @record
@@ -136,6 +139,7 @@ class History:
             "over_s": over_s,
             "produced_batches_per_s": (end.batches - begin.batches) / over_s,
             "produced_samples_per_s": (end.samples - begin.samples) / over_s,
+            "elsewhere_batches_per_s": (end.elsewhere - begin.elsewhere) / over_s,
             "consumed_batches_per_s": (end.consumed - begin.consumed) / over_s,
             "consumer_s": end.consumer_s - begin.consumer_s,
             "stalled_s": end.stalled_s - begin.stalled_s,
@@ -191,7 +195,8 @@ class History:
             self._paces.pop(counts.workers, None)
         elif counts.workers and counts.busy >= counts.workers and since_s:
             former = self._paces.get(counts.workers, _Pace())
-            made = max(0, counts.batches - self._last.batches)
+            last = self._last
+            made = max(0, counts.batches - counts.elsewhere - last.batches + last.elsewhere)
             self._paces[counts.workers] = _Pace(former.batches + made, former.over_s + since_s)
 
     def _busy_workers(self, end: _Sample) -> float:
@@ -223,4 +228,5 @@ class History:
             self._starting_s,
             self._bursts,
             self._longest_task_s,
+            counts.elsewhere,
         )

@@ -186,6 +186,7 @@ class StatsSampler:
             tuple(consumers),
             max([counters.take_longest_task_us() / 1e6, *under_way_s]),
             self._looked_s,
+            counters.elsewhere,
         )
 
     def _is_starting(self, stream: StreamState) -> bool:

@@ -34,6 +34,7 @@ def recent(**changes: Any) -> dict[str, Any]:
         "over_s": 60.0,
         "produced_batches_per_s": 12.4,
         "produced_samples_per_s": 793.6,
+        "elsewhere_batches_per_s": 0.0,
         "consumed_batches_per_s": 12.3,
         "consumer_s": 60.0,
         "stalled_s": 22.8,

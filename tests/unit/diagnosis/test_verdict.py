@@ -141,6 +141,22 @@ def test_a_ring_that_never_was_full_and_then_empty_may_be_larger():
     assert (found.limit, found.buffer_batches_wanted, found.expected_batches_per_s) == ("buffer", 8, None)
 
 
+def test_what_other_machines_make_is_not_taken_for_the_work_of_those_here():
+    """They make two batches for each one of these."""
+    alone, recent = verdict(SLOW_DATASET), SLOW_DATASET.run()["recent"]
+    here = recent["produced_batches_per_s"]
+    changes = {
+        "produced_batches_per_s": 3 * here,
+        "elsewhere_batches_per_s": 2 * here,
+        "produced_samples_per_s": 3 * recent["produced_samples_per_s"],
+    }
+    found = verdict(SLOW_DATASET, recent=recent | changes)
+    assert found.supply_batches_per_s == pytest.approx(alone.supply_batches_per_s + 2 * here)
+    # A worker makes 10 a second, at 0.9 of its time; the trainer takes 33, of which 40 would come from elsewhere.
+    assert found.workers_wanted == 3, "the least that is more"
+    assert alone.workers_wanted == 4
+
+
 def test_more_workers_are_not_praised_where_there_are_no_cpus_for_them():
     found = verdict(Pipeline(2, 16, always(0.1), always(0.02), cpus=2, computing=1.0))
     assert found.limit == "cpu"

@@ -30,6 +30,14 @@ def test_rates_are_counts_over_time():
     assert recent["fill_s"] == 20
 
 
+def test_what_was_made_elsewhere_is_produced_and_no_pace_of_the_workers():
+    history = observed(*(Counts(batches=6 * n, elsewhere=4 * n, workers=2, busy=2) for n in range(21)))
+    recent = history.recent()
+    assert (recent["produced_batches_per_s"], recent["elsewhere_batches_per_s"]) == (12, 8)
+    (pace,) = history.paces()
+    assert (pace["workers"], pace["batches_per_s"]) == (2, 4)
+
+
 def test_only_the_last_minute_counts():
     history = observed(*(Counts(batches=1000 if n > 200 else 0) for n in range(400)))
     assert 60 <= history.recent()["over_s"] < 61.5
