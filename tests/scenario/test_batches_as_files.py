@@ -293,8 +293,13 @@ def test_a_first_batch_that_cannot_be_made_has_its_error_too_and_is_told(daemon,
     batches = declared.directory()
     with pytest.raises(RemoteError, match=r"epoch 0, batch 0 cannot be made: .*ValueError: zero is bad"):
         next(iter(batches))
-    done = daemon.command("status", check=False)
-    assert done.returncode == 3
+
+    def ill():
+        done = daemon.command("status", check=False)
+        return done if done.returncode == 3 else None
+
+    # It is told once a second.
+    done = until(ill, "status says so")
     assert "the first batch of train cannot be made" in " ".join(done.stdout.split())
     assert "its first batch cannot be made" in done.stdout
     log = daemon.paths.log.read_text()

@@ -22,6 +22,8 @@ from tests.scenario.stuck_datasets import NeverLoaded, Stuck, asleep, in_a_lock,
 from tests.scenario.waiting import stream_when, until
 
 AFTER_S = 0.5
+# A trainer and an executed zygote import torch before anything is stuck; beside other work that took half a minute.
+STARTED_AND_NAMED_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def named(said, cause: str, times: int = 1) -> list[str]:
         lines = [line for line in said().splitlines() if "waiting for epoch" in line and cause in line]
         return lines if len(lines) >= times else []
 
-    return until(found, f"{cause} is named {times} times")
+    return until(found, f"{cause} is named {times} times", STARTED_AND_NAMED_S)
 
 
 def pid_in(line: str) -> int:
