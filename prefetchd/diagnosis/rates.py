@@ -19,12 +19,12 @@ class Rates:
     in tasks (`starved` in line for a CPU, `computing`, `collating`, `on_disk`) or of all time (`full`, `empty`).
 
     `demand`, `supply` and what comes from `elsewhere`, other machines, are batches a second, `cost_s` is worker-seconds
-    a batch that is made here; `others_busy` is workers that other
-    streams keep from this one; `bound` is the daemon's own bound of workers where that is in the way, else 0. `bursts`
-    counts how often a full ring became empty. `paces` has what the workers that there are make and what another number
-    of them made, each as (workers, batches a second); None where that is not known. `load` is the snapshot's, None
-    where nobody counts. `followed`: a progress file tells where the trainer is. `one_by_one`: the dataset is asked for
-    each sample by itself, which takes a worker `sample_s`; 0 where that is not known.
+    a batch that is made here; `others_busy` is workers that other streams keep from this one; `bound` is the daemon's
+    own bound of workers where that is in the way, else 0. `bursts` counts how often a full ring became empty. `paces`
+    has what the workers that there are make and what another number of them made, each as (workers, batches a second);
+    None where that is not known. `load` is the snapshot's, None where nobody counts. `followed`: a progress file tells
+    where the trainer is. `one_by_one`: the dataset is asked for each sample by itself, which takes a worker `sample_s`;
+    0 where that is not known.
     """
 
     over_s: float

@@ -27,10 +27,8 @@ PATIENCE = {
     "RAY_NUM_REDIS_GET_RETRIES": "1",
 }
 
-
 OTHER_VERSION = "Version mismatch:"
 """What Ray's error begins with where the cluster has another Ray, or another Python. Which ones is in its lines."""
-
 
 UNREACHED = "Failed to connect to GCS"
 TOKEN_OR_TLS = (
