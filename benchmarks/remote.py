@@ -31,7 +31,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from benchmarks.harness import endless, interleave, own_daemon, pss_mb, report, stopwatch
+from benchmarks.harness import endless, interleave, own_daemon, pss_mb, report, stopwatch, variable
 from prefetchd.cli.snapshot import read_report
 from prefetchd.remote.placement import CPUS_AN_ACTOR
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -270,15 +270,6 @@ def unused(nodes: RayNodes, rounds: int) -> None:
     report("CPU time of the daemon a batch", "us", figures, "knows a cluster", {"knows none": 1.01})
 
 
-@contextlib.contextmanager
-def executed() -> Iterator[None]:
-    os.environ["PREFETCHD_START"] = "exec"
-    try:
-        yield
-    finally:
-        del os.environ["PREFETCHD_START"]
-
-
 def memory(nodes: RayNodes, rounds: int) -> None:
     workers = CPUS_AN_ACTOR
     # One of which Ray takes for granted that it has so many.
@@ -293,7 +284,7 @@ def memory(nodes: RayNodes, rounds: int) -> None:
 
     def here() -> float:
         # Executed, as a node's are: a fork shares what the trainer has.
-        with executed(), own_daemon() as directory, loading(Hashed(), workers, 0) as batches:
+        with variable("PREFETCHD_START", "exec"), own_daemon() as directory, loading(Hashed(), workers, 0) as batches:
             for _ in itertools.islice(batches, RING_BATCHES):
                 pass
             snapshot = read_report(runtime_paths(directory / "d.sock")).snapshot

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ import psutil
 from prefetchd_client import PrefetchLoader
 
 from benchmarks.chaos.kill_log import kills_by_point
-from benchmarks.harness import endless, stopwatch
+from benchmarks.harness import endless, stopwatch, variable
 from prefetchd.cli.snapshot import read_report
 from prefetchd.kill_points.kill_point_table import POINTS
 from prefetchd.kill_points.kill_points import LOG_VARIABLE, ORDERS_VARIABLE, write_order
@@ -192,27 +191,18 @@ class Trainer:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._found = endless(stack.enter_context(loader(0.01, REMOTE_WORKERS)))
-        with _inline():
+        with variable("PREFETCHD_INLINE", "1"):
             self._expected = endless(stack.enter_context(loader(0.0, 0)))
         self.batches = 0
         self.wrong: list[int] = []
 
     def takes(self, batches: int) -> None:
         for x, y in itertools.islice(self._found, batches):
-            with _inline():
+            with variable("PREFETCHD_INLINE", "1"):
                 expected_x, expected_y = next(self._expected)
             if not (x.equal(expected_x) and y.equal(expected_y)):
                 self.wrong.append(self.batches)
             self.batches += 1
-
-
-@contextlib.contextmanager
-def _inline() -> Iterator[None]:
-    os.environ["PREFETCHD_INLINE"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["PREFETCHD_INLINE"]
 
 
 def kill_at_a_point(stand: Stand, trainer: Trainer, chance: random.Random) -> bool:

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import signal
 import socket
 import struct
@@ -18,15 +17,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster.ray_nodes import STORE_BYTES
 from tests.scenario.waiting import until
 
 ADDRESS, PORT = "10.77.0.1", 6380
 SIOCSIFADDR = 0x8916
-STORE_BYTES = 80 << 20
-
-
-def has_openssl() -> bool:
-    return shutil.which("openssl") is not None
 
 
 def add_address() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 def variables(network: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if network:
         pytest.skip(network)
-    if not secured.has_openssl():
+    if shutil.which("openssl") is None:
         pytest.skip("no openssl, which makes certificates")
     secured.add_address()
     return secured.make_certificates(tmp_path_factory.mktemp("certificates"))

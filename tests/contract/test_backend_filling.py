@@ -93,6 +93,12 @@ def test_what_was_made_to_measure_is_not_made_again(stage, calls):
 # --- filling ---
 
 
+def dealt(stream: HarnessedStream, workers: list[int], tasks: list[tuple[int, ...]]) -> list:
+    """Deals the tasks to the workers in turn, each its own in one message. Their rows of Filled."""
+    given = {worker: tasks[place :: len(workers)] for place, worker in enumerate(workers)}
+    return [stream.answer(worker, task) for worker, mine in given.items() for task in stream.assign(worker, *mine)]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_rows_from_any_number_of_workers_make_the_same_bytes(stage, workers):
     """Batches of nine rows in tasks of two: each worker gets several tasks in one Fill."""
@@ -102,8 +108,7 @@ def test_rows_from_any_number_of_workers_make_the_same_bytes(stage, workers):
         stream.measure(numbers[0])
         stream.make_ring(numbers)
         tasks = [(FILL_ROWS, 0, step, first, min(first + 2, 9), step) for step in range(5) for first in range(0, 9, 2)]
-        given = {worker: tasks[place::workers] for place, worker in enumerate(numbers)}
-        rows = [stream.answer(worker, task) for worker, mine in given.items() for task in stream.assign(worker, *mine)]
+        rows = dealt(stream, numbers, tasks)
         assert {row[1] for row in rows} == {stream.measure_told.payload_bytes}
         assert sum(row[3] for row in rows) == 45, "samples"
         expected = epoch_batches(dataset, 0, batch_size=9, seed=7)
@@ -119,9 +124,7 @@ def test_batches_that_one_worker_fills_are_the_same_by_any(stage, workers):
         stream.measure(numbers[0])
         stream.make_ring(numbers)
         tasks = [(FILL_ROWS, 0, step, 0, min(9, 42 - 9 * step), step) for step in range(5)]
-        given = {worker: tasks[place::workers] for place, worker in enumerate(numbers)}
-        rows = [stream.answer(worker, task) for worker, mine in given.items() for task in stream.assign(worker, *mine)]
-        assert sum(row[3] for row in rows) == 42, "samples"
+        assert sum(row[3] for row in dealt(stream, numbers, tasks)) == 42, "samples"
         assert equal([stream.batch(step) for step in range(5)], epoch_batches(dataset, 0, batch_size=9, seed=7))
 
 

@@ -52,6 +52,12 @@ class Bed:
             self.work_here(1)
         raise AssertionError("no remote worker has come")
 
+    def bridge_ends(self, reason: str, *, is_final: bool) -> None:
+        number = self.bridge.number
+        self.world.remote.bridges.clear()
+        self.world.engine.bridge_ended(number, reason, is_final=is_final)
+        self.world.run()
+
     def told(self) -> list[str]:
         """What the trainer was shown, less of whom it is."""
         head = f"prefetchd: stream {self.stream.name!r}: "
@@ -381,10 +387,7 @@ def test_workers_that_end_with_their_actor_are_told_of_once():
 def test_rule_7_one_that_would_end_again_is_not_opened_again():
     bed = Bed()
     bed.begins()
-    number = bed.bridge.number
-    bed.world.remote.bridges.clear()
-    bed.world.engine.bridge_ended(number, "Ray is not installed", is_final=True)
-    bed.world.run()
+    bed.bridge_ends("Ray is not installed", is_final=True)
     assert bed.told() == ["there are no remote workers: Ray is not installed"]
     bed.world.now += 1000
     bed.world.tick()
@@ -396,10 +399,7 @@ def test_rule_7_one_that_would_end_again_is_not_opened_again():
 def test_rule_7_a_new_consumer_has_it_tried_at_once(is_final):
     bed = Bed()
     bed.begins()
-    number = bed.bridge.number
-    bed.world.remote.bridges.clear()
-    bed.world.engine.bridge_ended(number, "Ray is not installed", is_final=is_final)
-    bed.world.run()
+    bed.bridge_ends("Ray is not installed", is_final=is_final)
     bed.stream.serve_as(bed.stream.spec)
     bed.world.tick()
     assert bed.world.remote.bridges
