@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,8 +52,19 @@ LONGEST_FIRST = (
 """Directories by how long a file of theirs takes: of several processes none is to be at a long one when the others are
 done."""
 
-SLOW = ("trainers", "reference", "compatibility", "strangers", "cluster", "timed")
-"""Directories of which each test is marked `slow`: others' programs and libraries, and DataLoader beside ours."""
+SLOW = (
+    "trainers/test_transformers.py",
+    "trainers/test_docs.py",
+    "reference",
+    "compatibility",
+    "strangers",
+    "cluster",
+    "timed",
+)
+"""Directories and files of which each test is marked `slow`: others' programs and libraries, and DataLoader beside
+ours."""
+
+NOT_SLOW = "not slow"
 
 # A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -78,12 +89,24 @@ PACKAGES_VARIABLE = "PREFETCHD_TESTS_PACKAGES"
 attack that is skipped for want of a second uid where root runs it."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves what is slow out before it is imported: its libraries take seconds, and make each fork dear."""
+    if config.option.markexpr == NOT_SLOW and _is_below(SLOW, collection_path):
+        return True
+    return None
+
+
+def _is_below(places: Iterable[str], path: Path) -> bool:
+    here = Path(__file__).parent
+    return any(path.is_relative_to(here / each) for each in places)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what is slow, and orders it. Stable: the order within a file, and of a directory's files, stays."""
     here = Path(__file__).parent
     order = {here / directory: place for place, directory in enumerate(LONGEST_FIRST)}
     for item in items:
-        if any(here / directory in item.path.parents for directory in SLOW):
+        if _is_below(SLOW, item.path):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: min((order[each] for each in item.path.parents if each in order), default=-1))
 

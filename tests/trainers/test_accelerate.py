@@ -150,6 +150,7 @@ def test_a_loader_with_a_sampler(accelerator, trainers_daemon):
 
 
 @pytest.mark.preloads("accelerate", "torch.distributed.run")
+@pytest.mark.slow
 def test_two_ranks(trainers_daemon, tmp_path):
     found = run_two_ranks(accelerated_ranks, trainers_daemon, tmp_path)
     samples, rows = accelerated_ranks.SAMPLES, accelerated_ranks.ROWS

@@ -179,6 +179,7 @@ def test_loaders_that_are_made_for_each_epoch(trainers_daemon, tmp_path):
 # Up to three runs of two processes that import torch and Lightning.
 @pytest.mark.timeout(360)
 @pytest.mark.preloads("lightning.pytorch")
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["replaced", "made in the hook", "made before", "another's share"])
 def test_two_ranks(trainers_daemon, tmp_path, how):
     found = run_ranks(trainers_daemon, tmp_path, how)
