@@ -23,7 +23,7 @@ LABELS = {
     "the same with `__getitems__` (3 rounds)": "tokens, __getitems__",
     "text, batch 64, padded": "padded texts",
     "train, crop and flip, as bytes": "cache, train, bytes",
-    "the same, normalised in the trainer": "cache, train, floats",
+    "the same as floats, normalised by the workers (2026-11-27)": "cache, train, floats",
     "validate, from the second epoch on, as bytes": "cache, validate, bytes",
     "the same, normalised before": "cache, validate, floats",
 }
