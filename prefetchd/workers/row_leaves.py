@@ -23,6 +23,10 @@ _copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 # What it returns nobody needs: ctypes.memmove makes a number of it.
 _copy.restype = None
 
+_REORDERED_BY_NUMPY = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.float16, torch.float32})
+"""Where a row's numbers do not lie side by side, as those of a picture whose planes were interleaved, numpy copies
+these in a third to two thirds of torch's time; of wider ones it is the slower."""
+
 _PLAIN_NUMBERS = {int: ("q", torch.int64), float: ("d", torch.float64), bool: ("?", torch.bool)}
 
 
@@ -100,6 +104,7 @@ def _tensor_leaf(sample: torch.Tensor, collated: torch.Tensor) -> Leaf:
 
     def writer(rows: Rows) -> Write:
         address, size, whole = rows.address, rows.row_bytes, rows.tensor()
+        array = rows.array() if dtype in _REORDERED_BY_NUMPY else None
 
         def write(row: int, value: torch.Tensor) -> None:
             if not (
@@ -113,13 +118,11 @@ def _tensor_leaf(sample: torch.Tensor, collated: torch.Tensor) -> Leaf:
                 raise Deviation(f"a leaf that is not {name}")
             begin = value.data_ptr()
             # Wrapped tensors and symbolic zeros have no address.
-            if (
-                begin
-                and value.is_contiguous()
-                and not (may_be_negated and value.is_neg())
-                and not (may_be_conjugated and value.is_conj())
-            ):
+            is_plain = begin and not (may_be_negated and value.is_neg()) and not (may_be_conjugated and value.is_conj())
+            if is_plain and value.is_contiguous():
                 _copy(address + row * size, begin, size)
+            elif is_plain and array is not None and value.stride(-1) != 1:
+                array[row] = value.numpy()
             else:
                 whole[row].copy_(value)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from torch.utils.data import default_collate
+from torchvision import tv_tensors
 
 from prefetchd.wire.slot_layout import DTYPES
 from prefetchd.workers.row_collate import plan_rows
@@ -112,6 +113,22 @@ def test_leaves_that_are_not_contiguous(make):
     samples = [(make(k), k) for k in range(5)]
     assert_as_default_collate(samples)
     assert_as_default_collate(samples[1:], first=samples[0])
+
+
+@pytest.mark.parametrize("dtype", [each for each in TORCH_DTYPES if not each.is_complex], ids=str)
+@pytest.mark.parametrize("kind", [torch.Tensor, tv_tensors.Image], ids=["tensor", "picture"])
+def test_pictures_whose_planes_are_interleaved(dtype, kind):
+    pictures = [
+        (torch.arange(k, k + 7 * 6 * 3) % 251).to(dtype).view(7, 6, 3).permute(2, 0, 1).as_subclass(kind)
+        for k in range(4)
+    ]
+    for cut in (lambda each: each, lambda each: each[:, 2:5, 1:5], lambda each: each[:1].expand(3, 7, 6)):
+        assert_as_default_collate([(cut(each), k) for k, each in enumerate(pictures)])
+
+
+def test_each_bit_of_a_nan_is_kept():
+    bits = torch.tensor([[0x7FC01234, 0x7F800001], [-1, 0x3F800000]], dtype=torch.int32)
+    assert_as_default_collate([bits.view(torch.float32).t() for _ in range(2)])
 
 
 def test_a_tensor_whose_memory_is_elsewhere():
