@@ -39,16 +39,6 @@ def own_daemon(
             subprocess.run([*command, "stop"], check=False, stdout=subprocess.DEVNULL)
 
 
-@contextlib.contextmanager
-def variable(name: str, value: str) -> Iterator[None]:
-    """Sets an environment variable meanwhile, which was not set before."""
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def endless(loader: DataLoader[Any]) -> Iterator[Any]:
     """Yields batches, epoch after epoch."""
     while True:

@@ -25,13 +25,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from benchmarks.harness import endless, interleave, own_daemon, pss_mb, report, stopwatch, variable
+from benchmarks.harness import endless, interleave, own_daemon, pss_mb, report, stopwatch
 from prefetchd.cli.snapshot import read_report
 from prefetchd.remote.placement import CPUS_AN_ACTOR
 from prefetchd.wire.runtime_paths import runtime_paths
@@ -284,7 +285,11 @@ def memory(nodes: RayNodes, rounds: int) -> None:
 
     def here() -> float:
         # Executed, as a node's are: a fork shares what the trainer has.
-        with variable("PREFETCHD_START", "exec"), own_daemon() as directory, loading(Hashed(), workers, 0) as batches:
+        with (
+            patch.dict(os.environ, PREFETCHD_START="exec"),
+            own_daemon() as directory,
+            loading(Hashed(), workers, 0) as batches,
+        ):
             for _ in itertools.islice(batches, RING_BATCHES):
                 pass
             snapshot = read_report(runtime_paths(directory / "d.sock")).snapshot

@@ -25,12 +25,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 from prefetchd_client import PrefetchLoader
 
 from benchmarks.chaos.kill_log import kills_by_point
-from benchmarks.harness import endless, stopwatch, variable
+from benchmarks.harness import endless, stopwatch
 from prefetchd.cli.snapshot import read_report
 from prefetchd.kill_points.kill_point_table import POINTS
 from prefetchd.kill_points.kill_points import LOG_VARIABLE, ORDERS_VARIABLE, write_order
@@ -191,14 +192,14 @@ class Trainer:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._found = endless(stack.enter_context(loader(0.01, REMOTE_WORKERS)))
-        with variable("PREFETCHD_INLINE", "1"):
+        with patch.dict(os.environ, PREFETCHD_INLINE="1"):
             self._expected = endless(stack.enter_context(loader(0.0, 0)))
         self.batches = 0
         self.wrong: list[int] = []
 
     def takes(self, batches: int) -> None:
         for x, y in itertools.islice(self._found, batches):
-            with variable("PREFETCHD_INLINE", "1"):
+            with patch.dict(os.environ, PREFETCHD_INLINE="1"):
                 expected_x, expected_y = next(self._expected)
             if not (x.equal(expected_x) and y.equal(expected_y)):
                 self.wrong.append(self.batches)

@@ -31,9 +31,9 @@ from examples.prepared_once import (
     RANDOM,
     SCALE,
     augmented,
-    augmented_numbers,
+    augmented_floats,
     cropped,
-    cropped_numbers,
+    cropped_floats,
     images_of,
 )
 
@@ -109,7 +109,7 @@ def gather(cache: SampleCache, rounds: int) -> None:
 def train(cache: SampleCache, rounds: int, *, as_bytes: bool) -> None:
     """As floats they come normalised: by the workers, of whom the recipe has none."""
     normalise = Normalise()
-    each, whole = (augmented, RANDOM) if as_bytes else (augmented_numbers, lambda images: normalise(RANDOM(images)))
+    each, whole = (augmented, RANDOM) if as_bytes else (augmented_floats, lambda images: normalise(RANDOM(images)))
     theirs = Transformed(cache.dataset, each)
     options: dict[str, Any] = {"shuffle": True, "drop_last": True, "num_workers": WORKERS}
     with PrefetchLoader(cache, BATCH, transform=each, buffer=RING_BATCHES, **options) as ours:
@@ -126,7 +126,7 @@ def validate(cache: SampleCache, rounds: int, *, as_bytes: bool) -> None:
     chosen = range(VALIDATED)
     normalise = Normalise()
     buffer = VALIDATED // BATCH + RING_BATCHES
-    each, whole = (cropped, CENTRE) if as_bytes else (cropped_numbers, lambda images: normalise(CENTRE(images)))
+    each, whole = (cropped, CENTRE) if as_bytes else (cropped_floats, lambda images: normalise(CENTRE(images)))
     with PrefetchLoader(
         Subset(cache, chosen), BATCH, transform=each, deterministic=True, buffer=buffer, num_workers=WORKERS
     ) as ours:

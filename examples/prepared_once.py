@@ -54,13 +54,13 @@ def normalised(image: torch.Tensor) -> torch.Tensor:
     return torch.sub(image, OFFSET).mul_(SCALE)
 
 
-def augmented_numbers(sample: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
+def augmented_floats(sample: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
     """What training takes where there is no GPU that normalises: the workers do it, not the trainer."""
     image, label = augmented(sample)
     return normalised(image), label
 
 
-def cropped_numbers(sample: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
+def cropped_floats(sample: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
     """What validation takes there."""
     image, label = cropped(sample)
     return normalised(image), label
@@ -81,15 +81,15 @@ def made_loaders(images: Path, cache: Path, loader: str = "prefetchd", device: s
 
         return {
             "train": DataLoader(
-                Transformed(Subset(prepared, training), augmented_numbers), BATCH, shuffle=True, num_workers=2
+                Transformed(Subset(prepared, training), augmented_floats), BATCH, shuffle=True, num_workers=2
             ),
-            "validation": DataLoader(Transformed(Subset(prepared, validation), cropped_numbers), BATCH, num_workers=2),
+            "validation": DataLoader(Transformed(Subset(prepared, validation), cropped_floats), BATCH, num_workers=2),
         }
     cached = SampleCache(prepared, cache)
-    random: dict[str, Any] = {"transform": augmented_numbers} if device is None else on_device(device, flip=0.5)
+    random: dict[str, Any] = {"transform": augmented_floats} if device is None else on_device(device, flip=0.5)
     # Nothing in it is random: from the second epoch on its batches are those of the first, still in the buffer.
     fixed: dict[str, Any] = (
-        {"transform": cropped_numbers} if device is None else {"transform": cropped} | on_device(device, 0)
+        {"transform": cropped_floats} if device is None else {"transform": cropped} | on_device(device, 0)
     )
     whole_epoch = -(-len(validation) // BATCH) + (4 if device is None else 8)
     return {

@@ -65,6 +65,7 @@ SLOW = (
 ours."""
 
 NOT_SLOW = "not slow"
+"""What `make test` says with -m."""
 
 # A shell that runs this in the background has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

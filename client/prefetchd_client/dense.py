@@ -7,9 +7,9 @@ import torch
 
 
 def dense(value: torch.Tensor) -> torch.Tensor:
-    """Returns a plain tensor of the same values that is contiguous: `value` itself if it is.
+    """Returns a contiguous tensor of the same values: `value` itself if it is.
 
-    Bytes on the CPU are copied by numpy: those of a picture whose planes are interleaved in a third of torch's time.
+    Bytes on the CPU are copied by numpy, those of a picture whose planes are interleaved in a third of torch's time.
     """
     if value.dtype is torch.uint8 and value.is_cpu and not value.is_contiguous():
         return torch.from_numpy(np.ascontiguousarray(value.numpy()))

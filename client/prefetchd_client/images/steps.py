@@ -79,31 +79,26 @@ class AsPicture:
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
-class Planes:
-    """Lays a picture out as torchvision's result is, plane after plane, before anything else is done to it: all that
-    follows is faster on planes."""
-
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        return dense(pixels)
-
-
 def on_tensor(steps: list[Any]) -> list[Step]:
-    """Returns steps that do to 3 x height x width bytes what `steps` do to a picture."""
+    """Returns steps that do to 3 x height x width bytes what `steps` do to a picture.
+
+    Where these make a tensor of it, planes come first, as torchvision's result has them: all that follows is faster so.
+    """
     flips: list[Step] = []
     left = list(steps)
     while left and type(left[0]) in FLIPS:
         flips.append(Flip(left.pop(0).p))
     first = type(left[0]) if left else None
     if first in TO_FLOATS:
-        return [Planes(), *flips, Divide(), *_normalized(left[1:])]
+        return [dense, *flips, Divide(), *_normalized(left[1:])]
     if first in TO_BYTES:
         floats, left = _floats(left[1:])
-        return [Planes(), *flips, *floats, *left]
+        return [dense, *flips, *floats, *left]
     if first is v2.ToImage:
         floats, left = _floats(left[1:])
         if left and type(left[0]) is v2.ToPureTensor:
-            return [Planes(), *flips, *floats, *left[1:]]
-        return [Planes(), *flips, *floats, Marked(), *left]
+            return [dense, *flips, *floats, *left[1:]]
+        return [dense, *flips, *floats, Marked(), *left]
     return [*flips, AsPicture(), *left]
 
 

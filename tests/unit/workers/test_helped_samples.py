@@ -70,14 +70,13 @@ def test_a_helper_begins_at_the_end(shared):
 
 
 def test_nobody_helps_with_samples_that_take_no_time(shared, monkeypatch):
-    # Of a clock that samples alone advance: all else may take longer than they do where the machine is busy.
+    # By a clock that samples alone advance: all else may take longer than they do where the machine is busy.
     slept_s = [0.0]
     monkeypatch.setattr(helped_samples.time, "sleep", slept_s.append)
     monkeypatch.setattr(helped_samples.time, "monotonic", lambda: sum(slept_s))
     rows = Rows(SLOW_ROW_S / 10)
     made, of_use = helped(rows, shared, count=1000)
     assert of_use, "others may take longer"
-    # Each was asked for by itself, and took a little longer than it sleeps.
     assert STRETCH_S / rows.row_s <= made <= STRETCH_S / rows.row_s + 1
 
 

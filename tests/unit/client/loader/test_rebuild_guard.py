@@ -9,13 +9,13 @@ from torch.utils.data import TensorDataset
 
 from prefetchd.wire.errors import CallerError
 
-CALL = "def call(loader):\n    return loader.{attribute}\n"
+PROGRAM = "def {function}(loader):\n    return loader.{attribute}\n"
 
 
 def called_in(module: str, loader: RebuildGuard, attribute: str, function: str = "call"):
     """Asks for an attribute as a function of that module would."""
     namespace = {"__name__": module}
-    exec(CALL.format(attribute=attribute).replace("call", function), namespace)
+    exec(PROGRAM.format(function=function, attribute=attribute), namespace)
     return namespace[function](loader)
 
 
@@ -45,4 +45,3 @@ def test_functions_that_make_another_loader_are_known_by_their_names(loader, fun
 )
 def test_others_have_what_a_dataloader_has(loader, module, function):
     assert called_in(module, loader, "multiprocessing_context", function) is None
-    loader.multiprocessing_context = None
