@@ -23,6 +23,7 @@ from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import Config
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.daemon.process.init_process import leave_first_process
 from prefetchd.daemon.process.service_notify import Notifier, listening_socket
 from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.printable import one_line
@@ -123,6 +124,7 @@ def command(
     Exit code: 0 ended in order; 1 another daemon serves the socket, it could not start, or it crashed. With --detach:
     0 a daemon serves the socket now, 1 none could start.
     """
+    leave_first_process()
     found = read_config(Path(config)) if config is not None else Config()
     settings = found.daemon
     is_tuned = bool(first_chosen(autotune, settings.autotune, True))

@@ -24,7 +24,13 @@ from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service, StartedAs
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.processes.orphans import become_subreaper, end_strangers, kill_strangers
+from prefetchd.processes.orphans import (
+    become_subreaper,
+    children_in_own_session,
+    end_strangers,
+    kill_strangers,
+    reap_strangers,
+)
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
@@ -33,6 +39,9 @@ DESCRIPTORS = 65536
 TELL_EVERY_S = 0.25
 STRANGERS_END_WITHIN_S = 2.0
 ORPHANS_EVERY_S = 0.5
+FAILS_AT_ONCE_S = 60.0
+"""A daemon that ends by a fault of its own within this time leaves no rings: what it adopted may be what it failed on,
+and the next one would fail on that, too."""
 KEEPING_SIGNAL = signal.SIGUSR1
 """Ends the daemon so that it leaves its rings for the next one. The units send it where a restart stops them."""
 NOTED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, KEEPING_SIGNAL)
@@ -108,7 +117,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
     # What is left of a zygote that was killed is ours to end.
     become_subreaper()
     with contextlib.ExitStack() as ending:
-        ending.callback(end_strangers, (), STRANGERS_END_WITHIN_S)
+        ending.callback(_end_orphans)
         loop = Loop()
         ending.callback(loop.close)
         service = Service(
@@ -151,7 +160,13 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             _keep_telling(options.notifier, loop, service)
             # The first to be called: whatever takes time is yet to come.
             ending.callback(options.notifier.stopping)
-        loop.run()
+        begun_s = time.monotonic()
+        try:
+            loop.run()
+        except BaseException:
+            if time.monotonic() - begun_s >= FAILS_AT_ONCE_S:
+                service.keep_rings()
+            raise
     log.info("stopped", extra={"fields": {"pid": os.getpid(), "rings_left": service.has_left_rings}})
 
 
@@ -161,9 +176,17 @@ def _keep_count(service: Service, lock: LockFile) -> None:
         lock.keep_file()
 
 
+def _end_orphans() -> None:
+    end_strangers(children_in_own_session(), STRANGERS_END_WITHIN_S)
+
+
 def _keep_ending_orphans(loop: Loop, service: Service) -> None:
     """Ends orphans, again and again: their zygotes are dead, or these would have been given them."""
-    kill_strangers(service.child_pids)
+    known = service.child_pids
+    # What our processes start is in their sessions, or in one of its own.
+    if kill_strangers(known | children_in_own_session()):
+        log.info("orphans ended")
+    reap_strangers(known)
     loop.call_later(ORPHANS_EVERY_S, partial(_keep_ending_orphans, loop, service))
 
 

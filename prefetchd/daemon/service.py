@@ -206,6 +206,11 @@ class Service:
         if now:
             self._end(reason)
 
+    def keep_rings(self) -> None:
+        """Has close() leave rings for the next daemon, as a kill would: this one has failed. Not once it was asked to
+        drop them."""
+        self._keeps = self._keeps or not self._finishes
+
     def _asked_to_stop(self, reason: str, now: bool, keep: bool) -> None:
         self.stop(reason, now=now, keep=keep)
 

@@ -27,6 +27,17 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def children_in_own_session() -> set[int]:
+    """Returns the children in this process's own session. Of a process that gives each of its own another one, these
+    are somebody else's: of the shell, say, that became this process."""
+    own, found = os.getsid(0), set()
+    for pid in children():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == own:
+                found.add(pid)
+    return found
+
+
 def reap_strangers(known: Collection[int]) -> None:
     """Reaps orphans that have ended; `known` children are somebody else's to reap. Does not block."""
     for pid in children().difference(known):

@@ -420,10 +420,11 @@ def new_header(
 
 
 def is_named(name: str, fd: int, directory: str = SHARED_MEMORY) -> bool:
-    """Returns True while the shared memory behind `fd` is found under `name`."""
+    """Returns True while the shared memory behind `fd` is found under `name`: not if the directory cannot be
+    asked."""
     try:
         named, mine = os.stat(directory + name), os.fstat(fd)
-    except FileNotFoundError:
+    except OSError:
         return False
     return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 

@@ -261,6 +261,45 @@ def test_a_daemon_that_crashes_says_so_in_its_log_and_leaves_nothing(daemon):
     assert "KeyError: 'a bug of ours'" in crashed["traceback"]
 
 
+CRASHES_LATER = """
+import os
+import sys
+from prefetchd.cli.main import main
+from prefetchd.daemon import main as daemon_main
+from prefetchd.daemon.engine.engine import Engine
+
+daemon_main.FAILS_AT_ONCE_S = 0.0
+tick = Engine.tick
+
+def forget(self, *now):
+    if os.path.exists(flag):
+        raise KeyError("a bug of ours")
+    tick(self, *now)
+
+Engine.tick = forget
+flag = sys.argv[1]
+sys.argv = ["prefetchd", "run"]
+main()
+"""
+
+
+def test_a_daemon_that_crashes_leaves_its_rings_to_the_next_one_as_if_it_was_killed(daemon, tmp_path):
+    flag = tmp_path / "crash-now"
+    process = subprocess.Popen([sys.executable, "-c", CRASHES_LATER, flag], env=daemon.environment)
+    until(lambda: answers(daemon), "it serves")
+    with PrefetchLoader(Numbers(64), batch_size=4, stream="kept", buffer=16) as loader:
+        iterator = iter(loader)
+        found = next(iterator)[1].tolist()
+        ring = stream_when(daemon, "kept", lambda stream: stream["ring"]["ready"] >= 10, "batches wait")["ring"]
+        flag.touch()
+        assert process.wait(ENDS_WITHIN_S) == 1
+        daemon.start()
+        for batch in iterator:
+            found += batch[1].tolist()
+        assert stream_when(daemon, "kept")["ring"]["segment"] == ring["segment"]
+    assert found == list(range(64))
+
+
 def test_a_program_that_its_client_still_hands_over_is_not_reclaimed(daemon):
     """A client that waits for an answer holds a lock on it; the daemon that comes leaves it alone."""
     ours, dead = (Path("/dev/shm" + daemon.paths.segment_name("program", token)) for token in ("ours", "dead"))

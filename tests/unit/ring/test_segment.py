@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from prefetchd.ring import segment as segment_module
-from prefetchd.ring.segment import RingSegment, new_header, unlink
+from prefetchd.ring.segment import RingSegment, is_named, new_header, unlink
 from prefetchd.wire.errors import NoSpaceError
 from prefetchd.wire.file_locks import is_locked, reopen, try_lock
 from prefetchd.wire.messages import Published
@@ -104,6 +104,18 @@ def test_a_new_segment_is_private_and_has_its_size_header_spec_and_layout(make, 
     assert content[SPEC_OFFSET:].startswith(SPEC)
     assert content[ROW_LAYOUT_OFFSET:].startswith(LAYOUT)
     assert ring.header.created_ns > 0
+
+
+def test_a_ring_whose_directory_cannot_be_asked_has_no_name(tmp_path):
+    """Found as a daemon that ended, and all its rings with it: a file stood where one stream's RAM disk had been."""
+    named = tmp_path / "disk" / "ring"
+    named.parent.mkdir()
+    with named.open("wb") as file:
+        assert is_named("/ring", file.fileno(), str(named.parent))
+        named.unlink()
+        named.parent.rmdir()
+        named.parent.touch()
+        assert not is_named("/ring", file.fileno(), str(named.parent))
 
 
 @pytest.mark.parametrize("name_then", ["/the-program", ""])
