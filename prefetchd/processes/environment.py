@@ -49,6 +49,8 @@ READ_AT_START = (
     b"LC_",
     b"PREFETCHD_KILL_",
 )
+# Of those the ones that are read later: torchrun gives each rank and each try values of its own.
+READ_LATER = (b"TORCHELASTIC_",)
 THREADS = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"NUMEXPR_NUM_THREADS")
 
 
@@ -79,7 +81,11 @@ def variables_for_workers(environment: Environment) -> dict[bytes, bytes]:
 
 def variables_at_start(environment: Environment) -> dict[bytes, bytes]:
     """Returns the variables that an interpreter must be started with."""
-    return {name: value for name, value in variables_for_workers(environment).items() if name.startswith(READ_AT_START)}
+    return {
+        name: value
+        for name, value in variables_for_workers(environment).items()
+        if name.startswith(READ_AT_START) and not name.startswith(READ_LATER)
+    }
 
 
 def digest_at_start(environment: Environment) -> bytes:

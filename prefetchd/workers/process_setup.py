@@ -16,6 +16,8 @@ from typing import NoReturn
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
+SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"
+
 OOM_SCORE = 500
 
 FORKABLE_THREADS = frozenset(["jemalloc_bg_thd"])
@@ -112,8 +114,12 @@ def end_after(work: Callable[[], None]) -> NoReturn:
 def find_thread_pools() -> None:
     """Looks which numeric libraries are loaded. threadpoolctl remembers the real path of each file that it has looked
     at: limit_threads(), also in a fork, takes a quarter of the time then."""
+    had = os.environ.get(SET_BY_THREADPOOLCTL)
     import threadpoolctl
 
+    if had is None:
+        # An interpreter is started with it or without, so it decides which zygote serves.
+        os.environ.pop(SET_BY_THREADPOOLCTL, None)
     threadpoolctl.ThreadpoolController()
 
 

@@ -125,6 +125,8 @@ def zygotes(daemon) -> list[int]:
 
 def test_its_workers_environment_is_made_ready_while_the_dataset_is_looked_at(daemon, declare, tmp_path):
     go = tmp_path / "go"
+    # Found as a second interpreter: threadpoolctl sets it where it is imported, and so it may have been set here.
+    daemon.environment.pop("KMP_DUPLICATE_LIB_OK", None)
     declare(f"[streams.late]\n{WAITING}dataset_args = {{go = '{go}'}}\nbuffer = 8\n")
     early = until(lambda: zygotes(daemon), "there is one before anything is known of the stream")
     go.touch()

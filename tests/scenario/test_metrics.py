@@ -105,6 +105,23 @@ def test_counters_gauges_and_histograms_are_those_of_the_stream(daemon, address)
     assert not address.exists()
 
 
+def test_a_declared_stream_has_no_trainer_until_one_comes(daemon, address, tmp_path):
+    file = tmp_path / "streams.toml"
+    file.write_text(
+        '[streams.train]\ndataset = "tests.scenario.declared_datasets:numbers"\nbatch_size = 4\nbuffer = 8\n'
+    )
+    daemon.start("--config", str(file), "--metrics", f"unix:{address}")
+
+    def trainers() -> float:
+        return value(scrape(address), "prefetchd_consumers", "prefetchd_consumers", stream="train")
+
+    stream_when(daemon, "train", lambda stream: stream["batches_ready"] > 0)
+    assert trainers() == 0
+    with PrefetchLoader.attach("train") as loader:
+        next(iter(loader))
+        assert trainers() == 1
+
+
 def test_health_progress_and_the_verdict_are_those_of_the_status(daemon, address, tmp_path):
     file = tmp_path / "streams.toml"
     file.write_text('[streams.typo]\ndataset = "tests.scenario.declared_datasets:nothing"\n')

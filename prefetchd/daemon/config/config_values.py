@@ -119,6 +119,15 @@ def as_table(value: Any, _: str) -> dict[str, Any]:
     return value
 
 
+def is_plain(value: Any) -> bool:
+    """Returns True for what JSON can say, too; of TOML's values all but dates and times."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return isinstance(value, (str, int, float, bool))
+
+
 def as_size(value: Any, _: str) -> int:
     """Returns a size in bytes, 1 or more, that is given as in "8GiB"."""
     try:

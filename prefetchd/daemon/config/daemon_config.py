@@ -23,6 +23,7 @@ from prefetchd.daemon.config.config_values import (
     as_table,
     as_text,
     as_whole,
+    is_plain,
 )
 from prefetchd.daemon.config.toml_lines import line_numbers, line_of
 from prefetchd.wire.batch_file import EPOCHS_LIMIT
@@ -237,10 +238,8 @@ def _stream(checked: Checked, name: str, raw: Any) -> StreamConfig:
     found = {key: checked.value(raw, path, key, check) for key, check in STREAM_KEYS.items()}
     found["timeout_s"] = found.pop("timeout")
     found |= _buffer(checked, raw, path) | _store(checked, raw, path) | _progress(checked, raw, path)
-    env = found["env"]
-    if env is not UNSET and not all(isinstance(value, str) for value in env.values()):
-        # The keys only: the values may be secret.
-        checked.wrong((*path, "env"), sorted(key for key in env if not isinstance(env[key], str)), "values in quotes")
+    _check_arguments(checked, {} if found["dataset_args"] is UNSET else found["dataset_args"], path)
+    _check_env(checked, {} if found["env"] is UNSET else found["env"], path)
     stream = StreamConfig(name, **{"dataset": "", **{key: each for key, each in found.items() if each is not UNSET}})
     if stream.rank >= stream.world_size:
         checked.wrong((*path, "rank"), stream.rank, f"0 to world_size - 1, which is {stream.world_size - 1}")
@@ -281,6 +280,24 @@ def _progress(checked: Checked, raw: Mapping[str, Any], path: tuple[str, ...]) -
         }
     checked.wrong((*path, "progress"), value, '"socket", {file = PATH} or {file = PATH, poll = SECONDS}')
     return {}
+
+
+def _check_arguments(checked: Checked, arguments: dict[str, Any], path: tuple[str, ...]) -> None:
+    for name, value in arguments.items():
+        if not is_plain(value):
+            plain = "texts, numbers, booleans, lists and tables"
+            checked.wrong((*path, "dataset_args", name), value, plain)
+
+
+def _check_env(checked: Checked, env: dict[str, Any], path: tuple[str, ...]) -> None:
+    for allowed, is_wrong in (
+        ("names of variables", lambda name: not name or "=" in name or "\0" in name),
+        ("values in quotes", lambda name: not isinstance(env[name], str)),
+        ("values without a zero byte", lambda name: "\0" in str(env[name])),
+    ):
+        if wrong := sorted(filter(is_wrong, env)):
+            # The names only: the values may be secret.
+            checked.wrong((*path, "env"), wrong, allowed)
 
 
 def _check_watermarks(checked: Checked, stream: StreamConfig, path: tuple[str, ...]) -> None:

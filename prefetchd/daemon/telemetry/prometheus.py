@@ -105,7 +105,9 @@ class EngineMetrics(Collector):
         size = GaugeMetricFamily("prefetchd_ring_bytes", "Reserved for slots", labels=["stream"])
         consumers = GaugeMetricFamily("prefetchd_consumers", "Trainers on the stream", labels=["stream"])
         for stream in streams:
-            consumers.add_metric([one_line(stream.name)], sum(not each.departed for each in stream.consumers.values()))
+            # The keeper is the daemon itself.
+            trainers = (each for each in stream.consumers.values() if each.session != stream.keeper)
+            consumers.add_metric([one_line(stream.name)], sum(not each.departed for each in trainers))
             ring = stream.window.ring
             if ring is None:
                 continue

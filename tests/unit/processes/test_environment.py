@@ -75,6 +75,8 @@ def test_what_an_interpreter_reads_when_it_starts_is_there_when_it_starts():
         ({"variables": {b"RANK": b"1", b"LOCAL_RANK": b"1", b"MY_DATA": b"/d"}}, True),
         ({"variables": {b"OMP_NUM_THREADS": b"8", b"CUDA_VISIBLE_DEVICES": b"1"}}, True),
         ({"variables": {b"NOTIFY_SOCKET": b"x"}}, True),
+        ({"variables": {b"TORCHELASTIC_ERROR_FILE": b"/tmp/3", b"TORCHELASTIC_RESTART_COUNT": b"2"}}, True),
+        ({"variables": {b"TORCH_LOGS": b"all"}}, False),
         ({"variables": {b"LD_LIBRARY_PATH": b"/opt"}}, False),
         ({"variables": {b"PYTHONHASHSEED": b"5"}}, False),
         ({"executable": b"/other/python"}, False),

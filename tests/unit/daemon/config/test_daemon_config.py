@@ -111,6 +111,13 @@ def test_a_buffer_is_a_number_of_batches_or_bytes():
     assert stream('buffer = "1KiB"').buffer_bytes == 1024
 
 
+def test_arguments_are_what_json_can_say():
+    assert stream("dataset_args = {a = [1, 2.5, inf, true], b = {c = 'd'}}").dataset_args == {
+        "a": [1, 2.5, float("inf"), True],
+        "b": {"c": "d"},
+    }
+
+
 def test_a_ring_on_a_ram_disk():
     found = stream('store = {ram_disk = "/mnt/huge"}')
     assert (found.store, found.directory) == ("ram_disk", "/mnt/huge")
@@ -136,6 +143,16 @@ def test_a_ring_on_a_ram_disk():
         ("low_watermark = 5", "high_watermark is nothing; allowed: low_watermark and high_watermark, or neither"),
         ('lookback = 2\nstore = {files = "x"}', "lookback is 2; allowed: 0: files are made again for who goes back"),
         ("timeout = inf", "timeout is inf; allowed: seconds, 0 or more"),
+        (
+            "dataset_args = {since = 2026-01-01}",
+            "dataset_args.since is datetime.date(2026, 1, 1); allowed: texts, numbers, booleans, lists and tables",
+        ),
+        (
+            "dataset_args = {a = [1, {b = 07:30:00}]}",
+            "dataset_args.a is [1, {'b': datetime.time(7, 30)}]; allowed: texts, numbers, booleans, lists and tables",
+        ),
+        ('env = {"A=B" = "x"}', "env is ['A=B']; allowed: names of variables"),
+        ('env = {A = "x\\u0000"}', "env is ['A']; allowed: values without a zero byte"),
         ("env = {TOKEN = 5}", "env is ['TOKEN']; allowed: values in quotes"),
         ("batchsize = 4", "batchsize is unknown; allowed: batch_size? One of dataset, "),
     ],
