@@ -17,22 +17,27 @@ MOST_OBJECTS = 20_000
 MOST_ITEMS = 1_000
 """The length from which on a list, tuple or dict is not looked into: it is a table of data, and no configuration."""
 
-_SIMPLE = (int, float, complex, bool, type(None), type, types.ModuleType)
+_NUMBERS = (int, float, complex)
+_SIMPLE = (*_NUMBERS, type(None), type, types.ModuleType)
 _WHOLE = (str, bytes, bytearray, np.ndarray, torch.Tensor)
 _ITEM_BYTES = 64
 _SIZED: dict[type, Any] = {list: list.__len__, tuple: tuple.__len__, dict: dict.__len__, set: set.__len__}
 _SIZED |= dict.fromkeys((str, bytes, bytearray, frozenset), lambda _: 0)
 
 
-def held_objects(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each object that can be reached from `roots`, by name, with the shortest way to it; numbers, types and
-    modules left out. What arrays and long containers hold is not looked into."""
+def held_objects(roots: Mapping[str, Any], *, numbers: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yields each object that can be reached from `roots`, by name, with the shortest way to it; types and modules left
+    out, and numbers unless they are asked for. What arrays and long containers hold is not looked into."""
     coming: deque[tuple[str, Any]] = deque(roots.items())
     seen: dict[int, Any] = {}
     while coming and len(seen) < MOST_OBJECTS:
         way, found = coming.popleft()
         # By its type: isinstance() would ask the object what it is, and that may be the user's code.
-        if issubclass(type(found), _SIMPLE) or id(found) in seen:
+        if issubclass(type(found), _SIMPLE):
+            if numbers and issubclass(type(found), _NUMBERS):
+                yield way, found
+            continue
+        if id(found) in seen:
             continue
         # Kept: another object must not come to have its number.
         seen[id(found)] = found

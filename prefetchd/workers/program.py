@@ -32,7 +32,8 @@ class Program:
     Where a sampler decides the order: `index_sampler` gives an epoch's batches of keys (or its keys one by one, for
     samples that come as they are), `generator` is the loader's own, and `generators` are all that the trainer shares
     with them, in its order. `seeds_once`: DataLoader would draw its base seed in the first epoch alone, as its workers
-    persist.
+    persist. Where an iterable dataset decides it: `reuses_dataset` says that DataLoader would iterate over one object
+    in all epochs, as persistent workers and the trainer itself do.
 
     `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's, or that nobody
     wants anew. `once`: this process is a fork, whose objects are nobody else's; they may be used once, without a
@@ -46,6 +47,7 @@ class Program:
     generator: Any = None
     generators: Sequence[Any] = ()
     seeds_once: bool = False
+    reuses_dataset: bool = False
     segment_fd: int = -1
     once: bool = False
     is_spent: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ITERATING
+from prefetchd.workers.dataset_traces import first_change, has_full_state, plain_values
 from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.state_values import decode_state, encode_state
@@ -54,6 +56,8 @@ class _Walk:
     number: int = 0
     has_begun: bool = False
     begins_with: bytes | None = None
+    has_state: bool = False
+    began_as: dict[str, Any] | None = None
 
 
 class Shards:
@@ -82,6 +86,8 @@ class Shards:
         self._walks: dict[int, list[_Walk]] = {}
         self._starts: dict[int, tuple[int, ShardState]] = {}
         self._latest: _Walk | None = None
+        self._warns_of_change = program.reuses_dataset
+        self._has_warned_of_state = False
 
     def use_start(self, position: Position, start: ShardState) -> None:
         """Lets the shard of the batch at `position` begin at `start`, in that epoch."""
@@ -90,17 +96,24 @@ class Shards:
 
     @property
     def state(self) -> bytes | None:
-        """The state after the batch that samples() gave last; None when the dataset has none to give. Raises
-        UserCodeError."""
+        """The state after the batch that samples() gave last; None when the dataset has none to give, or one that is
+        not all there is to say. Raises UserCodeError."""
         walk = self._latest
-        if walk is None or walk.iterator is None:
+        if walk is None or walk.iterator is None or not walk.has_state:
             return None
         where = f"epoch {walk.epoch}, shard {walk.shard}"
         with user_code(f"state_dict() of the dataset, {where}"):
             of_dataset, of_iterator = _state_of(walk.info.dataset), _state_of(walk.iterator)
             if of_dataset is None and of_iterator is None:
                 return None
-            return encode_state((of_dataset, of_iterator), walk.info.dataset)
+            try:
+                return encode_state((of_dataset, of_iterator), walk.info.dataset)
+            except CallerError as error:
+                # It takes longer to come back to a place, and no more.
+                if not self._has_warned_of_state:
+                    self._has_warned_of_state = True
+                    _warn(f"{error}. Until then whoever goes on there begins with the epoch")
+                return None
 
     @property
     def location(self) -> tuple[int, int, int]:
@@ -161,6 +174,7 @@ class Shards:
             raise
         # Fewer samples than a batch has: the iterator has ended, and what it holds is let go.
         if len(samples) < self._rows:
+            self._warn_of_change(walk)
             walk.iterator = walk.info = None
             if not samples or self._drop_last:
                 raise NoSuchBatch(walk.number)
@@ -184,6 +198,8 @@ class Shards:
                 program.worker_init_fn(walk.shard)
         # As torchdata's loader does: the dataset before it is iterated over, the iterator at once.
         of_dataset, of_iterator = self._states(walk, where)
+        walk.has_state = has_full_state(program.dataset)
+        walk.began_as = plain_values(program.dataset) if self._warns_of_change else None
         if of_dataset is not None:
             with user_code(f"load_state_dict() of the dataset, {where}"):
                 program.dataset.load_state_dict(of_dataset)
@@ -193,6 +209,16 @@ class Shards:
             with user_code(f"load_state_dict() of the dataset's iterator, {where}"):
                 iterator: Any = walk.iterator
                 iterator.load_state_dict(of_iterator)
+
+    def _warn_of_change(self, walk: _Walk) -> None:
+        """Warns once of a dataset that is not, after a pass, what it was before."""
+        if walk.began_as is not None and (change := first_change(walk.began_as, plain_values(walk.info.dataset))):
+            self._warns_of_change = False
+            _warn(
+                f"iterating over the dataset changes it ({change}). DataLoader would begin the next epoch with that, "
+                "as it is set here; prefetchd begins each with the dataset as it was handed over. Set such a value in "
+                "your script before each epoch, without persistent_workers"
+            )
 
     def _states(self, walk: _Walk, where: str) -> tuple[Any, Any]:
         """Returns what dataset and iterator are to go on from; None where there is nothing to go on from."""
@@ -223,6 +249,11 @@ def _state_of(value: Any) -> Any:
     """Returns the value's state, if it can give one and go on from it, as torchdata's Stateful; else None."""
     can = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
     return value.state_dict() if can else None
+
+
+def _warn(text: str) -> None:
+    # Whose line it was says nothing to who reads it.
+    warnings.warn_explicit(text, UserWarning, "prefetchd", 0)
 
 
 def _next_few(iterator: Iterator[Any], count: int) -> list[Any]:

@@ -17,6 +17,10 @@ ANEW = (
     "without workers DataLoader iterates over one object again and again; ours begins each epoch with the dataset as "
     "it was handed over, as DataLoader's workers do"
 )
+STAYS = (
+    "persistent workers of DataLoader iterate over one object again and again; ours begin each epoch with the dataset "
+    "as it was handed over, and warn"
+)
 
 
 class Lines(IterableDataset[Any]):
@@ -253,6 +257,11 @@ def an_iterable_dataset_that_remembers_without_workers() -> Loading:
 @case("datasets")
 def an_iterable_dataset_that_remembers() -> Loading:
     return loading(Counted(), batch_size=3, use=epochs)
+
+
+@case("datasets", reason=STAYS, difference=r"\[\d+\]\.bytes: .*")
+def an_iterable_dataset_that_remembers_in_persistent_workers() -> Loading:
+    return loading(Counted(), batch_size=3, use=epochs, persistent_workers=True)
 
 
 @case("arguments")

@@ -553,7 +553,7 @@ class PrefetchLoader(RebuildGuard):
             timeout=self.timeout,
             index_sampler=self._index_sampler,
             generator=self.generator,
-            seeds_once=self.persistent_workers,
+            persistent_workers=self.persistent_workers,
             name=name,
             minimum_slots=minimum_slots(self._path),
             **self._options,

@@ -228,13 +228,13 @@ def stream_request(
     deterministic: bool | None = None,
     index_sampler: Any = None,
     generator: Any = None,
-    seeds_once: bool = False,
+    persistent_workers: bool = False,
     name: str = "",
     remote_workers: int = 0,
 ) -> StreamRequest:
-    """Resolves everything but the fingerprint; `index_sampler`, `generator` and `seeds_once` (as in workers.program)
-    decide where the order is a sampler's, and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a
-    stream that nobody has named. Raises CallerError, naming the argument."""
+    """Resolves everything but the fingerprint; `index_sampler` and `generator` decide where the order is a sampler's,
+    and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a stream that nobody has named. Raises
+    CallerError, naming the argument."""
     planned, iterable = order == "sampler", order == "iterable"
     if iterable and on_error != "raise":
         raise CallerError(
@@ -257,9 +257,11 @@ def stream_request(
         added = sampler_parts(dataset, index_sampler, generator)
         parts |= added
         counted |= {"index_sampler": index_sampler, "generator": generator}
-        if seeds_once and generator is not None:
+        if persistent_workers and generator is not None:
             parts["seeds_once"] = counted["seeds_once"] = True
         sampler_state = SamplerState(index_sampler, added["generators"])
+    if iterable and (persistent_workers or not num_workers):
+        parts["reuses_dataset"] = True
     # It may have seeded what nobody can find: a generator in a library. Then batches are what their worker is.
     dealt = worker_init_fn is not None and num_workers > 0 and not iterable
     if dealt:
