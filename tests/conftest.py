@@ -33,7 +33,7 @@ MISSING = re.compile(r"could not import '|is not installed$")
 NEEDS_ROOT = "only root can become another user"
 """Why an attack is skipped that takes a second uid."""
 UNSEEDED = 1 << 40
-"""A seed that is too large to be a user's choice: as torch begins."""
+"""A seed such as torch begins with."""
 
 LONGEST_FIRST = (
     "trainers",
@@ -284,9 +284,9 @@ def former_objects_are_left_aside() -> None:
 @pytest.fixture(autouse=True)
 def unseeded() -> None:
     """A loader's default seed is what torch.manual_seed() was given: not by a test before."""
-    torch = sys.modules.get("torch")
+    torch, request = sys.modules.get("torch"), sys.modules.get("prefetchd_client.loader.stream_request")
     if torch is not None:
-        torch.manual_seed(UNSEEDED)
+        torch.manual_seed(UNSEEDED if request is None else request._SEED_OF_NOBODY)
 
 
 @pytest.fixture(scope="session", autouse=True)

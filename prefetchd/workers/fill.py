@@ -45,7 +45,7 @@ from prefetchd.workers.gathering import gather_of, rows_of, runs
 from prefetchd.workers.helped_samples import HelpedSamples, help_owner
 from prefetchd.workers.own_generators import OwnGenerators
 from prefetchd.workers.program import Program
-from prefetchd.workers.row_collate import RowPlan, plan_rows
+from prefetchd.workers.row_collate import RowPlan, collates_otherwise, plan_rows
 from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
 from prefetchd.workers.seeding import SampleSeeder
@@ -95,6 +95,8 @@ class Filler:
         self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size != 0
         # Where a batch sampler decides, no batch tells how many rows the next may have; a file is written in one go.
         self._by_rows = self._default_collation and spec.batch_size > 0 and spec.store != "files"
+        if self._by_rows and collates_otherwise(program.collate_additions or {}):
+            self._by_rows = False
         self._gather = gather_of(program.dataset) if self._by_rows else None
         if self._gather is not None:
             self._gathers = False

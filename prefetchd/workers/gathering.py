@@ -2,7 +2,8 @@
 
 Such a dataset has a method gather_into(indices, targets): it copies the samples' leaves, in the order in which
 default_collate meets them, into the rows of `targets`, one dense tensor a leaf, and returns the places of those that it
-has not. A plain stack of them is what default_collate would make. torch's Subset of such a dataset is one as well.
+has not. A plain stack of them is what default_collate would make. torch's Subset of such a dataset is one as well. A
+subclass whose samples are others than those of the class with gather_into() is none.
 """
 
 from __future__ import annotations
@@ -27,8 +28,17 @@ def gather_of(dataset: Any) -> Gather | None:
             return None
         indices = dataset.indices
         return lambda places, targets: inner([indices[place] for place in places], targets)
-    found: Gather | None = getattr(dataset, "gather_into", None)
-    return found
+    return dataset.gather_into if goes_with_samples(type(dataset), "gather_into") else None
+
+
+def goes_with_samples(kind: type, name: str) -> bool:
+    """Returns True when the class has the attribute `name`, and no subclass of whoever defines that has defined
+    __getitem__() anew: what the attribute says of samples may not hold for those."""
+    definers = [next((each for each in kind.__mro__ if of in each.__dict__), None) for of in (name, "__getitem__")]
+    of_name, of_samples = definers
+    if of_name is None or of_samples is None:
+        return of_name is not None
+    return kind.__mro__.index(of_name) <= kind.__mro__.index(of_samples)
 
 
 def rows_of(layout: RowLayout, target: Any, first: int, end: int) -> list[torch.Tensor]:

@@ -8,9 +8,10 @@ torch's default_collate makes of that one sample. A later sample that differs in
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate
 
@@ -78,6 +79,14 @@ def plan_rows(sample: Any, rows: int) -> tuple[RowPlan, RowLayout]:
     layout = plan.layout(rows, collated)
     _prove(plan, layout, sample, collated)
     return plan, layout
+
+
+def collates_otherwise(additions: Iterable[Any]) -> bool:
+    """Returns True when one of the types for which the user has a function in default_collate's table has plain values.
+    What that function makes of a batch no single sample tells."""
+    kinds = (torch.Tensor, np.ndarray, np.number, np.bool_, float, int, str, bytes, dict, list, tuple)
+    asked = [each for key in additions for each in (key if isinstance(key, tuple) else (key,))]
+    return any(issubclass(kind, each) for each in asked if isinstance(each, type) for kind in kinds)
 
 
 def _prove(plan: RowPlan, layout: RowLayout, sample: Any, collated: Any) -> None:

@@ -3,7 +3,8 @@ its bytes lie.
 
 Tensors that share a storage do so afterwards. Of a storage only the bytes that they cover are carried. Arrays are in
 memory of their own afterwards, as rows or columns first, as they were. What cannot be carried so raises
-UnshareableError: it is loaded where it is used.
+UnshareableError: it is loaded where it is used. Objects of other classes than these and plain values are none of it:
+collate_fn may ask which object it is given, and the order of a set is that of its own making.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import types
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +22,12 @@ from prefetchd.workers.plain_tensors import is_plain_tensor
 from prefetchd.workers.shared_samples import MOST_SAMPLE_BYTES
 
 _LENGTH = struct.Struct("=q")
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict)
+# Functions and what torch has one of: found again by their names.
+_FOUND = (types.FunctionType, types.BuiltinFunctionType, torch.dtype, torch.Size, torch.device)
+_CARRIED = frozenset((*_PLAIN, *_FOUND, np.ndarray))
+_ALSO_SUBCLASSES = (np.generic, np.dtype, type)
 
 
 class UnshareableError(Exception):
@@ -77,10 +85,11 @@ class _SamplePickler(pickle.Pickler):
         self._kept: list[Any] = []
 
     def persistent_id(self, obj: Any) -> Any:
-        if type(obj) is torch.Tensor:
-            return self._view(obj) if is_plain_tensor(obj) else None
-        if isinstance(obj, torch.UntypedStorage | torch.TypedStorage):
-            raise UnshareableError("it holds a storage")
+        kind = type(obj)
+        if kind is torch.Tensor and is_plain_tensor(obj):
+            return self._view(obj)
+        if kind not in _CARRIED and not issubclass(kind, _ALSO_SUBCLASSES) and not _is_named_tuple(kind):
+            raise UnshareableError(f"it holds a {kind.__qualname__}")
         return None
 
     def reducer_override(self, obj: Any) -> Any:
@@ -109,6 +118,10 @@ class _SamplePickler(pickle.Pickler):
             found.low, found.high = min(found.low, low - low % 16), max(found.high, high)
         self._kept.append(tensor)
         return index, tensor.dtype, first, tuple(tensor.shape), tensor.stride()
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 class _SampleUnpickler(pickle.Unpickler):

@@ -155,14 +155,11 @@ def test_wrap_keeps_a_collate_fn_that_is_the_other_default():
 
 
 def test_the_seed_is_the_one_that_the_user_set():
-    torch.manual_seed(1234)
-    try:
-        with PrefetchLoader(Dice(10), batch_size=5, buffer=6) as loader:
-            assert (loader.spec.seed, loader.spec.seed_source) == (1234, "torch")
-    finally:
-        torch.seed()
     with PrefetchLoader(Dice(10), batch_size=5, buffer=6) as loader:
         assert (loader.spec.seed, loader.spec.seed_source) == (0, "default")
+    torch.manual_seed(1234)
+    with PrefetchLoader(Dice(10), batch_size=5, buffer=6) as loader:
+        assert (loader.spec.seed, loader.spec.seed_source) == (1234, "torch")
 
 
 def drawn_after_dataloader(seed, count, **arguments):
@@ -178,7 +175,6 @@ def test_the_trainers_own_randomness_goes_on_as_after_dataloader():
     with PrefetchLoader(Dice(20), batch_size=5, buffer=6) as loader:
         list(loader)
         assert torch.equal(torch.rand(5), expected)
-    torch.seed()
 
 
 def test_batches_outlive_the_loader_and_nothing_outlives_them():
@@ -250,7 +246,6 @@ def test_inline_makes_the_same_batches_in_this_process(monkeypatch):
         torch.manual_seed(4)
         next(iter(loader))
         assert torch.equal(torch.rand(2), expected)
-    torch.seed()
 
 
 def test_inline_calls_worker_init_fn_as_a_worker_does(monkeypatch):
@@ -268,7 +263,6 @@ def test_inline_calls_worker_init_fn_as_a_worker_does(monkeypatch):
     # Once more for each time that it is seen to have changed: what it appends to is its own.
     assert {each[:2] for each in told} == {(0, dataset)}
     assert torch.equal(torch.rand(2), expected), "the trainer's own randomness goes on"
-    torch.seed()
 
 
 def test_a_script_whose_dataset_is_in_main(tmp_path):

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.session.stream_client import StreamClient
 
 from prefetchd.wire.errors import CallerError
 from tests.scenario.datasets import Dice, Numbers, equal
@@ -192,3 +193,22 @@ def test_a_resumed_run_begins_in_the_ring_that_was_left(shared_daemon, tmp_path)
     made = Counter(dataset.steps())
     # Of what was left half is kept: the other half makes room for the beginning, for a run that begins again.
     assert {made[step] for step in range(3, 6)} == {BATCH}
+
+
+@pytest.mark.parametrize("where", ["activate", "place_cursor"])
+def test_a_signal_while_an_epoch_begins_ends_that_epoch_alone(where, monkeypatch):
+    """Found as a loader that was refused each later epoch, after an alarm in its first next()."""
+    begin = getattr(StreamClient, where)
+
+    def alarmed(self, *arguments):
+        monkeypatch.undo()
+        begin(self, *arguments)
+        raise TimeoutError
+
+    with loader() as found:
+        assert equal(list(found), expected(0))
+        monkeypatch.setattr(StreamClient, where, alarmed)
+        with pytest.raises(TimeoutError):
+            iter(found).__next__()
+        assert equal(list(found), expected(2))
+        assert equal(list(found), expected(3))

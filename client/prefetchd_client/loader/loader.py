@@ -59,7 +59,8 @@ class PrefetchLoader(RebuildGuard):
       stream    the stream's name in the daemon; a given name may be shared by several processes. Default: the script,
                 the loader's ordinal in it, the rank
       seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0, or this
-                process's rank where several share nothing: each has an order of its own, as with DataLoader
+                process's rank where several share nothing: each has an order of its own, as with DataLoader. Where
+                they share an epoch it is 0, however torch is seeded in each
       buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB (and five batches
                 for each remote worker), a quarter of the free shared memory, a quarter of what the memory cgroup
                 leaves, half of what `[daemon] memory` leaves, and two epochs. It grows for a single batch that is much

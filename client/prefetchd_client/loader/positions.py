@@ -92,10 +92,16 @@ class Positions:
         cursor = self._waiting
         assert cursor is not None
         session = self._sessions.ensure()
-        session.activate(cursor)
+        # First: a signal's handler may raise in between, and the daemon must not be told twice that it begins.
         self._epoch, self._step = cursor.epoch + 1, 0
         self._waiting = None
-        self._place_waiting()
+        try:
+            session.activate(cursor)
+            self._place_waiting()
+        except BaseException:
+            # Nobody will have it.
+            session.close_cursor(cursor)
+            raise
         return session, cursor
 
     def move(self, cursor: ClientCursor) -> tuple[Session, ClientCursor]:

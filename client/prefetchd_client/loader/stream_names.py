@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import sys
@@ -9,6 +10,9 @@ import threading
 import weakref
 
 from prefetchd_client.loader.ranks import process_rank
+
+MOST_LETTERS = 160
+"""Of a script's name. A stream's may have 200, with the loader's number and the rank."""
 
 _lock = threading.Lock()
 _taken: set[int] = set()
@@ -32,6 +36,14 @@ def default_stream_name(ordinal: int) -> str:
     loaders in the same order."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
-    script = "/".join(os.path.abspath(path).split(os.sep)[-2:]) if path else "interactive"
+    script = _fit("/".join(os.path.abspath(path).split(os.sep)[-2:])) if path else "interactive"
     rank, _ = process_rank()
     return f"{script}:{ordinal}@{rank}" if rank else f"{script}:{ordinal}"
+
+
+def _fit(script: str) -> str:
+    """Returns what can be part of a stream's name: the script itself, where that is possible."""
+    fit = "".join(each if each.isprintable() else "?" for each in script)[-MOST_LETTERS:]
+    if fit == script:
+        return script
+    return f"{fit}~{hashlib.blake2b(os.fsencode(script), digest_size=4).hexdigest()}"

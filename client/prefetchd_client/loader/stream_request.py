@@ -16,15 +16,20 @@ from torch.utils.data import IterableDataset, default_collate, default_convert
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.runtime_paths import RuntimePaths
-from prefetchd.wire.stream_spec import MINIMUM_SLOTS, UNIDENTIFIED, StreamSpec
+from prefetchd.wire.stream_spec import MINIMUM_SLOTS, SEED_LIMIT, UNIDENTIFIED, StreamSpec
+from prefetchd.workers.gathering import goes_with_samples
 from prefetchd_client.fingerprint.code_parts import is_installed
 from prefetchd_client.fingerprint.quick_walk import QuickWalks, TooLong
+from prefetchd_client.fingerprint.relative_paths import directory_that_counts
 from prefetchd_client.fingerprint.walk import Plain, fingerprint
 from prefetchd_client.forking.trainer_fork import ForkRequest
 from prefetchd_client.loader.ranks import process_rank
 from prefetchd_client.loader.torch_samplers import is_any_order, is_in_order
 from prefetchd_client.program.program_pickle import find_generators
 from prefetchd_client.session.sampler_state import SamplerState
+
+_SEED_OF_NOBODY = torch.initial_seed()
+"""What torch's generator was seeded with when this was imported: by torch itself, if it is no small number."""
 
 
 def _nothing() -> None:
@@ -97,20 +102,23 @@ def whole_number(argument: str, value: Any) -> int:
 def resolve_seed(seed: int | None, world_size: int = 1) -> tuple[int, str]:
     """Returns the seed and where it came from: the argument, torch.manual_seed, or 0. In place of 0, one of several
     processes that do not share an epoch has its rank: each has an order of its own, as with DataLoader when nobody
-    seeds.
+    seeds. Processes that share an epoch take 0, as DistributedSampler does: scripts seed torch by the rank, and shares
+    of different orders would overlap.
 
-    A process that never seeded torch has a random initial seed of 53 bits and more; one that a person chose is below
-    2**32.
+    A process that never seeded torch has a random initial seed of 53 bits and more, that of when this was imported; one
+    below 2**32 was chosen by a person before.
     """
     if seed is not None:
         seed = whole_number("seed", seed)
         if not 0 <= seed < 1 << 63:
             raise CallerError(f"seed={seed}; allowed: 0 to 2**63 - 1")
         return seed, "argument"
+    if world_size > 1:
+        return 0, "default"
     chosen = torch.initial_seed()
-    if chosen < 1 << 32:
-        return chosen, "torch"
-    return (process_rank()[0] if world_size == 1 else 0), "default"
+    if chosen != _SEED_OF_NOBODY or chosen < 1 << 32:
+        return chosen % SEED_LIMIT, "torch"
+    return process_rank()[0], "default"
 
 
 def resolve_buffer(buffer: str | int | None, minimum: int = MINIMUM_SLOTS) -> tuple[int, int]:
@@ -154,7 +162,8 @@ def has_equal_epochs(dataset: Any, order: str, collate_fn: Any, on_error: str, d
     if order != "sequential" or on_error == "substitute":
         return False
     if deterministic is None:
-        return collate_fn is None and getattr(dataset, "deterministic", False) is True
+        says = "deterministic" in getattr(dataset, "__dict__", ()) or goes_with_samples(type(dataset), "deterministic")
+        return collate_fn is None and says and getattr(dataset, "deterministic", False) is True
     return bool(deterministic)
 
 
@@ -295,4 +304,6 @@ def stream_request(
         remote_workers=whole_number("remote_workers", remote_workers),
     )
     content = {**counted, **identity, "extra": fingerprint_extra}
+    if directory := directory_that_counts(parts):
+        content["directory"] = directory
     return StreamRequest(spec, parts, stream is not None, content, sampler_state)

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, IterableDataset
 from prefetchd.wire.byte_sizes import format_bytes, parse_bytes
 from prefetchd.wire.cache_directory import SAMPLES, CacheDescription, LeafFile
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
+from prefetchd.workers.gathering import goes_with_samples
 from prefetchd_client.fingerprint.walk import fingerprint
 from prefetchd_client.forking.fork_hooks import in_forks
 from prefetchd_client.loader.stream_request import whole_number
@@ -128,7 +129,7 @@ class SampleCache(Dataset[Any]):
         return self._made(place)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        store = self._opened()
+        store = self._opened() if goes_with_samples(type(self), "__getitems__") else None
         if store is None or store.description.sample_bytes > GATHERED_BYTES:
             return [self[index] for index in indices]
         places = [range(len(self))[index] for index in indices]

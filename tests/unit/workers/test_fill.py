@@ -181,6 +181,41 @@ class Copying(Recorded):
         return [place for place, index in enumerate(indices) if index in self.lacking]
 
 
+class Otherwise(Copying):
+    """Its samples are others than those that the class below it copies."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(-index), -index
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Delegating:
+    """Passes everything on but its samples."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(-index), -index
+
+
+@pytest.mark.parametrize("dataset", [Otherwise(), Delegating(Copying())], ids=["subclass", "wrapper"])
+def test_what_copies_rows_is_not_asked_by_who_has_other_samples(dataset):
+    """Found as augmentations that a subclass of SampleCache made, and nobody saw."""
+    found = whole(filler(dataset), 2)
+    assert differences(found, default_collate([(torch.tensor(-k), -k) for k in range(8, 12)])) == []
+
+
 def copied(dataset: Any, *parts: tuple[int, int]) -> Any:
     """The batch of step 2, of which each part of rows was filled by itself."""
     measured = filler(Recorded(numbered)).measure((0, 0), 4)

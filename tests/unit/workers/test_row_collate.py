@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from torchvision import tv_tensors
 
 from prefetchd.wire.slot_layout import DTYPES
-from prefetchd.workers.row_collate import plan_rows
+from prefetchd.workers.row_collate import collates_otherwise, plan_rows
 from prefetchd.workers.row_leaves import Deviation
 from tests.budgets import tries
 from tests.unit.workers.comparing import by_rows, differences
@@ -388,3 +388,22 @@ def test_the_layout_is_that_of_a_full_batch():
     assert [view.shape for view in layout.meta.views] == [(16, 2, 3), (16,)]
     assert [view.stride for view in layout.meta.views] == [(6, 3, 1), (1,)]
     assert [entry.storage_bytes for entry in layout.meta.storages] == [16 * 24, 16 * 8]
+
+
+class Own:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "otherwise"),
+    [
+        (torch.Tensor, True),
+        ((np.bool_, np.number, np.object_), True),
+        (collections.abc.Mapping, True),
+        (float, True),
+        (Own, False),
+        (torch.nn.Parameter, False),
+    ],
+)
+def test_a_function_of_the_user_s_for_plain_values_makes_batches_as_it_likes(kind, otherwise):
+    assert collates_otherwise({kind: None}) is otherwise

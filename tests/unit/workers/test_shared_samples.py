@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import threading
@@ -121,6 +122,7 @@ class Picture:
 
 
 BASE = torch.arange(1000.0)
+MISSING = object()
 SAMPLES = {
     "a tensor": torch.arange(6.0).reshape(2, 3),
     "with strides": torch.arange(6.0).reshape(2, 3).t(),
@@ -136,7 +138,6 @@ SAMPLES = {
     "read only": np.frombuffer(b"abcd", dtype=np.uint8),
     "a structure": {"a": [1, 2.5, "x", None], "b": (torch.ones(2), np.float32(3))},
     "a named tuple": Point(torch.zeros(1), [Point(1, 2)]),
-    "a class": Picture(torch.ones(2, 2), "cat"),
 }
 
 
@@ -173,10 +174,25 @@ def test_tensors_that_share_a_storage_do_so_afterwards():
         torch.ones(2).untyped_storage(),
         threading.Lock(),
         torch.ones(2, requires_grad=True),
+        MISSING,
+        [Picture(torch.ones(2, 2), "cat")],
+        {"tags": {"b", "a"}},
+        collections.Counter("ab"),
     ],
-    ids=["a function", "an array with gaps", "a storage", "a lock", "with a gradient"],
+    ids=[
+        "a function",
+        "an array with gaps",
+        "a storage",
+        "a lock",
+        "with a gradient",
+        "an object that stands for itself",
+        "a class",
+        "a set",
+        "a subclass of a plain one",
+    ],
 )
 def test_what_cannot_be_carried_as_it_is_is_not_carried(sample):
+    """A collate_fn that asked `each is not MISSING` found another object there, of the same class."""
     with pytest.raises(UnshareableError):
         encode_sample(sample)
 

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from prefetchd_client.loader import ranks
+from prefetchd_client.loader import ranks, stream_request
 from prefetchd_client.loader.loader_state import LoadedState, from_state, to_state
 from prefetchd_client.loader.ranks import process_rank, resolve_rank
 from prefetchd_client.loader.stream_request import resolve_seed
@@ -69,10 +69,23 @@ def test_processes_that_share_nothing_have_orders_of_their_own_unless_they_are_s
     torchrun_says(monkeypatch, "3", "8")
     with torch.random.fork_rng():
         torch.seed()
+        monkeypatch.setattr(stream_request, "_SEED_OF_NOBODY", torch.initial_seed())
         assert resolve_seed(None) == (3, "default")
-        assert resolve_seed(None, 8) == (0, "default")
         torch.manual_seed(5)
-        assert resolve_seed(None) == resolve_seed(None, 8) == (5, "torch")
+        assert resolve_seed(None) == (5, "torch")
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_processes_that_share_an_epoch_have_one_order_however_torch_is_seeded_in_each(monkeypatch, rank):
+    """Found as samples that no rank has seen: timm seeds torch with its seed and the rank."""
+    torchrun_says(monkeypatch, str(rank), "2")
+    with torch.random.fork_rng():
+        torch.manual_seed(42 + rank)
+        assert resolve_seed(None, 2) == (0, "default")
+    assert resolve_seed(7, 2) == (7, "argument")
+
+
+def test_a_seed_that_is_given_is_everybody_s():
     assert resolve_seed(7) == (7, "argument")
 
 

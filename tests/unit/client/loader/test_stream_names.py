@@ -9,6 +9,8 @@ import pytest
 from prefetchd_client.loader import stream_names
 from prefetchd_client.loader.stream_names import Ordinal, default_stream_name
 
+from prefetchd.wire.stream_spec import StreamSpec
+
 
 @pytest.fixture
 def script(monkeypatch):
@@ -28,6 +30,17 @@ def test_a_default_name_is_the_script_the_ordinal_and_the_rank(script, monkeypat
     monkeypatch.setenv("RANK", "0")
     del script.__file__
     assert default_stream_name(3) == "interactive:3"
+
+
+@pytest.mark.parametrize("path", [f"/home/{'d' * 210}/train.py", "/home/a\tb/train.py", "/home/a\udcff/train.py"])
+def test_a_script_whose_path_cannot_be_a_name_has_one_of_its_own(script, path):
+    """Found as an error about a name that nobody gave."""
+    script.__file__ = path
+    name = default_stream_name(12345)
+    assert StreamSpec("0" * 32, 0, "sequential", 5, 2, name=f"{name}@99999").name.isprintable()
+    assert "/train.py~" in name
+    script.__file__ = path.replace("/home/", "/home/x")
+    assert default_stream_name(12345) != name
 
 
 def test_an_ordinal_that_is_given_back_is_the_next_one(script):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from prefetchd_client.loader import stream_request as stream_request_of
 from prefetchd_client.loader.stream_request import (
     collate_additions,
     resolve_buffer,
@@ -56,9 +57,8 @@ def request(**changes):
 
 @pytest.fixture
 def torch_seed():
-    """Seeds torch as a trainer does, and unseeds it afterwards."""
-    yield torch.manual_seed
-    torch.seed()
+    """Seeds torch as a trainer does; before the next test it is unseeded."""
+    return torch.manual_seed
 
 
 @pytest.mark.parametrize("seed", [0, 1, (1 << 63) - 1])
@@ -67,15 +67,30 @@ def test_a_seed_that_is_given_is_taken(torch_seed, seed):
     assert resolve_seed(seed) == (seed, "argument")
 
 
-@pytest.mark.parametrize("seed", [0, 1234, (1 << 32) - 1])
+@pytest.mark.parametrize("seed", [0, 1234, (1 << 32) - 1, 1 << 32, 20261127123456, (1 << 63) - 1])
 def test_a_seed_that_a_person_gave_torch_is_taken(torch_seed, seed):
     torch_seed(seed)
     assert resolve_seed(None) == (seed, "torch")
 
 
-def test_a_seed_that_torch_made_up_is_not(torch_seed):
+def test_a_negative_seed_is_taken_too(torch_seed):
+    torch_seed(-1)
+    minus_one = resolve_seed(None)
+    torch_seed(-2)
+    assert minus_one[1] == "torch"
+    assert minus_one != resolve_seed(None)
+
+
+def test_a_seed_that_torch_made_up_is_not(torch_seed, monkeypatch):
     torch_seed(1 << 40)
+    monkeypatch.setattr(stream_request_of, "_SEED_OF_NOBODY", 1 << 40)
     assert resolve_seed(None) == (0, "default")
+
+
+def test_a_seed_that_was_there_before_us_is_taken_if_torch_does_not_make_such(torch_seed, monkeypatch):
+    torch_seed(1234)
+    monkeypatch.setattr(stream_request_of, "_SEED_OF_NOBODY", 1234)
+    assert resolve_seed(None) == (1234, "torch")
 
 
 @pytest.mark.parametrize("seed", [-1, 1 << 63])
