@@ -11,6 +11,7 @@ from prefetchd import __version__
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import receive, send
 from prefetchd.wire.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
+from prefetchd.wire.peer_credentials import peer_credentials
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 ANSWER_TIMEOUT_S = 10.0
@@ -35,6 +36,12 @@ class ControlClient:
         except OSError as error:
             self._sock.close()
             raise click.ClickException(f"{paths.socket} cannot be connected to: {error.strerror or error}") from None
+        uid = peer_credentials(self._sock).uid
+        if uid != os.geteuid():
+            self._sock.close()
+            raise click.ClickException(
+                f"{paths.socket} is served by uid {uid}, not by you; choose another with --socket"
+            )
         try:
             self.ask(Hello(PROTOCOL_VERSION, "control", __version__, os.getpid()), Welcome)
         except BaseException:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import io
+import os
 import sys
 
 import click
@@ -12,6 +14,9 @@ import click
 from prefetchd import __version__
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.printable import printable
+
+CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+"""Errors of a write to stdout; a command names its own files."""
 
 VERBS = {
     "run": "Run the daemon.",
@@ -87,4 +92,12 @@ def main() -> None:
         sys.exit(error.exit_code)
     except PrefetchdError as error:
         click.echo(f"prefetchd: {printable(str(error))}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:
+            raise
+        # A full disk, or nobody who reads it; the interpreter would try once more.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
+        if error.errno != errno.EPIPE:
+            click.echo(f"prefetchd: what it has to say cannot be written: {error.strerror}", err=True)
         sys.exit(1)

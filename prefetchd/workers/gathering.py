@@ -49,6 +49,9 @@ def rows_of(layout: RowLayout, target: Any, first: int, end: int) -> list[torch.
         entry = layout.meta.storages[view.storage]
         row_bytes = entry.storage_bytes // layout.rows
         size = (end - first) * row_bytes
+        if not size:
+            found.append(torch.empty(end - first, *view.shape[1:], dtype=dtype))
+            continue
         memory = (ctypes.c_ubyte * size).from_buffer(target, entry.offset + first * row_bytes)
         found.append(torch.frombuffer(memory, dtype=dtype).view(end - first, *view.shape[1:]))
     return found

@@ -8,9 +8,11 @@ import os
 import socket
 import stat
 
+import click
 import pytest
 from prefetchd_client.connection.autostart import connect_or_start
 
+from prefetchd.cli.control_client import ControlClient
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.listener import Listener
 from prefetchd.wire.errors import CallerError, DaemonUnavailableError
@@ -115,6 +117,8 @@ def test_a_client_does_not_talk_to_another_user_s_daemon(open_directory):
     try:
         with pytest.raises(DaemonUnavailableError, match=f"served by uid {NOBODY}, not by you"):
             connect_or_start(runtime_paths(path))
+        with pytest.raises(click.ClickException, match=f"served by uid {NOBODY}, not by you"):
+            ControlClient(runtime_paths(path))
     finally:
         os.close(ready)
         os.close(stop)

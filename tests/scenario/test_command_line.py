@@ -232,6 +232,25 @@ def test_a_reader_that_closes_the_pipe_is_no_error(daemon):
         assert done.stderr == ""
 
 
+def test_a_full_disk_is_told_in_a_line(daemon):
+    daemon.start()
+    for verb in (["status"], ["status", "--json"], ["docs"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "prefetchd", *verb],
+                env=daemon.environment,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                timeout=30,
+            )
+        assert (done.returncode, done.stderr) == (
+            1,
+            "prefetchd: what it has to say cannot be written: No space left on device\n",
+        )
+
+
 # --- usage ---
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import pickle
 
@@ -94,6 +95,37 @@ def test_a_pickled_batch_sampler_goes_along(shared_daemon):
     ):
         assert all(map(equal, again, loader))
         assert len(again) == 4
+
+
+class Counting(PrefetchLoader):
+    """Has other arguments than its class."""
+
+    def __init__(self, length: int, **arguments) -> None:
+        self.length = length
+        super().__init__(Numbers(length), batch_size=3, **arguments)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "deepcopy", "pickle"]
+)
+def test_a_copy_has_what_a_subclass_and_a_script_have_set(shared_daemon, copied):
+    with Counting(10, shuffle=True, seed=3) as loader:
+        loader.name = "train"
+        with copied(loader) as again:
+            assert (type(again), again.length, again.name) == (Counting, 10, "train")
+            assert all(map(equal, again, loader))
+
+
+def test_a_deep_copy_shares_nothing_that_decides_an_order(shared_daemon):
+    generator = torch.Generator().manual_seed(3)
+    with PrefetchLoader(Numbers(10), batch_size=10, shuffle=True, generator=generator) as loader:
+        next(iter(loader))
+        before = generator.get_state()
+        with copy.deepcopy(loader) as again:
+            next(iter(again))
+            assert again.generator is not generator
+            assert again.dataset is not loader.dataset
+        assert torch.equal(generator.get_state(), before)
 
 
 def rings_of(daemon):

@@ -33,6 +33,7 @@ PLAIN_CLASSES: tuple[type, ...] = (
     dt.datetime,
     dt.time,
     dt.timedelta,
+    dt.timezone,
     decimal.Decimal,
     fractions.Fraction,
     uuid.UUID,
@@ -126,6 +127,9 @@ class _Decoder:
 
     def _scalar_of(self, content: list[Any], _: int) -> Any:
         kind, text = content
+        if not text:
+            # An empty text or bytes: no buffer has one of no size.
+            return _numpy_dtype(kind).type()
         return np.frombuffer(base64.b64decode(text, validate=True), _numpy_dtype(kind), 1)[0]
 
     def _texts_of(self, content: list[Any], _: int) -> Any:

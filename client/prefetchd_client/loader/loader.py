@@ -461,12 +461,14 @@ class PrefetchLoader(RebuildGuard):
             self._ordinal.give_back()
 
     def __reduce__(self) -> Any:
-        """Pickles the loader as its arguments: unpickled, it is a loader of its own, at its beginning."""
+        """Pickles the loader as its arguments, and what a subclass or a script has set on it: unpickled or copied, it
+        is a loader of its own, at its beginning."""
         if is_elsewhere(self.dataset):
             kept = {name: getattr(self, name) for name in ("timeout", "pin_memory", *ON_THE_WAY, "socket")}
             return partial(type(self).attach, self.spec.name, **kept), ()
         own = {name: getattr(self, name) for name in ("rank", "world_size", "socket", "fresh", *ON_THE_WAY)}
-        return partial(type(self), self.dataset, **(arguments_of(self) | self._options | own)), ()
+        arguments = {"dataset": self.dataset, **arguments_of(self), **self._options, **own}
+        return _made_anew, (type(self), arguments, self.__prefetchd_fingerprint__())
 
     def __enter__(self) -> PrefetchLoader:
         return self
@@ -658,3 +660,12 @@ def _end(sessions: Sessions, path: AnyPath | None) -> None:
 def _rows_of(batch_sampler: Any) -> int:
     """Returns the number of samples of each batch but the last; -1 when only the sampler knows."""
     return int(batch_sampler.batch_size) if type(batch_sampler) is BatchSampler else -1
+
+
+def _made_anew(kind: type[PrefetchLoader], arguments: dict[str, Any], own: dict[str, Any]) -> PrefetchLoader:
+    """Makes a loader of these arguments, whatever those of its own class are, and sets what it had of its own."""
+    found = kind.__new__(kind)
+    # As it is in a constructor that sets them first.
+    vars(found).update(own)
+    PrefetchLoader.__init__(found, **arguments)
+    return found

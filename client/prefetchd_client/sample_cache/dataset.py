@@ -99,7 +99,7 @@ class SampleCache(Dataset[Any]):
         self._store: CacheStore | None = None
         self._structure: Structure | None = None
         self._is_off_in = 0
-        self._has_warned = False
+        self._warned_of: set[str] = set()
 
     @property
     def directory(self) -> Path:
@@ -275,7 +275,7 @@ class SampleCache(Dataset[Any]):
                 return sample, REFUSED
             return sample, STORED if store.write(index, values) else BUSY
         except Unfit as error:
-            self._warn(f"sample {index} is not stored, and made each time: {error}")
+            self._warn("unfit", f"sample {index} is not stored, and made each time: {error}")
             return sample, UNFIT
         except OSError as error:
             short = error.errno in NO_ROOM
@@ -314,19 +314,20 @@ class SampleCache(Dataset[Any]):
 
     def _turn_off(self, why: str) -> None:
         self._is_off_in = os.getpid()
-        self._warn(f"nothing more is stored, and what is missing is made each time: {why}")
+        self._warn("off", f"nothing more is stored, and what is missing is made each time: {why}")
 
     def _tell_damage(self, store: CacheStore) -> None:
         if store.damaged:
             rows = ", ".join(map(str, sorted(store.damaged)[:10]))
             self._warn(
+                "damage",
                 f"samples are not what was stored, and are made anew: {rows}. The disk, or somebody who may write "
-                f"there, has changed them; look at all: prefetchd cache verify --fix {self.path} {self.fingerprint}"
+                f"there, has changed them; look at all: prefetchd cache verify --fix {self.path} {self.fingerprint}",
             )
 
-    def _warn(self, text: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
+    def _warn(self, of: str, text: str) -> None:
+        if of not in self._warned_of:
+            self._warned_of.add(of)
             warnings.warn(f"sample cache: {text}", RuntimeWarning, stacklevel=2)
 
 

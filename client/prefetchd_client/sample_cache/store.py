@@ -289,7 +289,11 @@ def create_cache(
     remove_leftovers(directory.parent)
     unfinished = unused_name(directory, "new")
     unfinished.mkdir()
-    fd = os.open(unfinished / MARKS, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        fd = os.open(unfinished / MARKS, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        # Whoever tidies up opens it to see whether it is locked.
+        raise FileNotFoundError(f"{unfinished} is being tidied up") from None
     try:
         if not (try_lock(fd, MAKER_LOCK_OFFSET) and unfinished.exists()):
             raise FileNotFoundError(f"{unfinished} has been tidied up")

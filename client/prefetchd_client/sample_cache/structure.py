@@ -235,7 +235,8 @@ def _describe_leaf(value: Any, path: tuple[str, ...], classes: dict[str, type]) 
             raise _cannot(path, f"an array of shape {value.shape}")
         try:
             dtype = torch.from_numpy(np.empty(0, value.dtype)).dtype
-        except TypeError:
+        except (TypeError, ValueError):
+            # The latter for another byte order.
             raise _cannot(path, f"an array of {value.dtype}") from None
         return Leaf(path, "array" if kind is np.ndarray else f"numpy.{kind.__name__}", dtype, tuple(value.shape))
     raise _cannot(path, kind.__name__)

@@ -310,3 +310,43 @@ def test_a_build_tells_the_limit_that_the_cache_was_made_with(limit, tmp_path, m
     told = capsys.readouterr().out
     assert "stored 1 samples, 2 in all" in told
     assert "3 have no place: the cache was made with room for 2 samples, 16 B (limit=)" in told
+
+
+def test_another_byte_order_is_told_and_made_each_time(tmp_path):
+    cache = SampleCache(Listed([np.arange(4, dtype="<f4"), np.arange(4, dtype=">f4")]), tmp_path)
+    cache.store(0)
+    with pytest.warns(RuntimeWarning, match="sample 1 is not stored.*an array of >f4"):
+        assert cache[1].tolist() == [0, 1, 2, 3]
+
+
+def test_each_kind_of_trouble_is_told_once(tmp_path, monkeypatch):
+    """Found as a full disk that nobody heard of: one sample had been told of before."""
+    cache = SampleCache(Listed([torch.zeros(2), torch.zeros(3), torch.zeros(2)]), tmp_path)
+    cache.store(0)
+    with pytest.warns(RuntimeWarning, match="sample 1 is not stored"):
+        cache[1]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.CacheStore, "write", full)
+    with pytest.warns(RuntimeWarning, match="nothing more is stored.*No space left"):
+        cache[2]
+
+
+def test_one_that_is_tidied_up_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    """Found by reading: whoever tidied up opened the marks, and so made them, just before their maker did."""
+    tidied = []
+    made = Path.mkdir
+
+    def make(self, *arguments, **options):
+        made(self, *arguments, **options)
+        if ".new" in self.name and not tidied:
+            tidied.append(self)
+            (self / store.MARKS).touch()
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    cache = SampleCache(rows_of(3), tmp_path)
+    cache.store(0)
+    assert len(tidied) == 1
+    assert cache.stored() == 1

@@ -79,6 +79,7 @@ def through(tmp_path):
         ([float("inf"), float("-inf"), 2 + 1j, b"bytes", 1 << 80, {1, 2}, Path("a/b"), collections.OrderedDict(a=1),
           torch.Size([1, 2]), dt.datetime(2020, 1, 2), {(1, "a"): None}], set()),
         ({"array": np.arange(6, dtype=np.int16).reshape(2, 3), "text": np.array(["a", "b"])}, {"array"}),
+        ([np.str_(""), np.bytes_(b""), dt.datetime(2020, 1, 2, tzinfo=dt.timezone.utc)], set()),
         ("a text", set()),
         ([1, 2, 3], set()),
     ],

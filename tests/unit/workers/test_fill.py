@@ -227,6 +227,28 @@ def copied(dataset: Any, *parts: tuple[int, int]) -> Any:
     return BatchReader().read(target)
 
 
+class CopyingNothing(Recorded):
+    """Copies rows of which one leaf has no size."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda index: (torch.tensor(index), torch.empty(0, 3)))
+
+    def gather_into(self, indices: list[int], targets: list[torch.Tensor]) -> list[int]:
+        assert [tuple(target.shape) for target in targets] == [(len(indices),), (len(indices), 0, 3)]
+        targets[0].copy_(torch.tensor(indices))
+        return []
+
+
+def test_rows_of_no_size_are_copied_too():
+    dataset = CopyingNothing()
+    measured = filler(dataset).measure((0, 0), 4)
+    made = filler(dataset)
+    made.use_layout(measured.layout)
+    target = memory(measured.payload_bytes)
+    made.fill_rows((0, 2), 0, 4, target)
+    assert differences(BatchReader().read(target), default_collate([dataset[k] for k in range(8, 12)])) == []
+
+
 def test_rows_are_copied_by_the_dataset_each_part_by_itself():
     dataset = Copying()
     found = copied(dataset, (0, 3), (3, 4))
