@@ -127,10 +127,11 @@ class _Decoder:
 
     def _scalar_of(self, content: list[Any], _: int) -> Any:
         kind, text = content
-        if not text:
-            # An empty text or bytes: no buffer has one of no size.
-            return _numpy_dtype(kind).type()
-        return np.frombuffer(base64.b64decode(text, validate=True), _numpy_dtype(kind), 1)[0]
+        dtype = _numpy_dtype(kind)
+        if not dtype.itemsize:
+            # An empty text, or no bytes: no buffer has one of these.
+            return dtype.type()
+        return np.frombuffer(base64.b64decode(text, validate=True), dtype, 1)[0]
 
     def _texts_of(self, content: list[Any], _: int) -> Any:
         kind, shape, texts = content
