@@ -100,6 +100,9 @@ class SampleCache(Dataset[Any]):
         self._structure: Structure | None = None
         self._is_off_in = 0
         self._warned_of: set[str] = set()
+        # Of the process that decides which version this is: workers have what they were given.
+        self._decided_in = os.getpid()
+        self._content_once_used = ""
 
     @property
     def directory(self) -> Path:
@@ -195,9 +198,10 @@ class SampleCache(Dataset[Any]):
         return self._made(index)[1]
 
     def refresh(self) -> None:
-        """Looks at the dataset anew, after what it holds was changed in place. Loaders do it when they hand it over."""
+        """Looks at the dataset anew, after what it holds was changed in place. Loaders do it when they hand it over.
+        What its first sample has changed, such as a file that is opened then, makes no other version."""
         content = fingerprint(self.__prefetchd_fingerprint__())
-        if content != self.fingerprint:
+        if content not in (self.fingerprint, self._content_once_used):
             self.close()
             self._begin(content)
 
@@ -255,7 +259,10 @@ class SampleCache(Dataset[Any]):
 
     def _loaded(self, index: int) -> Any:
         with own_randomness(index):
-            return self.dataset[index]
+            sample = self.dataset[index]
+        if not self._content_once_used and self._decided_in == os.getpid():
+            self._content_once_used = fingerprint(self.__prefetchd_fingerprint__())
+        return sample
 
     def _made(self, index: int) -> tuple[Any, int]:
         """Returns the dataset's own sample, and what became of it."""
@@ -344,4 +351,5 @@ def _restored(
     cache = kind.__new__(kind)
     cache.dataset, cache.path, cache.limit, cache._extra, cache.trust = dataset, Path(path), limit, extra, trust
     cache._begin(content)
+    cache._decided_in = 0
     return cache

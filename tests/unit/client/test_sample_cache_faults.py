@@ -350,3 +350,28 @@ def test_one_that_is_tidied_up_while_it_is_made_is_made_again(tmp_path, monkeypa
     cache.store(0)
     assert len(tidied) == 1
     assert cache.stored() == 1
+
+
+class Opening(Listed):
+    """Opens its file at its first sample, as one does with HDF5 or LMDB."""
+
+    file = None
+
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = self.opened = open(os.devnull)  # noqa: SIM115 - as one does
+        return super().__getitem__(index)
+
+
+def test_a_dataset_that_its_first_sample_changes_has_one_version(tmp_path):
+    """Found as a build() whose workers stored all samples in another version than it looked at."""
+    dataset = Opening([torch.full((2,), at) for at in range(5)])
+    cache = SampleCache(dataset, tmp_path)
+    version = cache.fingerprint
+    cache.store(0)
+    cache.refresh()
+    assert cache.fingerprint == version
+    dataset.samples[3] = torch.full((2,), 7)
+    cache.refresh()
+    assert cache.fingerprint != version
+    dataset.file.close()
