@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 import re
 import sys
 from collections.abc import Mapping
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prefetchd.workers.held_objects import held_objects
+from prefetchd.workers.held_objects import MOST_ITEMS, held_objects
 
 SHUFFLE_BUFFER = "BufferShuffledExamplesIterable"
 MOST_COMPARED_BYTES = 1 << 20
@@ -19,8 +21,8 @@ OWN = re.compile(r"dataset\.\w+")
 
 
 def plain_values(dataset: Any) -> dict[str, Any]:
-    """Returns the numbers, texts and small arrays that a dataset holds, each by the way to it, to be compared with what
-    they are later. Runs no code of the user's."""
+    """Returns the numbers, texts, small arrays and generators that a dataset or sampler holds, each by the way to it,
+    to be compared with what they are later. Runs no code of the user's."""
     return {way: _compared(found) for way, found in held_objects({"dataset": dataset}, numbers=True)}
 
 
@@ -37,6 +39,16 @@ def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 def _compared(found: Any) -> Any:
     kind = type(found)
+    if kind in (list, tuple) and len(found) > MOST_ITEMS:
+        return hash(tuple(map(id, found)))
+    if issubclass(kind, random.Random):
+        return random.Random.getstate(found)
+    if issubclass(kind, np.random.RandomState):
+        return pickle.dumps(found.get_state(legacy=False))
+    if issubclass(kind, np.random.BitGenerator):
+        return pickle.dumps(found.state)
+    if issubclass(kind, np.random.Generator):
+        return pickle.dumps(found.bit_generator.state)
     if kind in (int, float, complex, bool, str, bytes):
         return found
     if kind is np.ndarray and found.nbytes <= MOST_COMPARED_BYTES and not found.dtype.hasobject:

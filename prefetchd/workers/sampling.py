@@ -33,6 +33,7 @@ from prefetchd.plan.seeds import sampler_seed
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
 from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, parts_of
 from prefetchd.wire.stream_spec import StreamSpec
+from prefetchd.workers.dataset_traces import first_change, plain_values
 from prefetchd.workers.program import Program
 
 KEPT_EPOCHS = 3
@@ -53,9 +54,10 @@ class OutOfReach(Exception):  # noqa: N818 - it is told, not raised to anybody
 @dataclasses.dataclass
 class PlannedEpoch:
     """The batches that the sampler has given so far; `keys` and `samples` by step. `error` stands in the place of the
-    next one."""
+    next one. `sampler_epochs` has what the sampler's epoch was before, after its first batch and at its end: one that
+    counts its own passes changes that itself."""
 
-    sampler_epoch: int = NO_EPOCH
+    sampler_epochs: dict[int, int] = dataclasses.field(default_factory=dict)
     states: dict[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
     keys: list[bytes] = dataclasses.field(default_factory=list)
     samples: list[int] = dataclasses.field(default_factory=list)
@@ -84,11 +86,21 @@ class Sampling:
         self._anchor = (0, self._holders[0].epoch if self._holders else NO_EPOCH)
         self._stride = 1
         self._ambient: tuple[Any, ...] | None = None
+        # What it keeps of its passes is no generator's state: nobody can tell it to be another.
+        self._fresh = None if self._jumps or not (self._holders or self._generators) else self._kept()
 
     def rebase(self, epoch: int, sampler_epoch: int, states: tuple[bytes, ...]) -> None:
         """Begins `epoch` with these states, whatever came before it; it and those after it are planned anew. Raises
-        ValueError when these are not the generators' states."""
+        ValueError when these are not the generators' states, and OutOfReach when the sampler has gone on by itself
+        since the epoch began."""
+        if epoch < self._next and self._has_gone_on:
+            raise OutOfReach
         self._finish(epoch - 1)
+        while self._next < epoch and self._fresh is not None:
+            self._begin(self._next)
+            self._finish(self._next - 1)
+            if not self._has_gone_on:
+                break
         for planned in [each for each in self._epochs if each >= epoch]:
             del self._epochs[planned]
         self._next = epoch
@@ -126,9 +138,9 @@ class Sampling:
         try:
             if self._holders:
                 since, former = self._anchor
-                planned.sampler_epoch = former + (epoch - since) * self._stride
                 for holder in self._holders:
-                    holder.set_epoch(planned.sampler_epoch)
+                    holder.set_epoch(former + (epoch - since) * self._stride)
+            planned.sampler_epochs[BEFORE] = self._sampler_epoch
             planned.states[BEFORE] = self.states()
             torch.default_generator.manual_seed(seed)
             np.random.seed(seed >> 31)
@@ -143,6 +155,7 @@ class Sampling:
             _set_ambient(outside)
         self._extend(planned, epoch, 1)
         planned.states.setdefault(AFTER_FIRST, self.states())
+        planned.sampler_epochs.setdefault(AFTER_FIRST, self._sampler_epoch)
 
     def _extend(self, planned: PlannedEpoch, epoch: int, steps: int) -> None:
         if planned.ended or len(planned.keys) >= steps:
@@ -177,12 +190,25 @@ class Sampling:
     def _end(self, planned: PlannedEpoch, error: Exception | None = None) -> None:
         planned.ended, planned.error, planned.batches = True, error, None
         planned.states[AT_END] = self.states()
+        planned.sampler_epochs[AT_END] = self._sampler_epoch
 
     def _finish(self, epoch: int) -> None:
         # The trainer's own sampler is where the trainer has left it.
         planned = self._epochs.get(epoch) if not self._shared else None
         while planned is not None and not planned.ended and planned.given < ENDLESS_AFTER:
             self._extend(planned, epoch, len(planned.keys) + 1024)
+
+    @property
+    def _sampler_epoch(self) -> int:
+        return int(self._holders[0].epoch) if self._holders else NO_EPOCH
+
+    @property
+    def _has_gone_on(self) -> bool:
+        """True once the sampler keeps something of its passes, beside what set_epoch() says."""
+        return self._fresh is not None and bool(first_change(self._fresh, self._kept()))
+
+    def _kept(self) -> dict[str, Any]:
+        return {way: each for way, each in plain_values(self._sampler).items() if not way.endswith(".epoch")}
 
     def states(self) -> tuple[bytes, ...]:
         """Returns the states of the program's generators, now."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import Sampler
 
 
@@ -90,3 +92,47 @@ class Buckets(Sampler[list[int]]):
         for size in self.sizes[self.epoch % len(self.sizes) :] + self.sizes[: self.epoch % len(self.sizes)]:
             yield list(range(first, first + size))
             first += size
+
+
+class SelfCounting(Sampler[int]):
+    """Another order in each epoch, which it counts itself: as a pass begins, or as it ends, as accelerate's
+    SeedableRandomSampler does."""
+
+    def __init__(self, length: int, *, at_end: bool) -> None:
+        self.length = length
+        self.at_end = at_end
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(100 + self.epoch)).tolist()
+        if not self.at_end:
+            self.epoch += 1
+        yield from order
+        if self.at_end:
+            self.set_epoch(self.epoch + 1)
+
+
+class Private(Sampler[int]):
+    """Has a generator that nobody else can see, and an epoch that it does not use."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.dice = random.Random(3)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        order = list(range(self.length))
+        self.dice.shuffle(order)
+        return iter(order)

@@ -123,6 +123,44 @@ def test_set_epoch_is_foreseen(shared_daemon, calls):
         assert dropped[1] == dropped[3] > 0
 
 
+KEEPERS = {
+    "counts as it begins": lambda: samplers.SelfCounting(LENGTH, at_end=False),
+    "counts as it ends": lambda: samplers.SelfCounting(LENGTH, at_end=True),
+    "has dice of its own": lambda: samplers.Private(LENGTH),
+}
+
+
+@pytest.mark.parametrize("inline", ["", "1"])
+@pytest.mark.parametrize("name", KEEPERS)
+def test_a_sampler_that_nobody_tells_the_epoch_goes_on_by_itself(shared_daemon, monkeypatch, name, inline):
+    """Found as accelerate's SeedableRandomSampler, whose first epoch came again and again; and as orders that depended
+    on how far ahead the planner was."""
+    monkeypatch.setenv("PREFETCHD_INLINE", inline)
+    ours, theirs = KEEPERS[name](), KEEPERS[name]()
+    stream = f"{name} {inline}"
+    with PrefetchLoader(Numbers(LENGTH), 4, sampler=ours, buffer=40, stream=stream) as loader:
+        for epoch in range(4):
+            assert order(loader) == order(DataLoader(Numbers(LENGTH), 4, sampler=theirs)), epoch
+            assert ours.epoch == theirs.epoch
+            if not inline:
+                stream_when(shared_daemon, stream, full_after(13 * (epoch + 1)), "later epochs are ready")
+        state = json.loads(json.dumps(loader.state_dict()))
+    again = KEEPERS[name]()
+    with PrefetchLoader(Numbers(LENGTH), 4, sampler=again, buffer=40, stream=f"again {stream}") as loader:
+        loader.load_state_dict(state)
+        if not (inline and name == "has dice of its own"):
+            assert order(loader) == order(DataLoader(Numbers(LENGTH), 4, sampler=theirs))
+
+
+def test_a_sampler_that_counts_and_is_told_is_as_it_is_told(shared_daemon):
+    ours, theirs = (samplers.SelfCounting(LENGTH, at_end=True) for _ in range(2))
+    with PrefetchLoader(Numbers(LENGTH), 4, sampler=ours, buffer=16) as loader:
+        for epoch in (0, 1, 5, 5, 2):
+            ours.set_epoch(epoch)
+            theirs.set_epoch(epoch)
+            assert order(loader) == order(DataLoader(Numbers(LENGTH), 4, sampler=theirs))
+
+
 def test_batches_of_a_batch_sampler_have_their_own_sizes(shared_daemon):
     sizes = [3, 1, 5, 2, 7]
     ours, theirs = samplers.Buckets(sizes), samplers.Buckets(sizes)

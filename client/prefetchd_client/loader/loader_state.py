@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.messages import Assume
 from prefetchd.wire.plain_state import decode_node
+from prefetchd.wire.sampler_epochs import NO_EPOCH
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.caller_warnings import warn_caller
@@ -20,32 +22,35 @@ loaded."""
 READ_VERSIONS = (1, STATE_VERSION)
 MOST_SHARDS = 1 << 16
 
-ResumePoint = tuple[tuple[int, int], "tuple[int, tuple[bytes, ...]] | None", tuple[int, Mapping[int, ShardState]]]
+ResumePoint = tuple[tuple[int, int], Assume | None, tuple[int, Mapping[int, ShardState]]]
 """What a loader keeps of where its trainer stands, to be told by state_dict()."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedState:
-    """Says where to go on; `generators` are their states before the epoch, or None; `shards` are those of an iterable
-    dataset, by shard."""
+    """Says where to go on; `generators` are their states before the epoch, or None, and `sampler_epoch` what the
+    sampler's set_epoch() was called with before it, or -1; `shards` are those of an iterable dataset, by shard."""
 
     epoch: int
     step: int
     generators: tuple[bytes, ...] | None = None
     shards: Mapping[int, ShardState] = dataclasses.field(default_factory=dict)
+    sampler_epoch: int = NO_EPOCH
 
 
 def to_state(
     spec: StreamSpec,
     epoch: int,
     step: int,
-    generators: Sequence[bytes] | None,
+    sampler: Assume | None,
     shards: Mapping[int, ShardState] | None = None,
 ) -> dict[str, Any]:
-    """Returns the state at (epoch, step), JSON-able."""
+    """Returns the state at (epoch, step), JSON-able. `sampler`: how the epoch begins where one decides the order."""
     state = {"version": STATE_VERSION, "epoch": epoch, "step": step, **_identity(spec)}
-    if generators is not None:
-        state["generators"] = as_text(generators)
+    if sampler is not None and sampler.states:
+        state["generators"] = as_text(sampler.states)
+    if sampler is not None and sampler.sampler_epoch >= 0:
+        state["sampler_epoch"] = sampler.sampler_epoch
     if shards:
         texts = as_text([state for _, state in shards.values()])
         state["shards"] = [[shard, number, text] for (shard, (number, _)), text in zip(shards.items(), texts)]
@@ -74,7 +79,11 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     if shards and version == 1:
         warn_caller("the state is of version 1, with pickles of the dataset's: its shards are gone through instead")
         shards = {}
-    return LoadedState(epoch, step, from_text(texts, "generators") if texts is not None else None, shards)
+    generators = from_text(texts, "generators") if texts is not None else None
+    sampler_epoch = state.get("sampler_epoch", NO_EPOCH)
+    if sampler_epoch != NO_EPOCH:
+        whole(sampler_epoch, "the sampler's epoch", STEP_LIMIT)
+    return LoadedState(epoch, step, generators, shards, sampler_epoch)
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:

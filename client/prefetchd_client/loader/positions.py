@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prefetchd.wire.messages import Assume
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.loader.loader_state import ResumePoint, from_state, to_state
 from prefetchd_client.loader.sessions import Prepared, Session, Sessions
 from prefetchd_client.loader.stream_request import StreamRequest
 from prefetchd_client.session.cursors import ClientCursor
-from prefetchd_client.session.sampler_state import SamplerState
+from prefetchd_client.session.sampler_state import SamplerState, as_assumed
 
 
 class Positions:
@@ -33,8 +34,8 @@ class Positions:
         self._epoch = 0
         self._step = 0
         self._position = (0, 0)
-        # (epoch, states of the generators before it) of the iterator that whoever called next() last has.
-        self._began_with: tuple[int, tuple[bytes, ...]] | None = None
+        # How the epoch began of the iterator that whoever called next() last has.
+        self._began_with: Assume | None = None
         # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
         self._shard_states: tuple[int, Mapping[int, ShardState]] = (0, {})
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
@@ -56,12 +57,12 @@ class Positions:
     def state(self, spec: StreamSpec) -> dict[str, Any]:
         """Returns what state_dict() of a loader of `spec` says."""
         epoch, step = self._position
-        generators = None
-        if self.sampler_state is not None and self.sampler_state.generators:
+        sampler = None
+        if self.sampler_state is not None:
             begun = self._began_with
-            generators = begun[1] if begun is not None and begun[0] == epoch else self.sampler_state.states
+            sampler = begun if begun is not None and begun.epoch == epoch else self.sampler_state.about(epoch)
         shards = self._shard_states[1] if step and self._shard_states[0] == epoch else {}
-        return to_state(spec, epoch, step, generators, shards)
+        return to_state(spec, epoch, step, sampler, shards)
 
     def load(self, spec: StreamSpec, state: Mapping[str, Any]) -> None:
         """Goes to where the state was taken. Raises and warns as from_state() does."""
@@ -69,6 +70,8 @@ class Positions:
         if self.sampler_state is not None and place.generators is not None:
             # Before anything moves: they may be no states of these generators.
             self.sampler_state.set(place.generators)
+        if self.sampler_state is not None and place.sampler_epoch >= 0:
+            self.sampler_state.set_epoch(place.sampler_epoch)
         self._shard_states = (place.epoch, place.shards)
         # Before the cursor is placed: whoever begins there is to know.
         self._sessions.ensure().begin_shards(*self._shard_states)
@@ -117,7 +120,7 @@ class Positions:
     def note_beginning(self, cursor: ClientCursor) -> None:
         """Notes what the generators were before the cursor's epoch, once its next() has been asked for."""
         if cursor.began_with is not None:
-            self._began_with = (cursor.epoch, cursor.began_with.states)
+            self._began_with = as_assumed(cursor.began_with)
 
     def end_epoch(self, session: Session, cursor: ClientCursor) -> None:
         """Notes that the cursor of this session has come to its epoch's end."""

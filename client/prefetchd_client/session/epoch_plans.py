@@ -9,7 +9,8 @@
    go on under new numbers. The new ones are placed before the former ones are closed: what is ready may still be
    wanted.
 4. When an iterator begins, the generators are set to what they are after the sampler's first batch; when its epoch
-   ends, to what the sampler leaves. The latter only if nobody else has drawn from them meanwhile.
+   ends, to what the sampler leaves. The latter only if nobody else has drawn from them meanwhile. So is the epoch of a
+   sampler that counts its own passes.
 5. What was said of an epoch that no iterator has begun yet is remembered until one has compared that epoch or a later
    one. A daemon that takes over is told that, and what the living iterators began with, the earliest epoch first.
 """
@@ -75,14 +76,18 @@ class EpochPlans:
             self._said = None
         if begun is None and BEFORE in cursor.states:
             cursor.began_with = cursor.states[BEFORE]
-            self._sampler_state.set(cursor.states.get(AFTER_FIRST, cursor.began_with).states)
+            after = cursor.states.get(AFTER_FIRST, cursor.began_with)
+            self._sampler_state.set(after.states)
+            self._sampler_state.advance(cursor.began_with.sampler_epoch, after.sampler_epoch)
         return waited_us
 
     def ended(self, cursor: ClientCursor) -> None:
         """Sets the generators as the sampler has left them at the epoch's end (rule 4)."""
         after, end = cursor.states.get(AFTER_FIRST), cursor.states.get(AT_END)
-        if after is not None and end is not None and self._sampler_state.states == after.states:
-            self._sampler_state.set(end.states)
+        if after is not None and end is not None:
+            if self._sampler_state.states == after.states:
+                self._sampler_state.set(end.states)
+            self._sampler_state.advance(after.sampler_epoch, end.sampler_epoch)
 
     def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
         """Calls run_out() where ended() would set the generators: the end is not known yet, but what is drawn there."""

@@ -46,6 +46,12 @@ class SamplerState:
         for holder in self._holders:
             holder.set_epoch(epoch)
 
+    def advance(self, before: int, after: int) -> None:
+        """Sets the sampler's epoch to what a pass of its own would have made of `before`, which it is. Does nothing if
+        somebody has set it to another meanwhile."""
+        if before != after and self.sampler_epoch == before:
+            self.set_epoch(after)
+
     def about(self, epoch: int) -> Assume:
         """Returns how `epoch` would begin now."""
         return Assume(epoch, self.sampler_epoch, self.states)

@@ -198,19 +198,19 @@ def test_set_epoch_is_called_as_the_trainer_is_thought_to_call_it():
     )
     for epoch in range(3):
         loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
-        assert made.plan(epoch, 1).sampler_epoch == epoch
+        assert made.plan(epoch, 1).sampler_epochs[BEFORE] == epoch
         assert given(made, epoch) == list(loader)
     # It turns out that it never does: from then on that is what is expected.
     made.rebase(3, 2, ())
-    assert [made.plan(epoch, 1).sampler_epoch for epoch in (3, 4, 5)] == [2, 2, 2]
+    assert [made.plan(epoch, 1).sampler_epochs[BEFORE] for epoch in (3, 4, 5)] == [2, 2, 2]
 
 
 def test_a_trainer_that_never_calls_set_epoch_is_understood_after_one_epoch():
     made, _ = sampling(sampler=DistributedSampler(range(LENGTH), 3, 1, seed=5), batch_size=3)  # type: ignore[arg-type]
-    assert made.plan(0, 1).sampler_epoch == 0
-    assert made.plan(1, 1).sampler_epoch == 1
+    assert made.plan(0, 1).sampler_epochs[BEFORE] == 0
+    assert made.plan(1, 1).sampler_epochs[BEFORE] == 1
     made.rebase(1, 0, ())
-    assert [made.plan(epoch, 1).sampler_epoch for epoch in (1, 2, 3)] == [0, 0, 0]
+    assert [made.plan(epoch, 1).sampler_epochs[BEFORE] for epoch in (1, 2, 3)] == [0, 0, 0]
 
 
 def test_rebased_generators_give_what_data_loader_gives_from_there():

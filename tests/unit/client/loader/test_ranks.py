@@ -14,6 +14,7 @@ from prefetchd_client.loader.ranks import process_rank, resolve_rank
 from prefetchd_client.loader.stream_request import resolve_seed
 
 from prefetchd.wire.errors import CallerError
+from prefetchd.wire.messages import Assume
 from prefetchd.wire.stream_spec import StreamSpec
 
 SPEC = StreamSpec("0" * 32, 5, "shuffle", 1000, 4, world_size=1)
@@ -115,8 +116,11 @@ def test_a_sampler_s_shares_are_its_own():
 
 
 def test_states_of_generators_come_back():
-    state = json.loads(json.dumps(to_state(of(1, order="sampler"), 1, 2, (b"\x00\xff", b""))))
-    assert from_state(of(1, order="sampler"), state) == LoadedState(1, 2, (b"\x00\xff", b""))
+    state = json.loads(json.dumps(to_state(of(1, order="sampler"), 1, 2, Assume(1, 4, (b"\x00\xff", b"")))))
+    assert from_state(of(1, order="sampler"), state) == LoadedState(1, 2, (b"\x00\xff", b""), sampler_epoch=4)
     for bad in (["%"], [5], ["a"]):
         with pytest.raises(CallerError, match="generators"):
             from_state(of(1, order="sampler"), {**state, "generators": bad})
+    for bad in (-2, 1.5, "4", 1 << 80):
+        with pytest.raises(CallerError, match="the sampler's epoch"):
+            from_state(of(1, order="sampler"), {**state, "sampler_epoch": bad})
