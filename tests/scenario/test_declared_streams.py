@@ -323,6 +323,38 @@ def test_read_again_what_is_declared_as_before_keeps_its_ring(daemon, declare, d
         PrefetchLoader.attach("goes")
 
 
+def is_told(daemon, why: str) -> None:
+    """The status has it as a problem."""
+    until(lambda: why in daemon.command("status", check=False).stdout, "status says so")
+    assert daemon.command("status", check=False).returncode == 3
+
+
+def test_a_declared_stream_that_was_evicted_is_told_and_begun_anew_by_a_reload(daemon, declare):
+    """Found as one that was well in status, and never came back."""
+    declare(f"[streams.train]\n{NUMBERS}batch_size = 4\nbuffer = 8\n")
+    stream_when(daemon, "train", ready(8))
+    daemon.command("evict", "--force", "train")
+    is_told(daemon, "declared stream train has failed: it was dropped")
+    with pytest.raises(DaemonRefusedError, match="it was dropped"):
+        PrefetchLoader.attach("train")
+    daemon.command("reload")
+    stream_when(daemon, "train", ready(8))
+    with PrefetchLoader.attach("train") as loader:
+        assert len(list(loader)) == 13
+
+
+def test_a_declared_stream_whose_ring_did_not_fit_is_begun_anew_by_a_reload(daemon, declare):
+    text = f"[streams.train]\n{NUMBERS}batch_size = 4\n"
+    file = declare(f"{text}buffer = '200MB'\n", "--memory", "16MB")
+    is_told(daemon, "stream train has failed")
+    daemon.command("reload")
+    until(lambda: daemon.paths.log.read_text().count('"stream declared"') == 2, "it is begun anew")
+    is_told(daemon, "stream train has failed")
+    file.write_text(f"{text}buffer = 8\n")
+    daemon.command("reload")
+    stream_when(daemon, "train", ready(8))
+
+
 def test_a_file_that_is_wrong_changes_nothing(daemon, declare):
     declare(f"[streams.same]\n{NUMBERS}buffer = 6\n")
     before = stream_when(daemon, "same", ready(6))

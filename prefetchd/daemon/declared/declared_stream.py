@@ -83,6 +83,16 @@ class DeclaredStream:
         return self._engine.stream_of(self.session)
 
     @property
+    def trouble(self) -> str:
+        """Why nothing will be made for it until it is begun anew; empty when there is nothing."""
+        if self.failure or not self.is_settled:
+            return self.failure
+        stream = self.stream
+        if stream is None:
+            return "it was dropped, as by `prefetchd evict`; `prefetchd reload` begins it anew"
+        return stream.failure[1] if stream.failure is not None else ""
+
+    @property
     def pid(self) -> int:
         """The process that looks at the dataset, or did; 0 when there was none."""
         return self._process.pid if self._process is not None else 0

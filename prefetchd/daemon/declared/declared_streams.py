@@ -139,9 +139,10 @@ class DeclaredStreams:
             declared = self._streams.get(stream.name)
             if declared is None:  # its directory could not be used
                 continue
-            if config.stream(stream.name) != stream or declared.failure:
-                why = "its declaration has changed" if config.stream(stream.name) else "it is not declared any more"
-                declared.close(why)
+            declaration = config.stream(stream.name)
+            if declaration != stream or declared.trouble:
+                why = "it is not declared any more" if declaration is None else "its declaration has changed"
+                declared.close("it had failed, and is begun anew" if declaration == stream else why)
                 del self._streams[stream.name]
                 ended.append(stream.name)
         return ended
@@ -164,8 +165,9 @@ class DeclaredStreams:
             self._attaching.append((session, hello, go_on))
             self._name_later()
             return
-        if declared is not None and declared.failure:
-            raise StreamFailedError(f"the declared stream {hello.stream!r} has failed: {declared.failure}")
+        # One that has failed since then is told by the engine, with the error.
+        if declared is not None and (declared.failure or declared.stream is None):
+            raise StreamFailedError(f"the declared stream {hello.stream!r} has failed: {declared.trouble}")
         go_on(session, hello)
 
     def tell(self, found: dict[str, Any]) -> None:
@@ -206,7 +208,7 @@ class DeclaredStreams:
         return {
             "name": name,
             "settled": declared is not None and declared.is_settled,
-            "failure": declared.failure if declared is not None else "",
+            "failure": declared.trouble if declared is not None else "",
         }
 
     def _begin(self, stream: StreamConfig) -> None:
