@@ -29,6 +29,7 @@ from prefetchd.daemon.engine.commands import (
     StopWorker,
 )
 from prefetchd.daemon.engine.fairness import FairShares
+from prefetchd.daemon.engine.pool.busy_limit import BusyLimit
 from prefetchd.daemon.engine.pool.helping import awaits_help, helpers
 from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
@@ -60,14 +61,11 @@ class Pool:
         commands: list[Command],
         fail_stream: FailStream,
     ) -> None:
-        self.limit = limit
-        """The number of workers that may be busy at once, over all streams; 0: any number."""
+        self._limit = BusyLimit(limit)
         self._stream_workers = limit or stream_workers
         self._shares = FairShares()
         self.workers: dict[int, Worker] = {}
         self.finishing = False
-        # What `limit` comes back to when all streams are gone: kills for memory lower it.
-        self._most = limit
         self._now_s = 0.0
         self._isolation = SuspectIsolation()
         self._deaths = Deaths(commands, fail_stream)
@@ -77,6 +75,11 @@ class Pool:
         self._commands = commands
         self._next_worker = 1
         self._next_task = 1
+
+    @property
+    def limit(self) -> int:
+        """The number of workers that may be busy at once, over all streams; 0: any number."""
+        return self._limit.now
 
     @property
     def now_s(self) -> float:
@@ -240,7 +243,7 @@ class Pool:
     def worker_limit(self, stream: StreamState) -> int:
         """Returns how many workers the stream may have. One that lost some for memory has no more than may be busy;
         else a shard's iterator keeps its worker, busy or not."""
-        if stream.shards and self.limit == self._most:
+        if stream.shards and not self._limit.is_lowered:
             return stream.shards
         return self.busy_limit(stream)
 
@@ -356,11 +359,10 @@ class Pool:
     def short_of_memory(self, oom_kills: int) -> bool:
         """Lets fewer workers be busy at once from now on: a process of ours was killed for memory, if `oom_kills` is
         not 0. False when that is not so, or there is but one."""
-        # Without a limit: those that are left, and the one that was killed, which worker_died() has taken out.
+        # Those that are left, and the one that was killed, which worker_died() has taken out.
         before = self.limit or len(self.workers) + 1
-        if not oom_kills or before <= 1:
+        if not oom_kills or not self._limit.lower(before, self._now_s):
             return False
-        self.limit = before - 1
         self._commands.append(
             Log.line(
                 "warning",
@@ -383,8 +385,11 @@ class Pool:
         """Ends the workers of overdue tasks; stops workers beyond the limit that have been idle for long."""
         self._now_s = now_s
         if not self._streams:
-            # The streams that needed so much memory are gone.
-            self.limit = self._most
+            self._limit.reset()
+        elif self._limit.tick(now_s):
+            self._commands.append(
+                Log.line("info", "no worker was killed for memory for long", busy_at_once=self.limit or "any number")
+            )
         for worker in self.workers.values():
             timeout_s = worker.stream.spec.timeout_s
             if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s and not worker.stream.shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from prefetchd.daemon.engine.pool.busy_limit import BusyLimit
 from prefetchd.daemon.engine.pool.pool import RING_COMES_WITHIN_S
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.wire.messages import MEASURE
@@ -65,7 +66,7 @@ def test_rule_2_a_limit_bounds_the_busy_workers_of_all_streams_together():
 
 def test_without_a_limit_all_workers_may_be_busy():
     world = World(workers=3, slots=8)
-    world.engine.pool.limit = 0
+    world.engine.pool._limit = BusyLimit(0)
     for name in "ab":
         stream_of(world, name, workers=3)
     has_ring(world)
@@ -117,7 +118,7 @@ def test_nothing_is_begun_once_the_daemon_is_about_to_stop():
 
 def test_rule_4_workers_of_a_tuned_stream_come_as_they_are_wanted():
     world = World(workers=4, slots=8)
-    world.engine.pool.limit = 0
+    world.engine.pool._limit = BusyLimit(0)
     stream = stream_of(world)
     has_ring(world)
     world.engine.tune(stream.number, 6)
