@@ -7,13 +7,14 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from prefetchd.processes.process_exit import FORSAKEN, UNEXPLAINED, ExitKind, ProcessExit
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import DescriptorsLostError, close_all, disclose, enclose, receive_with_fds, send
+from prefetchd.wire.framing import DescriptorsLostError, close_all, disclose, enclose, encode, receive_with_fds
 from prefetchd.wire.messages import Message, NotSpawned, Spare, Spawned
 from prefetchd.wire.os_errors import why
 
@@ -23,6 +24,10 @@ OnEnd = Callable[[ProcessExit], None]
 
 REASON_DEADLINE_S = 0.2
 MESSAGES_A_TURN = 64
+MOST_UNREAD_BYTES = 16 << 20
+"""How much waits for a child that reads nothing. Its socket holds a few dozen long messages, and a bridge that copies a
+batch reads none meanwhile."""
+POST_AGAIN_S = 0.005
 LAST_MESSAGES = 1024
 """How many messages are read at a child's death: its socket holds no more, unless a process that it has left still
 sends."""
@@ -54,13 +59,17 @@ class ChildProcess:
         self._open = True
         self._reading = True
         self._awaits_reason = False
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._unread_bytes = 0
+        self._ends_input = False
         sock.setblocking(False)
         watcher.watch(sock.fileno(), self._readable)
         watcher.watch(pidfd, self._ended)
         self._output = ChildOutput(watcher, output, on_output)
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """Sends a message. A child that cannot take it is dead or hopeless: its pidfd will report that."""
+        """Sends a message, or keeps it until the child has read others. One that leaves too many of them unread, or
+        cannot be sent to, is hopeless or dead: its pidfd will report that."""
         try:
             enclosed, beside = (message, []) if fds else enclose(message)
         except OSError as error:
@@ -68,16 +77,52 @@ class ChildProcess:
             self._refuse(ProtocolError(f"what it is to be told cannot be sent: {why(error)}"))
             return
         try:
-            send(self.sock, enclosed, fds or beside)
-        except BlockingIOError:
-            self.kill()
-        except OSError:
-            pass
+            self._post(encode(enclosed), fds or beside)
         finally:
             close_all(beside)
 
     def end_input(self) -> None:
-        """Lets the child see end of file: it ends when it has done its tasks."""
+        """Lets the child see end of file, behind all that it was sent: it ends when it has done its tasks."""
+        self._ends_input = True
+        if not self._outbox:
+            self._shut()
+
+    def _post(self, packet: bytes, fds: Sequence[int]) -> None:
+        if not self._outbox and self._put(packet, fds):
+            return
+        self._unread_bytes += len(packet)
+        if self._unread_bytes > MOST_UNREAD_BYTES:
+            self.kill()
+            return
+        try:
+            self._outbox.append((packet, [os.dup(fd) for fd in fds]))
+        except OSError as error:
+            self._refuse(ProtocolError(f"what it is to be told cannot be kept: {why(error)}"))
+            return
+        if len(self._outbox) == 1:
+            self._watcher.call_later(POST_AGAIN_S, self._post_again)
+
+    def _put(self, packet: bytes, fds: Sequence[int]) -> bool:
+        """Sends a packet. False when the socket is full; one to a dead child is gone."""
+        try:
+            socket.send_fds(self.sock, [packet], list(fds))
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def _post_again(self) -> None:
+        while self._open and self._outbox and self._put(*self._outbox[0]):
+            packet, fds = self._outbox.popleft()
+            self._unread_bytes -= len(packet)
+            close_all(fds)
+        if self._open and self._outbox:
+            self._watcher.call_later(POST_AGAIN_S, self._post_again)
+        elif self._open and self._ends_input:
+            self._shut()
+
+    def _shut(self) -> None:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
@@ -134,6 +179,8 @@ class ChildProcess:
             with contextlib.suppress(KeyError):
                 self._watcher.unwatch(fd)
         self.sock.close()
+        while self._outbox:
+            close_all(self._outbox.popleft()[1])
         os.close(self.pidfd)
         self._output.close()
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
+from prefetchd.wire.sample_methods import goes_with_samples
 from prefetchd.wire.slot_layout import DTYPES, RowLayout
 
 Gather = Callable[[Sequence[int], Sequence[torch.Tensor]], Sequence[int]]
@@ -29,16 +30,6 @@ def gather_of(dataset: Any) -> Gather | None:
         indices = dataset.indices
         return lambda places, targets: inner([indices[place] for place in places], targets)
     return dataset.gather_into if goes_with_samples(type(dataset), "gather_into") else None
-
-
-def goes_with_samples(kind: type, name: str) -> bool:
-    """Returns True when the class has the attribute `name`, and no subclass of whoever defines that has defined
-    __getitem__() anew: what the attribute says of samples may not hold for those."""
-    definers = [next((each for each in kind.__mro__ if of in each.__dict__), None) for of in (name, "__getitem__")]
-    of_name, of_samples = definers
-    if of_name is None or of_samples is None:
-        return of_name is not None
-    return kind.__mro__.index(of_name) <= kind.__mro__.index(of_samples)
 
 
 def rows_of(layout: RowLayout, target: Any, first: int, end: int) -> list[torch.Tensor]:

@@ -16,8 +16,8 @@ from torch.utils.data import IterableDataset, default_collate, default_convert
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
 from prefetchd.wire.runtime_paths import RuntimePaths
+from prefetchd.wire.sample_methods import goes_with_samples
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, SEED_LIMIT, UNIDENTIFIED, StreamSpec
-from prefetchd.workers.gathering import goes_with_samples
 from prefetchd_client.fingerprint.code_parts import is_installed
 from prefetchd_client.fingerprint.quick_walk import QuickWalks, TooLong
 from prefetchd_client.fingerprint.relative_paths import directory_that_counts

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset
 from prefetchd.wire.byte_sizes import format_bytes, parse_bytes
 from prefetchd.wire.cache_directory import SAMPLES, CacheDescription, LeafFile
 from prefetchd.wire.errors import CallerError, ProtocolError, RemoteError
-from prefetchd.workers.gathering import goes_with_samples
+from prefetchd.wire.sample_methods import goes_with_samples
 from prefetchd_client.fingerprint.walk import fingerprint
 from prefetchd_client.forking.fork_hooks import in_forks
 from prefetchd_client.loader.stream_request import whole_number

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from prefetchd.processes.process_exit import CLEAN, KILLED, UNEXPLAINED
-from prefetchd.supervisor.child_process import ChildProcess
-from prefetchd.wire.framing import send
+from prefetchd.supervisor.child_process import MOST_UNREAD_BYTES, ChildProcess
+from prefetchd.wire.framing import receive_with_fds, send
 from prefetchd.wire.messages import Fill, Message, Ready
 
 DEADLINE_S = 30
@@ -223,12 +223,47 @@ def test_one_that_talks_nonsense_is_heard_no_more(family):
     assert it.sock not in it.watcher.callbacks
 
 
+LARGE = Fill(tuple((k, 1, 0, 0, 0, 1, 0) for k in range(2000)))
+
+
 def test_one_that_takes_no_more_messages_is_killed(family):
     it = family(lambda sock: signal.pause())
-    large = Fill(tuple((k, 1, 0, 0, 0, 1, 0) for k in range(2000)))
-    for _ in range(1000):
-        it.child.send(large)
+    for _ in range(MOST_UNREAD_BYTES // 2000):
+        it.child.send(LARGE)
     it.wait_for_death()
+
+
+def test_one_that_reads_late_is_sent_all_in_order_with_its_descriptors_and_then_the_end(family):
+    """Found as a bridge that was killed for a burst of tasks while it copied a batch."""
+    reading, writing = os.pipe()
+    go, going = os.pipe()
+
+    def reads_late(sock: socket.socket) -> None:
+        os.read(go, 1)
+        count = 0
+        while (found := receive_with_fds(sock))[0] is not None:
+            message, fds = found
+            count += message == LARGE
+            for fd in fds:
+                os.write(fd, f"{count} ".encode())
+        os.write(writing, b"end")
+
+    it = family(reads_late)
+    for _ in range(40):
+        it.child.send(LARGE)
+    it.child.send(Ready(), (writing,))
+    for _ in range(10):
+        it.child.send(LARGE)
+    it.child.end_input()
+    os.write(going, b"x")
+    while it.watcher.later:
+        _, again = it.watcher.later.pop(0)
+        again()
+    it.wait_for_death()
+    for fd in (writing, go, going):
+        os.close(fd)
+    assert os.read(reading, 100) == b"40 end"
+    os.close(reading)
 
 
 def test_sending_to_a_dead_one_is_harmless(family):
