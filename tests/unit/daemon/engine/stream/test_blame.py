@@ -303,7 +303,7 @@ def test_others_wait_for_a_suspect_that_never_ends_but_not_for_long():
     (suspect,) = run.busy().values()
     while (suspect.tasks[0].first, suspect.tasks[0].end) != (1, 2):  # what stood before it was not suspicious
         run.world.work(0)
-    run.world.engine.pool.limit = 2
+    run.world.engine.pool._limit.now = 2
     suspect.tasks, kept = [], suspect.tasks
     other = Run(world=run.world, name="other")
     run.world.come_to_rest()
