@@ -14,7 +14,15 @@ from prefetchd.processes.process_exit import FORSAKEN, UNEXPLAINED, ExitKind, Pr
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import DescriptorsLostError, close_all, disclose, enclose, encode, receive_with_fds
+from prefetchd.wire.framing import (
+    DescriptorsLostError,
+    close_all,
+    disclose,
+    enclose,
+    encode,
+    receive_with_fds,
+    send_packet,
+)
 from prefetchd.wire.messages import Message, NotSpawned, Spare, Spawned
 from prefetchd.wire.os_errors import why
 
@@ -105,7 +113,7 @@ class ChildProcess:
     def _put(self, packet: bytes, fds: Sequence[int]) -> bool:
         """Sends a packet. False when the socket is full; one to a dead child is gone."""
         try:
-            socket.send_fds(self.sock, [packet], list(fds))
+            send_packet(self.sock, packet, fds)
         except BlockingIOError:
             return False
         except OSError:

@@ -66,8 +66,12 @@ def decode(packet: bytes, limit_bytes: int = MAX_PACKET_BYTES) -> Message:
 
 
 def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
-    """Sends one packet; blocks only if `sock` does. OSError and BlockingIOError are the socket's."""
-    packet = encode(message)
+    """Sends one message; blocks only if `sock` does. OSError and BlockingIOError are the socket's."""
+    send_packet(sock, encode(message), fds)
+
+
+def send_packet(sock: socket.socket, packet: bytes, fds: Sequence[int] = ()) -> None:
+    """Sends what encode() has made, as send() does."""
     if fds:
         socket.send_fds(sock, [packet], list(fds))
     else:

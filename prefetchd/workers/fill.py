@@ -95,8 +95,7 @@ class Filler:
         self._gathers = bool(getattr(program.dataset, "__getitems__", None)) and spec.batch_size != 0
         # Where a batch sampler decides, no batch tells how many rows the next may have; a file is written in one go.
         self._by_rows = self._default_collation and spec.batch_size > 0 and spec.store != "files"
-        if self._by_rows and collates_otherwise(program.collate_additions or {}):
-            self._by_rows = False
+        self._by_rows = self._by_rows and not collates_otherwise(program.collate_additions or {})
         self._gather = gather_of(program.dataset) if self._by_rows else None
         if self._gather is not None:
             self._gathers = False

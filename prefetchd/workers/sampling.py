@@ -33,7 +33,7 @@ from prefetchd.plan.seeds import sampler_seed
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
 from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, parts_of
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.dataset_traces import first_change, plain_values
+from prefetchd.workers.held_values import first_change, plain_values
 from prefetchd.workers.program import Program
 
 KEPT_EPOCHS = 3

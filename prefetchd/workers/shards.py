@@ -24,10 +24,10 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ITERATING
-from prefetchd.workers.dataset_traces import first_change, has_full_state, plain_values
+from prefetchd.workers.held_values import first_change, plain_values
 from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
-from prefetchd.workers.state_values import decode_state, encode_state
+from prefetchd.workers.state_values import decode_state, encode_state, has_full_state
 from prefetchd.workers.user_code import UserCodeError, user_code
 from prefetchd.workers.worker_status_writer import WorkerStatusWriter
 

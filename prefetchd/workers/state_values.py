@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
@@ -11,14 +12,28 @@ import torch
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.plain_state import DEPTH_LIMIT, decode_node, encode_node
+from prefetchd.workers.held_objects import held_objects
 
 STATE_CLASSES = "state_classes"
 """The name of a dataset's attribute that lists classes of which its state may hold objects."""
+
+SHUFFLE_BUFFER = "BufferShuffledExamplesIterable"
+"""The class of Hugging Face's shuffle buffers, whose content is in no state."""
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 _ARRAY_KINDS = "biufcmMSU"
 _LISTS: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "f"}
 _MAKERS: dict[str, Any] = {letter: kind for kind, letter in _LISTS.items()}
+
+
+def has_full_state(dataset: Any) -> bool:
+    """Returns False for a dataset whose state_dict() leaves out samples that it has taken and not given yet: one of
+    Hugging Face's with a shuffle buffer, by itself or within another dataset."""
+    module = sys.modules.get("datasets.iterable_dataset")
+    kind = getattr(module, SHUFFLE_BUFFER, None)
+    if not isinstance(kind, type):
+        return True
+    return not any(issubclass(type(found), kind) for _, found in held_objects({"dataset": dataset}))
 
 
 def encode_state(state: Any, dataset: Any) -> bytes:

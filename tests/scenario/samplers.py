@@ -94,13 +94,11 @@ class Buckets(Sampler[list[int]]):
             first += size
 
 
-class SelfCounting(Sampler[int]):
-    """Another order in each epoch, which it counts itself: as a pass begins, or as it ends, as accelerate's
-    SeedableRandomSampler does."""
+class WithEpoch(Sampler[int]):
+    """May be told its epoch."""
 
-    def __init__(self, length: int, *, at_end: bool) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
-        self.at_end = at_end
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -108,6 +106,15 @@ class SelfCounting(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
+
+
+class SelfCounting(WithEpoch):
+    """Another order in each epoch, which it counts itself: as a pass begins, or as it ends, as accelerate's
+    SeedableRandomSampler does."""
+
+    def __init__(self, length: int, *, at_end: bool) -> None:
+        super().__init__(length)
+        self.at_end = at_end
 
     def __iter__(self) -> Any:
         order = torch.randperm(self.length, generator=torch.Generator().manual_seed(100 + self.epoch)).tolist()
@@ -118,19 +125,12 @@ class SelfCounting(Sampler[int]):
             self.set_epoch(self.epoch + 1)
 
 
-class Private(Sampler[int]):
+class Private(WithEpoch):
     """Has a generator that nobody else can see, and an epoch that it does not use."""
 
     def __init__(self, length: int) -> None:
-        self.length = length
+        super().__init__(length)
         self.dice = random.Random(3)
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def __iter__(self) -> Any:
         order = list(range(self.length))

@@ -18,10 +18,10 @@ from prefetchd.plan.shard_plan import ShardPlan
 from prefetchd.wire.durations import Durations
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.wire.worker_status import ITERATING
-from prefetchd.workers.dataset_traces import has_full_state
 from prefetchd.workers.program import MOST_COPIED_BYTES, Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import KEPT_WALKS, NoSuchBatch, Shards
+from prefetchd.workers.state_values import has_full_state
 from prefetchd.workers.torch_worker import as_torch_worker
 from prefetchd.workers.user_code import UserCodeError
 from prefetchd.workers.worker_status_writer import WorkerStatusWriter

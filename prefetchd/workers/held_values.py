@@ -1,11 +1,10 @@
-"""Looks at what iterating over a dataset does to it, and at datasets whose state does not say all."""
+"""Compares what a dataset or sampler holds with what it held before it was iterated over."""
 
 from __future__ import annotations
 
 import pickle
 import random
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 
 from prefetchd.workers.held_objects import MOST_ITEMS, held_objects
 
-SHUFFLE_BUFFER = "BufferShuffledExamplesIterable"
 MOST_COMPARED_BYTES = 1 << 20
 OWN = re.compile(r"dataset\.\w+")
 """The way to an attribute of the dataset itself."""
@@ -63,13 +61,3 @@ class _Content(bytes):
 
     def __repr__(self) -> str:
         return f"{len(self)} bytes"
-
-
-def has_full_state(dataset: Any) -> bool:
-    """Returns False for a dataset whose state_dict() leaves out samples that it has taken and not given yet: one of
-    Hugging Face's with a shuffle buffer, by itself or within another dataset."""
-    module = sys.modules.get("datasets.iterable_dataset")
-    kind = getattr(module, SHUFFLE_BUFFER, None)
-    if not isinstance(kind, type):
-        return True
-    return not any(issubclass(type(found), kind) for _, found in held_objects({"dataset": dataset}))
