@@ -23,6 +23,8 @@ from tests.scenario.waiting import stream_when, until
 ROW_BYTES = 50_000
 BATCH = 8
 ALL_BYTES = 20_000_000
+FIRST_SLOTS = 24
+"""What half of that holds. Their memory is reserved step by step."""
 HASTY = """
 import sys
 from prefetchd.cli.main import main
@@ -73,9 +75,11 @@ class Taker:
             self._taken += 1
 
 
-def slots(daemon, stream: str) -> int:
-    """How many it has; what was told before it had a ring is older than the batches that were taken."""
-    return stream_when(daemon, stream, lambda it: it["ring"], "its ring is told")["ring"]["slots"]
+def slots(daemon, stream: str, least: int = 1) -> int:
+    """How many it has, once it has so many; what was told before it had a ring is older than the batches that were
+    taken."""
+    found = stream_when(daemon, stream, lambda it: it["ring"] and it["ring"]["slots"] >= least, "its ring is told")
+    return found["ring"]["slots"]
 
 
 def memory_bytes(daemon) -> int:
@@ -87,8 +91,7 @@ def test_what_nobody_needs_is_given_back(hasty_daemon):
     trainer = Taker("calm")
     with trainer.loader:
         trainer.take()
-        first = slots(hasty_daemon, "calm")
-        assert first >= 20
+        first = slots(hasty_daemon, "calm", FIRST_SLOTS)
         stream_when(hasty_daemon, "calm", lambda it: it["ring"]["ready"] >= first - 2, "a full ring")
         full_bytes = memory_bytes(hasty_daemon)
         deadline_s = time.monotonic() + 60
@@ -111,7 +114,7 @@ def test_what_another_needs_is_given_to_it(hasty_daemon):
         stack.enter_context(other.loader)
         one.take()
         other.take()
-        first = slots(hasty_daemon, "one")
+        first = slots(hasty_daemon, "one", FIRST_SLOTS)
         stream_when(hasty_daemon, "one", lambda it: it["ring"]["ready"] >= first - 1, "it is full")
         # Of what rings may take, all but this one's: more the other one has only when this one has given some up.
         beside = ALL_BYTES // stream_when(hasty_daemon, "one")["ring"]["slot_bytes"] - first
