@@ -112,6 +112,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: min((order[each] for each in item.path.parents if each in order), default=-1))
 
 
+@pytest.fixture(autouse=True)
+def no_loaders_before() -> None:
+    """Each test's loaders are the first of their process."""
+    beginnings = sys.modules.get("prefetchd_client.loader.beginnings")
+    if beginnings is not None:
+        beginnings.forget()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures of whatever scope included."""

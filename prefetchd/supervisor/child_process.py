@@ -16,6 +16,7 @@ from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import (
     DescriptorsLostError,
+    NoDescriptorError,
     close_all,
     disclose,
     enclose,
@@ -209,7 +210,7 @@ class ChildProcess:
                 # It died with messages unread. That is told once, before what it said last.
                 continue
             except DescriptorsLostError as lost:
-                self._hear_of_lost(lost)
+                self._hear_of_lost(lost.message, lost)
                 continue
             except ProtocolError as error:
                 self._refuse(error)
@@ -221,15 +222,17 @@ class ChildProcess:
                 return
             try:
                 self._on_message(message, fds)
+            except NoDescriptorError as lost:
+                self._hear_of_lost(message, lost)
             except ProtocolError as error:
                 self._refuse(error)
 
-    def _hear_of_lost(self, lost: DescriptorsLostError) -> None:
+    def _hear_of_lost(self, message: Message, lost: ProtocolError) -> None:
         """Takes a message about another child without the descriptors that came with it, for which this process had no
         room: it is no fault of who sent it. That other child ends, as nobody has its socket any more."""
-        if isinstance(lost.message, Spawned):
-            self._on_message(NotSpawned(lost.message.child, str(lost)), [])
-        elif not isinstance(lost.message, Spare):
+        if isinstance(message, Spawned):
+            self._on_message(NotSpawned(message.child, str(lost)), [])
+        elif not isinstance(message, Spare):
             self._refuse(lost)
 
     def _refuse(self, error: ProtocolError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -14,7 +15,7 @@ from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
 from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all
+from prefetchd.wire.framing import NoDescriptorError, close_all
 from prefetchd.wire.os_errors import why
 
 DEAD = -1
@@ -43,7 +44,7 @@ def handed_child(
     on_output: OnOutput,
 ) -> ChildProcess:
     """Takes a process that a zygote of ours has forked, by its pidfd, control socket and output pipe. It may be dead by
-    now. Takes `fds` over, whatever happens. Raises ProtocolError when they are something else."""
+    now. Takes `fds` over, whatever happens. Raises ProtocolError when they are something else, NoDescriptorError."""
     pidfd, control, output = _checked(pid, fds, (pid, DEAD))
     return ChildProcess(watcher, socket.socket(fileno=control), pid, pidfd, output, on_message, on_end, on_output)
 
@@ -70,7 +71,7 @@ def foreign_child(
 
 def _checked(pid: int, fds: list[int], allowed: Collection[int]) -> tuple[int, int, int]:
     """Returns the descriptors of a process that is one of `allowed`. Raises ProtocolError when they are something else,
-    and has closed them then."""
+    and NoDescriptorError when that cannot be looked at; it has closed them then."""
     try:
         if len(fds) != 3:
             raise ProtocolError(f"a forked process came with {len(fds)} descriptors; allowed: 3")
@@ -84,6 +85,8 @@ def _checked(pid: int, fds: list[int], allowed: Collection[int]) -> tuple[int, i
                 raise ProtocolError(f"what came as the control socket of process {pid} is of another kind")
     except (OSError, ProtocolError) as error:
         close_all(fds)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise NoDescriptorError from None
         raise error if isinstance(error, ProtocolError) else ProtocolError(f"a forked process: {why(error)}") from None
     return pidfd, control, output
 

@@ -140,6 +140,14 @@ def receive_with_fds(sock: socket.socket) -> tuple[Message | None, list[int]]:
         raise
 
 
+class NoDescriptorError(ProtocolError):
+    """This process may have no more descriptors, so that it cannot take what came with a message: no fault of who sent
+    that."""
+
+    def __init__(self) -> None:
+        super().__init__(few_descriptors())
+
+
 class DescriptorsLostError(ProtocolError):
     """Descriptors that came with a message are lost: this process may have no more. `message` is what they came
     with."""

@@ -39,9 +39,10 @@ class OwnGenerators:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def look(self) -> None:
-        """Searches for the generators that there are now. Takes a few microseconds an object. Says in `holds_torch_s`
-        whether torch's default generator is among what is held."""
+    def look(self) -> bool:
+        """Searches for the generators that there are now. Returns True when there are new ones. Takes a few
+        microseconds an object. Says in `holds_torch_s` whether torch's default generator is among what is held."""
+        before = len(self._found)
         for way, found in held_objects(self._roots):
             if found is TORCH_GENERATOR:
                 self.holds_torch_s = True
@@ -51,11 +52,22 @@ class OwnGenerators:
                 # The way that is met first is the shortest.
                 word = int.from_bytes(hashlib.blake2b(way.encode(), digest_size=8).digest(), "little")
                 self._found[id(found)] = found, word, seed
+        return len(self._found) > before
 
     def seed(self, seed: int) -> None:
         """Sets each generator from `seed`."""
         for _, word, put in self._found.values():
             put(finalise((seed ^ word) + GAMMA))
+
+    def keep(self) -> Callable[[], None]:
+        """Returns what puts each generator back to what it is now."""
+        kept = [_kept(found) for found, _, _ in self._found.values()]
+
+        def put_back() -> None:
+            for put in kept:
+                put()
+
+        return put_back
 
 
 # --- how each kind is seeded ---
@@ -77,6 +89,19 @@ def _seeder(found: Any) -> Callable[[int], None] | None:
         # Never a device's: that would touch it.
         return found.manual_seed if found.device.type == "cpu" else None
     return None
+
+
+def _kept(found: Any) -> Callable[[], object]:
+    """Returns what puts the generator, of a kind that can be seeded, back to what it is now."""
+    kind = type(found)
+    if issubclass(kind, random.Random):
+        return functools.partial(random.Random.setstate, found, random.Random.getstate(found))
+    if issubclass(kind, np.random.RandomState):
+        return functools.partial(found.set_state, found.get_state(legacy=False))
+    if issubclass(kind, torch.Generator):
+        return functools.partial(found.set_state, found.get_state())
+    bits: Any = found.bit_generator if issubclass(kind, np.random.Generator) else found
+    return functools.partial(setattr, bits, "state", bits.state)
 
 
 def _seed_random_state(found: np.random.RandomState, seed: int) -> None:

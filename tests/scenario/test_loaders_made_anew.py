@@ -97,6 +97,16 @@ def test_a_pickled_batch_sampler_goes_along(shared_daemon):
         assert len(again) == 4
 
 
+class Drawn(torch.utils.data.Dataset):
+    """Samples that are random."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.rand(())
+
+
 class Counting(PrefetchLoader):
     """Has other arguments than its class."""
 
@@ -257,3 +267,66 @@ def test_what_takes_the_place_of_another_of_its_name_is_filled_before_anybody_it
         pass
     with PrefetchLoader(Numbers(40), batch_size=4, sampler=Backwards(40), stream="place"):
         stream_when(shared_daemon, "place", lambda stream: stream["ring"] and stream["ring"]["ready"] > 5)
+
+
+@pytest.mark.parametrize("inline", ["", "1"], ids=["daemon", "inline"])
+@pytest.mark.parametrize("sampler", [None, torch.utils.data.WeightedRandomSampler([1.0] * 40, 40)], ids=["", "sampler"])
+def test_a_loader_that_is_made_for_each_epoch_has_another_order_in_each(shared_daemon, monkeypatch, inline, sampler):
+    """Found with skorch's partial_fit(): each had the first order again."""
+    monkeypatch.setenv("PREFETCHD_INLINE", inline)
+
+    def orders():
+        torch.manual_seed(3)
+        found = []
+        for _ in range(3):
+            with PrefetchLoader(Numbers(40), batch_size=40, shuffle=sampler is None, sampler=sampler) as loader:
+                found.append(tuple(next(iter(loader))[1].tolist()))
+        return found
+
+    found = orders()
+    assert len(set(found)) == 3
+    assert orders() == found, "whoever seeds again gets the same again"
+
+
+def test_random_transforms_of_a_loader_that_is_made_for_each_epoch_are_others_in_each(shared_daemon):
+    found = set()
+    for _ in range(3):
+        with PrefetchLoader(Drawn(), batch_size=8) as loader:
+            found.add(tuple(next(iter(loader)).tolist()))
+    assert len(found) == 3
+
+
+def test_two_loaders_of_one_dataset_are_no_pairs_of_the_same_samples(shared_daemon):
+    dataset = Numbers(40)
+    with (
+        PrefetchLoader(dataset, batch_size=40, shuffle=True) as one,
+        PrefetchLoader(dataset, batch_size=40, shuffle=True) as other,
+    ):
+        for (first,), (second,) in [(list(one), list(other)) for _ in range(2)]:
+            assert first[1].tolist() != second[1].tolist()
+
+
+def test_a_loader_that_is_made_for_each_epoch_finds_ready_what_was_filled_ahead(daemon):
+    """So its epochs are those that the former would have had next."""
+    daemon.start()
+    names = set()
+    for epoch in range(3):
+        with PrefetchLoader(Numbers(40), batch_size=4, shuffle=True, buffer=30, num_workers=1) as loader:
+            assert loader.state_dict()["epoch"] == epoch
+            assert len(list(loader)) == 10
+            name = loader.stats()["stream"]
+            names.add(name)
+            stream_when(daemon, name, lambda it: it["ring"]["ready"] >= 10, "the next epoch is ready")
+    assert len(names) == 1
+
+
+def test_a_seed_and_a_state_say_where_a_loader_begins(shared_daemon):
+    with PrefetchLoader(Numbers(40), batch_size=10, shuffle=True, seed=4) as loader:
+        first = list(loader)
+        state = loader.state_dict()
+        second = list(loader)
+    with PrefetchLoader(Numbers(40), batch_size=10, shuffle=True, seed=4) as again:
+        assert all(map(equal, again, first))
+    with PrefetchLoader(Numbers(40), batch_size=10, shuffle=True, seed=4) as resumed:
+        resumed.load_state_dict(state)
+        assert all(map(equal, resumed, second))

@@ -105,7 +105,7 @@ def test_a_trainer_without_a_batch_gets_it_from_the_next_daemon(daemon, tmp_path
 def test_a_ring_whose_trainer_has_ended_is_kept_too(daemon, tmp_path):
     daemon.start()
     dataset = Told(tmp_path / "calls")
-    with PrefetchLoader(dataset, batch_size=BATCH, buffer=8, stream="left") as loader:
+    with PrefetchLoader(dataset, batch_size=BATCH, buffer=8, stream="left", seed=0) as loader:
         next(iter(loader))
         full(daemon, loader, 7)
     # Full it was before, too: what the next run begins with takes the place of half of what was ahead.
@@ -121,7 +121,7 @@ def test_a_ring_whose_trainer_has_ended_is_kept_too(daemon, tmp_path):
         line for line in map(json.loads, daemon.paths.log.read_text().splitlines()) if line["event"] == ADOPTED
     )
     assert adopted["batches"] == 8
-    with PrefetchLoader(dataset, batch_size=BATCH, buffer=8, stream="left") as loader:
+    with PrefetchLoader(dataset, batch_size=BATCH, buffer=8, stream="left", seed=0) as loader:
         iterator = iter(loader)
         taken = [next(iterator)[0][0].item() for _ in range(4)]
         assert taken == [BATCH * step for step in range(4)]

@@ -20,6 +20,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.caller_warnings import warn_caller
 from prefetchd_client.changes.change_watch import ChangeWatch
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
+from prefetchd_client.loader.beginnings import Beginning, beginning_of, note_iterator
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
 from prefetchd_client.loader.forked_cuda import WARNING as FORKED_CUDA_WARNING
 from prefetchd_client.loader.forked_cuda import remember, uses_cuda
@@ -34,7 +35,7 @@ from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 from prefetchd_client.loader.stream_names import Ordinal, default_stream_name
 from prefetchd_client.loader.stream_request import StreamRequest, resolve_order, stream_request
 from prefetchd_client.loader.successors import await_successor, mark_used, predecessor_of
-from prefetchd_client.loader.torch_samplers import draw_as, innermost
+from prefetchd_client.loader.torch_samplers import draw_as, innermost, is_all_drawn
 from prefetchd_client.loader.transformed import transformed
 from prefetchd_client.loader.wrapping import arguments_of
 from prefetchd_client.session.cursors import ClientCursor
@@ -60,7 +61,8 @@ class PrefetchLoader(RebuildGuard):
                 the loader's ordinal in it, the rank
       seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0, or this
                 process's rank where several share nothing: each has an order of its own, as with DataLoader. Where
-                they share an epoch it is 0, however torch is seeded in each
+                they share an epoch it is 0, however torch is seeded in each. A loader that this process makes again
+                goes on with another epoch, unless a `seed` is given, or torch is seeded again
       buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB (and five batches
                 for each remote worker), a quarter of the free shared memory, a quarter of what the memory cgroup
                 leaves, half of what `[daemon] memory` leaves, and two epochs. It grows for a single batch that is much
@@ -120,6 +122,7 @@ class PrefetchLoader(RebuildGuard):
     _fork_teller: _ForkTeller | None = None
     # By which it is named, unless somebody has named it.
     _ordinal: Ordinal | None = None
+    _beginning = Beginning()
     _fingerprint_s = 0.0
     # Batches are made in this process, since no fork of it can make them.
     _is_inline = False
@@ -224,7 +227,11 @@ class PrefetchLoader(RebuildGuard):
         else:
             name = stream
         request = self._watched(self._request(name))
-        sessions = Sessions.opened(socket, request, fresh=fresh)
+        if former is not None:
+            self._beginning = former.beginning
+        elif seed is None and (request.sampler_state is None or is_all_drawn(self._index_sampler)):
+            self._beginning = beginning_of(request.spec, generator, stream)
+        sessions = Sessions.opened(socket, request, self._beginning.epoch, fresh=fresh)
         # Beside what the fork, and a daemon that has to be started, have to do.
         self._watch.begin()
         self._begin(sessions, request.sampler_state)
@@ -241,7 +248,7 @@ class PrefetchLoader(RebuildGuard):
         self._ask_fork()
         guard_forks(self)
         self._finalizer = weakref.finalize(self, _end, self._sessions, self._path)
-        self._positions = Positions(sessions, sampler_state, *self._end_of_sampler())
+        self._positions = Positions(sessions, sampler_state, *self._end_of_sampler(), epoch=self._beginning.epoch)
 
     def _end_of_sampler(self) -> tuple[int, Callable[[], object] | None]:
         """Returns after which step of an epoch a broken-off loop of DataLoader's leaves its sampler at its end, since
@@ -324,6 +331,7 @@ class PrefetchLoader(RebuildGuard):
             torch.empty((), dtype=torch.int64).random_()
             self._is_seeded = self.persistent_workers
         draw_as(self._index_sampler)
+        note_iterator()
 
     def __prefetchd_fingerprint__(self) -> dict[str, Any]:
         """Returns what a subclass has set of its own: its methods may be the collate function, and then this is all of
@@ -476,6 +484,11 @@ class PrefetchLoader(RebuildGuard):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def beginning(self) -> Beginning:
+        """Where the loader begins, for one that a framework makes of it."""
+        return self._beginning
+
     def hand_over(self, options: dict[str, Any]) -> tuple[str, Ordinal | None]:
         """Gives the stream up for a loader that a framework makes of this one, with these `options`. Returns the
         stream's name, and the ordinal that it is called by. Whoever iterates over this loader after all gets another
@@ -499,6 +512,7 @@ class PrefetchLoader(RebuildGuard):
             if self._watch.has_changed() or is_another or self._has_another_order():
                 self._refresh_if_possible()
             begun = self._positions.begin_epoch()
+            self._beginning.begun(begun[1].epoch)
             if self.persistent_workers and not self._workers_stay:
                 self._watch_samplers_only()
         if self._positions.sampler_state is None and self.generator is not None and not self._is_seeded:

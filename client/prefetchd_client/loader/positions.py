@@ -17,8 +17,9 @@ from prefetchd_client.session.sampler_state import SamplerState, as_assumed
 
 class Positions:
     """Keeps the positions of one loader, whose sessions are `sessions`; one thread at a time. `sampler_state` is that
-    of its sampler, None where the order is arithmetic. Once `runs_out_at` batches of an epoch are yielded, DataLoader
-    has run the sampler to its end, and `run_out` does to the generators what that does then."""
+    of its sampler, None where the order is arithmetic. It begins with `epoch`. Once `runs_out_at` batches of an epoch
+    are yielded, DataLoader has run the sampler to its end, and `run_out` does to the generators what that does then.
+    """
 
     def __init__(
         self,
@@ -26,14 +27,16 @@ class Positions:
         sampler_state: SamplerState | None,
         runs_out_at: int = 0,
         run_out: Callable[[], object] | None = None,
+        *,
+        epoch: int = 0,
     ) -> None:
         self.sampler_state = sampler_state
         self._runs_out_at = runs_out_at
         self._run_out = run_out
         self._sessions = sessions
-        self._epoch = 0
+        self._epoch = epoch
         self._step = 0
-        self._position = (0, 0)
+        self._position = (epoch, 0)
         # How the epoch began of the iterator that whoever called next() last has.
         self._began_with: Assume | None = None
         # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
@@ -41,6 +44,9 @@ class Positions:
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
         # and says where with its set_epoch() or its first next().
         self._waiting = sessions.current.take_first_cursor()
+        if epoch and sampler_state is not None:
+            # A planner would take the epochs before it for what has led here.
+            sessions.current.assume(epoch)
 
     @property
     def next_epoch(self) -> int:

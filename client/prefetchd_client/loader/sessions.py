@@ -43,9 +43,10 @@ class Sessions:
         return self._current
 
     @classmethod
-    def opened(cls, socket: str | Path | None, request: StreamRequest, *, fresh: bool) -> Sessions:
-        """Opens a session on the stream that `request` describes. Raises what StreamClient raises."""
-        return cls(_open(socket, request, fresh=fresh, first=(0, 0)), socket)
+    def opened(cls, socket: str | Path | None, request: StreamRequest, epoch: int, *, fresh: bool) -> Sessions:
+        """Opens a session on the stream that `request` describes, to be filled from `epoch` on if it is new. Raises
+        what StreamClient raises."""
+        return cls(_open(socket, request, fresh=fresh, first=(epoch, 0)), socket)
 
     def give_up(self, again: Callable[[], StreamRequest]) -> None:
         """Leaves the stream to another loader from now on; whoever needs a session still gets one on what `again`

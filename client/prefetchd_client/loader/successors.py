@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
+from prefetchd_client.loader.beginnings import Beginning
 from prefetchd_client.loader.stream_names import Ordinal
 
 
@@ -14,6 +15,9 @@ class Predecessor(Protocol):
 
     dataset: Any
     collate_fn: Any
+
+    @property
+    def beginning(self) -> Beginning: ...
 
     def hand_over(self, options: dict[str, Any]) -> tuple[str, Ordinal | None]: ...
 

@@ -7,7 +7,14 @@ import contextlib
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 # Exact types in all of this: a subclass may have another __iter__().
 
@@ -34,6 +41,15 @@ def innermost(index_sampler: Any) -> Any:
     while type(index_sampler) is BatchSampler:
         index_sampler = index_sampler.sampler
     return index_sampler
+
+
+def is_all_drawn(index_sampler: Any) -> bool:
+    """Returns True when all that decides the order is drawn from global generators, or was told by set_epoch(): a pass
+    leaves nothing for the next one."""
+    sampler = innermost(index_sampler)
+    if type(sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
+        return sampler.generator is None
+    return type(sampler) in (SequentialSampler, DistributedSampler)
 
 
 def draw_as(index_sampler: Any) -> None:

@@ -24,7 +24,7 @@ from prefetchd_client.fingerprint.walk import fingerprint
 from prefetchd_client.forking.fork_hooks import in_forks
 from prefetchd_client.loader.stream_request import whole_number
 from prefetchd_client.sample_cache.outcomes import BEYOND, BUSY, REFUSED, STORED, UNFIT
-from prefetchd_client.sample_cache.own_randomness import own_randomness
+from prefetchd_client.sample_cache.own_randomness import OwnRandomness
 from prefetchd_client.sample_cache.store import EXTRA, CacheStore, create_cache
 from prefetchd_client.sample_cache.structure import (
     Structure,
@@ -103,6 +103,7 @@ class SampleCache(Dataset[Any]):
         # Of the process that decides which version this is: workers have what they were given.
         self._decided_in = os.getpid()
         self._content_once_used = ""
+        self._randomness = OwnRandomness(self.dataset)
 
     @property
     def directory(self) -> Path:
@@ -258,8 +259,9 @@ class SampleCache(Dataset[Any]):
         return self._structure
 
     def _loaded(self, index: int) -> Any:
-        with own_randomness(index):
-            sample = self.dataset[index]
+        if self._randomness.dataset is not self.dataset:
+            self._randomness = OwnRandomness(self.dataset)
+        sample = self._randomness.load(index)
         if not self._content_once_used and self._decided_in == os.getpid():
             self._content_once_used = fingerprint(self.__prefetchd_fingerprint__())
         return sample

@@ -134,7 +134,9 @@ class StreamClient:
         self._bad = BadSampleList()
         self._undrained = 0
         self._starts: tuple[int, Mapping[int, ShardState]] = (0, {})
-        self._first = self._cursors.new(*first, first[0], proposed=True) if first is not None else None
+        self._first: ClientCursor | None = None
+        if first is not None:
+            self._first = self._cursors.new(*first, self._plan_epoch(first[0]), proposed=True)
         # A function makes the Hello: each daemon that is tried is told what is known by then, such as the fork's
         # fingerprint.
         self._link = Link(
@@ -179,11 +181,14 @@ class StreamClient:
     def place_cursor(self, epoch: int, step: int) -> ClientCursor:
         """Places a new waiting cursor, filled ahead from (epoch, step) on."""
         self._check_usable()
-        cursor = self._cursors.new(epoch, step, 0 if self.spec.equal_epochs else epoch)
+        cursor = self._cursors.new(epoch, step, self._plan_epoch(epoch))
         if step and self._starts[0] == epoch:
             cursor.shard_states |= self._starts[1]
         self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, step, True))
         return cursor
+
+    def _plan_epoch(self, epoch: int) -> int:
+        return 0 if self.spec.equal_epochs else epoch
 
     def activate(self, cursor: ClientCursor) -> None:
         """Begins the iterator of the waiting cursor."""

@@ -14,7 +14,7 @@ import torch
 from prefetchd_client import SampleCache
 from prefetchd_client.fingerprint.walk import fingerprint
 from prefetchd_client.sample_cache import dataset as caching
-from prefetchd_client.sample_cache.own_randomness import own_randomness
+from prefetchd_client.sample_cache.own_randomness import OwnRandomness
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from prefetchd.wire.cache_directory import MARKS, ROW_LOCK_OFFSET
@@ -173,8 +173,27 @@ def test_one_that_differs_is_made_each_time(tmp_path):
     assert cache.missing() == [1, 2]
 
 
+class Drawn(Dataset):
+    """Draws from the global generators, and from some of its own; from one of those that it makes as it needs it."""
+
+    def __init__(self):
+        self.numpy, self.old, self.plain = np.random.default_rng(), np.random.RandomState(), random.Random()
+        self.torch = torch.Generator()
+        self.late = None
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.late = self.late or np.random.default_rng()
+        own = [self.numpy.random(), self.old.rand(), self.plain.random(), self.late.random()]
+        return [*own, torch.rand(1, generator=self.torch), torch.rand(()), np.random.rand(), random.random()]
+
+
 def test_what_the_dataset_draws_is_the_samples_own_and_nobody_elses():
     drawn = []
+    dataset = Drawn()
+    randomness = OwnRandomness(dataset)
     for before in (0, 3):
         torch.manual_seed(before)
         np.random.seed(before)
@@ -183,10 +202,19 @@ def test_what_the_dataset_draws_is_the_samples_own_and_nobody_elses():
         torch.manual_seed(before)
         np.random.seed(before)
         random.seed(before)
-        with own_randomness(7):
-            drawn.append((float(torch.rand(())), np.random.rand(), random.random()))
+        drawn.append(randomness.load(7))
         assert (torch.rand(()), np.random.rand(), random.random()) == states
-    assert drawn[0] == drawn[1]
+    assert drawn[0] == drawn[1] == OwnRandomness(Drawn()).load(7)
+    assert all(one != other for one, other in zip(drawn[0], randomness.load(6)))
+
+
+def test_a_dataset_with_generators_of_its_own_is_what_it_was_after_a_sample():
+    dataset = Drawn()
+    randomness = OwnRandomness(dataset)
+    randomness.load(0)
+    before = fingerprint({"dataset": dataset})
+    randomness.load(1)
+    assert fingerprint({"dataset": dataset}) == before
 
 
 def test_a_full_disk_is_told_once_and_samples_are_made(tmp_path, monkeypatch):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from prefetchd.processes.process_exit import CLEAN, KILLED, UNEXPLAINED
 from prefetchd.supervisor.child_process import MOST_UNREAD_BYTES, ChildProcess
-from prefetchd.wire.framing import receive_with_fds, send
-from prefetchd.wire.messages import Fill, Message, Ready
+from prefetchd.supervisor.stream_host import handed_child
+from prefetchd.wire.framing import NoDescriptorError, receive_with_fds, send
+from prefetchd.wire.messages import Fill, Message, NotSpawned, Ready, Spawned
 
 DEADLINE_S = 30
 
@@ -224,6 +226,58 @@ def test_one_that_talks_nonsense_is_heard_no_more(family):
 
 
 LARGE = Fill(tuple((k, 1, 0, 0, 0, 1, 0) for k in range(2000)))
+
+
+def test_one_that_speaks_of_a_process_for_which_there_is_no_descriptor_goes_on(family):
+    """Found as a stream that failed, as its zygote was killed again and again while descriptors were few."""
+
+    def act(sock: socket.socket) -> None:
+        send(sock, Spawned(5, 17))
+        waits(sock)
+
+    found = family(act)
+
+    def takes(message: Message, fds: list[int]) -> None:
+        if isinstance(message, Spawned):
+            raise NoDescriptorError
+        found.told.append(message)
+
+    found.child.tell(takes, found.told.append, lambda lines, left_out: None)
+    found.wait_until_readable(found.sock)
+    found.readable(found.sock)
+    (told,) = found.told
+    assert isinstance(told, NotSpawned)
+    assert told.child == 5
+    assert "ulimit -n" in told.reason
+    assert found.child.refusal is None
+
+
+def test_the_process_that_a_zygote_has_forked_cannot_be_taken_without_a_descriptor():
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    output, into = os.pipe()
+    pidfd = os.pidfd_open(os.getpid())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, limits[1]))
+    # Numbers that are free below the limit are taken first.
+    taken = list(as_many_as_there_are())
+    try:
+        with pytest.raises(NoDescriptorError, match="ulimit -n"):
+            handed_child(Readable(), os.getpid(), [pidfd, control.detach(), output], *(lambda *_: None,) * 3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for each in (*taken, into):
+            os.close(each)
+    with theirs:
+        assert theirs.recv(1) == b"", "what came with it is closed"
+
+
+def as_many_as_there_are() -> Iterator[int]:
+    """Opens descriptors until there is none left."""
+    while True:
+        try:
+            yield os.open("/dev/null", os.O_RDONLY)
+        except OSError:
+            return
 
 
 def test_one_that_takes_no_more_messages_is_killed(family):
