@@ -26,7 +26,16 @@ def runs(strangers_daemon, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "part",
-    ["fitted", "shuffled_by_a_generator", "classes_given", "saved_and_resumed", "stopped", "searched", "of_datasets"],
+    [
+        "fitted",
+        "shuffled_by_a_generator",
+        "shuffled_anew_by_each_fit",
+        "classes_given",
+        "saved_and_resumed",
+        "stopped",
+        "searched",
+        "of_datasets",
+    ],
 )
 def test_it_is_the_same(runs, part):
     runs[0].assert_same(part)

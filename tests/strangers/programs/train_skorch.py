@@ -74,6 +74,21 @@ def classes_given():
     return losses(found.fit(X, Y))
 
 
+def shuffled_anew_by_each_fit():
+    """How many orders four fits have, each of which makes a loader of its own."""
+    orders = [[]]
+
+    class Noted(Callback):
+        def on_batch_end(self, net, batch, training, **options):
+            orders[-1] += batch[0][:, 0].tolist()
+
+    found = net(iterator_train__shuffle=True, train_split=None, max_epochs=1, callbacks=[Noted()])
+    for _ in range(4):
+        found.partial_fit(X, Y)
+        orders.append([])
+    return [len({tuple(each) for each in orders[:-1]}), [sorted(each) for each in orders]]
+
+
 def saved_and_resumed():
     """The best state is kept, and a second net begins with it."""
     keep = Checkpoint(monitor="valid_loss_best", dirname="kept")
@@ -130,6 +145,7 @@ if __name__ == "__main__":
     parts = (
         fitted,
         shuffled_by_a_generator,
+        shuffled_anew_by_each_fit,
         classes_given,
         saved_and_resumed,
         stopped,
