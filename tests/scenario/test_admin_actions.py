@@ -13,7 +13,7 @@ from prefetchd_client.errors import DaemonRefusedError
 from torch.utils.data import Dataset
 
 from tests.scenario.datasets import Numbers
-from tests.scenario.waiting import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, ring_when, stream_when, until
 
 
 def is_full(stream):
@@ -35,7 +35,7 @@ def test_a_paused_stream_serves_its_ring_and_goes_on_when_it_is_resumed(daemon):
         assert "[paused]" in daemon.command("status").stdout
         for _ in range(5):
             next(iterator)
-        empty = stream_when(daemon, "paused", lambda stream: stream["ring"]["ready"] == 0)
+        empty = ring_when(daemon, "paused", lambda ring: ring["ready"] == 0)
         assert empty["ring"]["filling"] == 0
         got = []
         waiting = threading.Thread(target=lambda: got.append(next(iterator)))

@@ -14,7 +14,7 @@ from tests.scenario.datasets import Dice, Numbers, equal
 from tests.scenario.deadly_datasets import LeavesAWriter
 from tests.scenario.lookback_trainer import BATCH, Told
 from tests.scenario.oracle import epoch_batches
-from tests.scenario.waiting import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, ring_when, stream_when, until
 
 
 def kill(daemon):
@@ -145,7 +145,7 @@ def test_what_a_living_process_may_write_to_is_left_alone_by_the_next_daemon(dae
             assert left_alone() == slots
         finally:
             os.kill(writer, signal.SIGKILL)
-        stream_when(daemon, name_of(loader), lambda stream: stream["ring"]["quarantined"] == 0, "it is used again")
+        ring_when(daemon, name_of(loader), lambda ring: ring["quarantined"] == 0, "it is used again")
     assert taken == [list(range(first, first + 4)) for first in range(0, 64, 4)]
 
 

@@ -28,7 +28,7 @@ from prefetchd.wire.segment_layout import DAEMON_LOCK_OFFSET
 from tests.scenario.datasets import Made, Numbers
 from tests.scenario.foreground import ENDS_WITHIN_S, answers, foreground, leftovers
 from tests.scenario.raw_peer import Peer, control_hello, trainer_hello
-from tests.scenario.waiting import is_gone, report_when, stopped, stream_when, until
+from tests.scenario.waiting import is_gone, report_when, ring_when, stopped, stream_when, until
 
 # --- stopping ---
 
@@ -290,7 +290,7 @@ def test_a_daemon_that_crashes_leaves_its_rings_to_the_next_one_as_if_it_was_kil
     with PrefetchLoader(Numbers(64), batch_size=4, stream="kept", buffer=16) as loader:
         iterator = iter(loader)
         found = next(iterator)[1].tolist()
-        ring = stream_when(daemon, "kept", lambda stream: stream["ring"]["ready"] >= 10, "batches wait")["ring"]
+        ring = ring_when(daemon, "kept", lambda ring: ring["ready"] >= 10, "batches wait")["ring"]
         flag.touch()
         assert process.wait(ENDS_WITHIN_S) == 1
         daemon.start()

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from prefetchd.wire.errors import StreamFailedError
 from tests.scenario.forked import forked, told_by
-from tests.scenario.waiting import is_gone, stream_when, until
+from tests.scenario.waiting import is_gone, ring_when, stream_when, until
 
 LENGTH = 24
 ROOT = Path(__file__).parents[2]
@@ -220,7 +220,7 @@ def test_a_fork_outlives_its_trainer_until_the_ring_is_full(daemon):
             zygote.resume()
         stream_when(daemon, "orphan", lambda stream: stream["lingering"] and stream["ring"]["ready"] >= 14)
         until(lambda: all(is_gone(zygote.pid) for zygote in zygotes), "a dead trainer's memory is given back")
-        stream_when(daemon, "orphan", lambda stream: stream["ring"]["ready"] >= 14)
+        ring_when(daemon, "orphan", lambda ring: ring["ready"] >= 14)
 
 
 def test_what_cannot_be_pickled_goes_on_when_its_zygote_dies(daemon):

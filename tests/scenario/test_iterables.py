@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from prefetchd.wire.errors import CallerError, WorkerDiedError
 from tests.scenario import iterables
 from tests.scenario.datasets import equal
-from tests.scenario.waiting import stream_when, until
+from tests.scenario.waiting import ring_when, stream_when, until
 
 BATCH = 4
 
@@ -166,7 +166,7 @@ def test_a_timeout_is_the_trainers_and_kills_nobody(daemon, tmp_path):
             next(iterator)
         (worker,) = stream_when(daemon, "halting", lambda each: each["workers"][0]["phase"] == "iterating")["workers"]
         (tmp_path / "go").touch()
-        stream_when(daemon, "halting", lambda each: each["ring"]["ready"], "it goes on")
+        ring_when(daemon, "halting", lambda ring: ring["ready"], "it goes on")
         assert next(iterator).tolist() == [4, 5, 6, 7]
         assert stream_when(daemon, "halting")["workers"][0]["pid"] == worker["pid"]
         assert stream_when(daemon, "halting")["worker_deaths"] == 0

@@ -15,7 +15,7 @@ from prefetchd_client import PrefetchLoader
 from tests.scenario.bad_datasets import Rows
 from tests.scenario.datasets import Numbers, equal
 from tests.scenario.small_rooms import in_a_small_room
-from tests.scenario.waiting import report_when, stream_when, until
+from tests.scenario.waiting import report_when, ring_when, stream_when, until
 
 
 class Backwards:
@@ -316,7 +316,7 @@ def test_a_loader_that_is_made_for_each_epoch_finds_ready_what_was_filled_ahead(
             assert len(list(loader)) == 10
             name = loader.stats()["stream"]
             names.add(name)
-            stream_when(daemon, name, lambda it: it["ring"]["ready"] >= 10, "the next epoch is ready")
+            ring_when(daemon, name, lambda ring: ring["ready"] >= 10, "the next epoch is ready")
     assert len(names) == 1
 
 

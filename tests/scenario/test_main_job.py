@@ -426,7 +426,7 @@ def test_a_new_trainer_that_names_its_epoch_late_finds_the_ring_warm(daemon, tmp
         loader.set_epoch(1)
         iterator = iter(loader)
         assert torch.equal(next(iterator)[1], torch.arange(4))
-        _stream_when(daemon, "kept", lambda stream: stream["ring"]["ready"] >= 5)
+        _stream_when(daemon, "kept", lambda stream: stream["ring"] and stream["ring"]["ready"] >= 5)
         made = Counter(map(int, dataset.notes.read_text().split()))
         # Without a trainer half of the ring is for its epoch, half for one that begins again: these samples were made
         # in the first epoch, for the beginning, and for the epoch, for which they were ready when it was named.

@@ -18,7 +18,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from tests.scenario.waiting import stream_when, until
+from tests.scenario.waiting import ring_when, stream_when, until
 
 ROW_BYTES = 50_000
 BATCH = 8
@@ -78,8 +78,7 @@ class Taker:
 def slots(daemon, stream: str, least: int = 1) -> int:
     """How many it has, once it has so many; what was told before it had a ring is older than the batches that were
     taken."""
-    found = stream_when(daemon, stream, lambda it: it["ring"] and it["ring"]["slots"] >= least, "its ring is told")
-    return found["ring"]["slots"]
+    return ring_when(daemon, stream, lambda ring: ring["slots"] >= least)["ring"]["slots"]
 
 
 def memory_bytes(daemon) -> int:
@@ -92,7 +91,7 @@ def test_what_nobody_needs_is_given_back(hasty_daemon):
     with trainer.loader:
         trainer.take()
         first = slots(hasty_daemon, "calm", FIRST_SLOTS)
-        stream_when(hasty_daemon, "calm", lambda it: it["ring"]["ready"] >= first - 2, "a full ring")
+        ring_when(hasty_daemon, "calm", lambda ring: ring["ready"] >= first - 2, "a full ring")
         full_bytes = memory_bytes(hasty_daemon)
         deadline_s = time.monotonic() + 60
         # It takes five batches a second.
@@ -115,7 +114,7 @@ def test_what_another_needs_is_given_to_it(hasty_daemon):
         one.take()
         other.take()
         first = slots(hasty_daemon, "one", FIRST_SLOTS)
-        stream_when(hasty_daemon, "one", lambda it: it["ring"]["ready"] >= first - 1, "it is full")
+        ring_when(hasty_daemon, "one", lambda ring: ring["ready"] >= first - 1, "it is full")
         # Of what rings may take, all but this one's: more the other one has only when this one has given some up.
         beside = ALL_BYTES // stream_when(hasty_daemon, "one")["ring"]["slot_bytes"] - first
         # It takes some 25 s where nothing is beside it.

@@ -51,4 +51,4 @@ def _train_waits(report) -> bool:
     if "train" not in streams or "validate" not in streams or streams["validate"]["stage"] != "running":
         return False
     train = streams["train"]
-    return any(each["busy"] for each in train["workers"]) and any(each["waiting_s"] for each in train["consumers"])
+    return any(each["busy"] for each in train["workers"]) and any(each.get("waiting_s") for each in train["consumers"])

@@ -51,6 +51,12 @@ def stream_when(daemon, name: str, holds: Callable[[dict], object] = bool, what:
     return until(look, f"stream {name}: {what}")
 
 
+def ring_when(daemon, name: str, holds: Callable[[dict], object], what: str = "its ring is told") -> dict:
+    """The first snapshot of the stream `name` that has a ring for which holds(ring). A batch may come before its ring
+    is told."""
+    return stream_when(daemon, name, lambda stream: stream["ring"] and holds(stream["ring"]), what)
+
+
 def worker_pids(daemon, name: str) -> list[int]:
     """The pids of the stream's workers, once each has one: of one that is asked for it is 0, and a signal to 0 goes to
     the group of all tests."""

@@ -8,7 +8,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from tests.scenario.waiting import stream_when
+from tests.scenario.waiting import ring_when
 
 BURST = 60
 ROW_BYTES = 250_000
@@ -43,12 +43,12 @@ def test_bursts_no_longer_wait_once_the_ring_bridges_them(daemon):
     with PrefetchLoader(Slow(), batch_size=8, stream="bursts", num_workers=2, buffer=None) as loader:
         batches = iter(loader)
         next(batches)
-        found = stream_when(daemon, "bursts", lambda it: it["ring"] and it["ring"]["slots"] >= 24, "a whole ring")
+        found = ring_when(daemon, "bursts", lambda ring: ring["slots"] >= 24, "a whole ring")
         first = found["ring"]["slots"]
         assert first == 24
-        stream_when(daemon, "bursts", lambda it: it["ring"]["ready"] >= first - 1, "a full ring")
+        ring_when(daemon, "bursts", lambda ring: ring["ready"] >= first - 1, "a full ring")
         (before,) = bursts(batches, 1)
-        found = stream_when(daemon, "bursts", lambda it: it["ring"]["slots"] > first, "a deeper ring")
+        found = ring_when(daemon, "bursts", lambda ring: ring["slots"] > first, "a deeper ring")
         assert found["buffer_tuned"]
         assert found["tuning"][0]["batches"] > found["tuning"][0]["before"]
         assert found["tuning"][0]["workers"] is None
