@@ -32,6 +32,27 @@ def test_a_distributed_sampler_evens_out_or_drops_on_each_rank_as_with_dataloade
         loader.close()
 
 
+def test_a_share_that_is_known_later_is_as_if_it_was_given_before(shared_daemon):
+    with (
+        PrefetchLoader(Numbers(50), batch_size=4, shuffle=True, seed=2) as loader,
+        PrefetchLoader(Numbers(50), batch_size=4, shuffle=True, seed=2, rank=1, world_size=2) as given,
+    ):
+        assert len(loader) == 13
+        loader.share(1, 2)
+        assert (loader.rank, loader.world_size, len(loader)) == (1, 2, 7)
+        shares = [[index.tolist() for _, index in each] for each in (loader, given)]
+        assert shares[0] == shares[1]
+        loader.share(1, 2)
+        assert loader.next_epoch == 1, "nothing has changed"
+
+
+def test_a_sampler_makes_its_own_share(shared_daemon):
+    sampler = DistributedSampler(Numbers(50), 2, 0, shuffle=False)
+    with PrefetchLoader(Numbers(50), batch_size=25, sampler=sampler) as loader:
+        loader.share(1, 2)
+        assert next(iter(loader))[1].tolist() == list(range(0, 50, 2))
+
+
 def two_ranks(daemon, trainer, directory: Path) -> list[dict]:
     """What each of two processes of `trainer` under torchrun has written down, rank by rank."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

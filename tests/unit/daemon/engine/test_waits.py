@@ -130,6 +130,16 @@ def test_workers_that_start(world):
     assert "worker_init_fn" in told.knob
 
 
+def test_a_planner_that_starts_and_one_whose_sampler_takes_its_time(world):
+    waiter = Waiter(world, order="sampler")
+    deliver(world, "loaded")
+    assert waiter.after().cause == "its planner, which runs the sampler, is starting, for 61 s"
+    deliver(world, "started")
+    told = waiter.after()
+    assert told.suspect == waiter.state.planner.number
+    assert "what the sampler does before its next batch decides how long" in told.knob
+
+
 def test_a_worker_at_the_first_batch(world):
     waiter = Waiter(world)
     deliver(world, "loaded", "started")
