@@ -83,7 +83,8 @@ def beginning_of(spec: StreamSpec, generator: Any, stream: str | None) -> Beginn
     kind = (spec.seed, spec.order, spec.length, spec.rank, spec.world_size)
     kin = _kin.setdefault(kind, _Kin())
     state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=16)
-    if generator is not None:
+    # Some hand over what only their own sampler can use.
+    if isinstance(generator, torch.Generator):
         state.update(generator.get_state().numpy().tobytes())
     return Beginning(kin.give(state.digest(), _iterators, stream), kin, stream)
 
