@@ -290,18 +290,18 @@ def test_a_first_batch_that_cannot_be_made_has_its_error_too_and_is_told(daemon,
     the log and nothing on the screen."""
     declared.declare(LINES.replace(":labelled", ":bad_at_zero"))
     declared.start()
-    batches = declared.directory()
-    with pytest.raises(RemoteError, match=r"epoch 0, batch 0 cannot be made: .*ValueError: zero is bad"):
-        next(iter(batches))
 
     def ill():
         done = daemon.command("status", check=False)
         return done if done.returncode == 3 else None
 
-    # It is told once a second.
+    # Before somebody has read the error, and so passed the batch.
     done = until(ill, "status says so")
     assert "the first batch of train cannot be made" in " ".join(done.stdout.split())
     assert "its first batch cannot be made" in done.stdout
+    batches = declared.directory()
+    with pytest.raises(RemoteError, match=r"epoch 0, batch 0 cannot be made: .*ValueError: zero is bad"):
+        next(iter(batches))
     log = daemon.paths.log.read_text()
     assert log.count("batch cannot be made") == 1
     assert "ValueError: zero is bad" in log
