@@ -1,11 +1,13 @@
 """Beginning says at which epoch a loader begins: after those that others of this process have begun, where the same
 epoch would be the same order. Decision 0124 has the reasons. The rules:
 
-1. Loaders are kin whose orders and seeds are equal in the same epoch: the dataset has no part in either. The first of
-   them begins with epoch 0, each other with the first that none of them was given or has begun.
+1. Of loaders whose orders and seeds are equal in the same epoch, in which the dataset has no part, the first begins
+   with epoch 0, each other with the first that none of them was given or has begun.
 2. A loader that is made when the generators are in a state in which others were made, since somebody has seeded them
    again, begins where those began: the first of them first.
 3. Loaders of one given stream name share it: until one of them has begun, they begin alike.
+4. Where processes share an epoch each loader begins with epoch 0, as DistributedSampler does: what one of them has made
+   besides must not part it from the others.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ MOST_STATES = 1024
 """States of generators that are known again. A script that makes a loader for each epoch has another one each time."""
 
 
-class _Kin:
-    """Knows what the loaders of one kind have begun, and were given to begin with."""
+class _GivenEpochs:
+    """Knows which epochs loaders of equal orders were given to begin with, and which they have begun."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -59,34 +61,35 @@ class _Kin:
             self._unbegun.pop(stream, None)
 
 
-_kin: dict[Hashable, _Kin] = {}
+_by_order: dict[Hashable, _GivenEpochs] = {}
 _iterators = 0
 
 
 class Beginning:
     """Is where one loader begins: with `epoch`, where nobody says otherwise."""
 
-    def __init__(self, epoch: int = 0, kin: _Kin | None = None, stream: str | None = None) -> None:
+    def __init__(self, epoch: int = 0, given: _GivenEpochs | None = None, stream: str | None = None) -> None:
         self.epoch = epoch
-        self._kin = kin
+        self._given = given
         self._stream = stream
 
     def begun(self, epoch: int) -> None:
         """Notes that an iterator of the loader begins this epoch."""
-        if self._kin is not None:
-            self._kin.begun(epoch, self._stream)
+        if self._given is not None:
+            self._given.begun(epoch, self._stream)
 
 
 def beginning_of(spec: StreamSpec, generator: Any, stream: str | None) -> Beginning:
     """Returns where a loader of `spec` begins that is made now, of which `stream` is the given name. Two threads that
     make one at the same moment may begin alike."""
-    kind = (spec.seed, spec.order, spec.length, spec.rank, spec.world_size)
-    kin = _kin.setdefault(kind, _Kin())
+    if spec.world_size > 1:
+        return Beginning()
+    found = _by_order.setdefault((spec.seed, spec.order, spec.length), _GivenEpochs())
     state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=16)
     # Some hand over what only their own sampler can use.
     if isinstance(generator, torch.Generator):
         state.update(generator.get_state().numpy().tobytes())
-    return Beginning(kin.give(state.digest(), _iterators, stream), kin, stream)
+    return Beginning(found.give(state.digest(), _iterators, stream), found, stream)
 
 
 def note_iterator() -> None:
@@ -97,4 +100,4 @@ def note_iterator() -> None:
 
 def forget() -> None:
     """Forgets all loaders that were made: the next one is the first."""
-    _kin.clear()
+    _by_order.clear()

@@ -85,6 +85,12 @@ def test_loaders_of_one_name_share_it_until_one_begins():
     assert made(stream="shared").epoch == 2
 
 
+def test_where_processes_share_an_epoch_none_is_ahead_of_the_others():
+    shared = StreamSpec("0" * 32, 100, "shuffle", 0, 1, rank=1, world_size=2)
+    iterated(made(shared))
+    assert made(shared).epoch == 0
+
+
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(beginnings, "MOST_STATES", 4)
     torch.manual_seed(5)
