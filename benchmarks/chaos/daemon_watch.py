@@ -34,7 +34,8 @@ class Death:
 
 class DaemonWatch:
     """Follows one daemon after the other. `pid` is that of the daemon that serves, 0 while there is none; `deaths` are
-    those so far, with what `ready` told then; `served`, when each daemon was first seen to serve."""
+    those so far, with what `ready` told then; `served`, when each daemon was first seen to serve: never later
+    than it was seen for the last time."""
 
     def __init__(self, paths: RuntimePaths, processes: Processes, ready: Callable[[], set[ReadyBatch]]) -> None:
         self.pid = 0
@@ -66,7 +67,8 @@ class DaemonWatch:
             with contextlib.suppress(ProcessLookupError):
                 self._pidfd = os.pidfd_open(pid)
                 self.pid = pid
-                self.served.append(time.monotonic())
+                # Not now: it may be dead by the next look, and was seen alive for the last time when this one began.
+                self.served.append(now_s)
                 happened = f"daemon {pid} serves"
         if self.pid and not self._locked and not self._ended:
             self._locked = self._lock.acquire()

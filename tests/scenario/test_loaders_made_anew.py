@@ -190,6 +190,17 @@ def logged(daemon, event: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("start", ["exec", "fork"])
+def test_the_log_says_that_a_ring_was_given_up_because_a_fresh_one_was_asked_for(daemon, monkeypatch, start):
+    """Found as "not known what it is of": of a fork that is nobody asks."""
+    monkeypatch.setenv("PREFETCHD_START", start)
+    daemon.start()
+    for fresh in (False, True):
+        with PrefetchLoader(Numbers(8), batch_size=4, num_workers=1, stream="one", fresh=fresh) as loader:
+            assert len(list(loader)) == 2
+    assert [line["why"] for line in logged(daemon, "stream replaced")] == ["fresh"]
+
+
+@pytest.mark.parametrize("start", ["exec", "fork"])
 def test_a_loader_that_is_made_again_for_the_same_gets_the_ring_of_the_one_before(daemon, monkeypatch, start):
     """As a loop does that makes its validation loader in each epoch. A fork of a machine that has other work may not
     know in time what it is of: then the ring before is given up, and the log says so."""

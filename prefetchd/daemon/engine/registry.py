@@ -130,10 +130,10 @@ class Registry:
             if found.in_use:
                 why = "shared, and fresh=True would drop what others read" if hello.fresh else differs
                 raise CallerError(f"stream {spec.name!r} is in use ({why}); choose another name with stream=")
+            # Of a fresh one that forks the fingerprint is not asked for.
+            why = "fresh" if hello.fresh else differs
             self._commands.append(
-                Log.line(
-                    "info", "stream replaced", stream=found.name, was=found.spec.fingerprint, why=differs or "fresh"
-                )
+                Log.line("info", "stream replaced", stream=found.name, was=found.spec.fingerprint, why=why)
             )
             self.drop(found)
         stream = self._new_stream(spec)
