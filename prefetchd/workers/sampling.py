@@ -43,6 +43,9 @@ ENDLESS_AFTER = 1 << 24
 """How many samples of one epoch its sampler may give before it is taken for one that never ends: another epoch may
 begin then."""
 
+ENDLESS_UNSIZED_AFTER = 1 << 20
+"""The same of a sampler that has no length, as one that never ends has none: a third of a second, and 20 MB of keys."""
+
 # The same in every epoch that is told apart by its seed or by set_epoch() alone.
 _STATELESS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
@@ -195,7 +198,8 @@ class Sampling:
     def _finish(self, epoch: int) -> None:
         # The trainer's own sampler is where the trainer has left it.
         planned = self._epochs.get(epoch) if not self._shared else None
-        while planned is not None and not planned.ended and planned.given < ENDLESS_AFTER:
+        most = ENDLESS_AFTER if _has_length(self._sampler) else ENDLESS_UNSIZED_AFTER
+        while planned is not None and not planned.ended and planned.given < most:
             self._extend(planned, epoch, len(planned.keys) + 1024)
 
     @property
@@ -221,6 +225,13 @@ _END = object()
 def is_stateless(sampler: Any) -> bool:
     """Returns True when each epoch is known without those before it."""
     return all(type(each) is BatchSampler or type(each) in _STATELESS for each in parts_of(sampler))
+
+
+def _has_length(sampler: Any) -> bool:
+    try:
+        return len(sampler) >= 0
+    except Exception:  # the user's own: PyTorch Geometric's raises a ValueError
+        return False
 
 
 def _ambient_states() -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -11,11 +12,32 @@ from collections.abc import Mapping
 import pytest
 
 ROOM_BYTES = 24 << 20
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+"""Flags of unshare(2)."""
+
+OWN_MOUNTS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+
+def done(result):
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+done(libc.unshare({flags}))
+if {flags} & 0x10000000:
+    for name, text in (("setgroups", "deny"), ("uid_map", "0 {uid} 1"), ("gid_map", "0 {gid} 1")):
+        with open(f"/proc/self/{{name}}", "w") as file:
+            file.write(text)
+# MS_REC | MS_PRIVATE: nobody else sees what is mounted.
+done(libc.mount(None, b"/", None, 0x4000 | 0x40000, None))
+"""
 
 PROLOGUE = """
 import os, subprocess, sys
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", "/dev/shm"], check=True)
 import torch
+# What it starts are forks of it, which would wait for threads that they do not have.
+torch.set_num_threads(1)
 from prefetchd_client import PrefetchLoader
 from prefetchd.wire.errors import *
 from tests.scenario.bad_datasets import Rows, Strings
@@ -55,10 +77,9 @@ finally:
 def in_a_small_room(script: str, environment: Mapping[str, str]) -> dict[str, str]:
     """What the script printed: by the first word of each line, the rest of it. Skips the test where namespaces may not
     be made."""
-    command = _unshare()
-    whole = PROLOGUE + textwrap.indent(textwrap.dedent(script), "    ") + EPILOGUE
+    whole = _own_mounts() + PROLOGUE + textwrap.indent(textwrap.dedent(script), "    ") + EPILOGUE
     done = subprocess.run(
-        [*command, sys.executable, "-c", whole],
+        [sys.executable, "-c", whole],
         env=dict(environment),
         capture_output=True,
         text=True,
@@ -71,14 +92,14 @@ def in_a_small_room(script: str, environment: Mapping[str, str]) -> dict[str, st
     return said
 
 
-def _unshare() -> list[str]:
-    """As root, or in a user namespace that makes one of us."""
-    for rights in ([], ["--user", "--map-root-user"]):
-        command = ["unshare", *rights, "--mount", "--propagation", "private"]
-        mount = "mount -t tmpfs tmpfs /dev/shm"
-        if (
-            shutil.which("unshare")
-            and not subprocess.run([*command, "sh", "-c", mount], capture_output=True, check=False).returncode
-        ):
-            return command
+@functools.cache
+def _own_mounts() -> str:
+    """What gives an interpreter mounts of its own, as root, or in a user namespace that makes one of us. It does so
+    itself: one that `unshare` executes would import torch once more, and so would its daemon's zygotes."""
+    for flags in (CLONE_NEWNS, CLONE_NEWNS | CLONE_NEWUSER):
+        script = OWN_MOUNTS.format(flags=flags, uid=os.geteuid(), gid=os.getegid())
+        mount = "subprocess.run(['mount', '-t', 'tmpfs', 'tmpfs', '/dev/shm'], check=True)"
+        command = [sys.executable, "-c", f"{script}import subprocess\n{mount}"]
+        if not subprocess.run(command, capture_output=True, check=False).returncode:
+            return script
     pytest.skip("no right to make a mount namespace")

@@ -90,7 +90,7 @@ def test_a_write_into_an_array_is_seen_as_data_loader_sees_it(shared_daemon, row
 @pytest.mark.usefixtures("executed")
 def test_a_write_into_an_array_is_seen_with_refresh(shared_daemon):
     dataset = Scaled(40_000)
-    with PrefetchLoader(dataset, 4) as loader:
+    with PrefetchLoader(dataset, 400) as loader:
         values(loader)
         fingerprint = loader.fingerprint
         loader.refresh()

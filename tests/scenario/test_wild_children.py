@@ -33,7 +33,8 @@ MAKERS = {
     "planners": wild_planners,
     "zygotes": lambda seed: {"dataset": WildZygote(WildVoice(seed, 1)), "num_workers": 1},
 }
-ROUNDS = {"workers": 6, "planners": 6, "zygotes": 4}
+ROUNDS = {"workers": 2, "planners": 6, "zygotes": 4}
+"""In a round some hundred workers say something."""
 MOST_ROUNDS = 30
 
 

@@ -77,6 +77,9 @@ class CacheStore:
             raise
         finally:
             os.close(inside)
+        rows = self.description.rows
+        self._sizes = [(MARKS, MARK.size * rows)]
+        self._sizes += [(f"{SAMPLES}/{leaf.file}", leaf.row_bytes * rows) for leaf in self.description.leaves]
         self._until_check = 0
         self.damaged: set[int] = set()
         """Rows that were not what their marks say, when they were read."""
@@ -211,9 +214,8 @@ class CacheStore:
     def _check_whole(self) -> None:
         """Raises ProtocolError when a file has become shorter: to touch the end of a mapping would end us (decision
         0102)."""
-        wanted = [(MARKS, MARK.size), *((f"{SAMPLES}/{leaf.file}", leaf.row_bytes) for leaf in self.description.leaves)]
-        for fd, (name, row_bytes) in zip(self._fds, wanted):
-            if os.fstat(fd).st_size < row_bytes * self.rows:
+        for fd, (name, size) in zip(self._fds, self._sizes):
+            if os.fstat(fd).st_size < size:
                 raise ProtocolError(self._cut(self.directory / name))
 
     def _cut(self, path: Path) -> str:

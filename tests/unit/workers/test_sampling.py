@@ -25,6 +25,7 @@ from prefetchd.plan.keys import unpack
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.program import Program
+from prefetchd.workers import sampling as sampling_module
 from prefetchd.workers.sampling import KEPT_EPOCHS, OutOfReach, Sampling
 
 LENGTH = 20
@@ -244,6 +245,32 @@ def test_a_sampler_that_never_ends_is_asked_for_no_more_than_is_needed():
     made, _ = sampling(sampler=Endless(), batch_size=4)
     assert len(made.plan(0, 10).keys) == 10
     assert Endless.asked == 40
+
+
+@pytest.mark.parametrize("length", [None, 1000], ids=["of no known length", "of a length"])
+def test_another_epoch_begins_soon_though_a_sampler_never_ends(monkeypatch, length):
+    """Found as five seconds, and 300 MB of keys, before each epoch but the first of a sampler without a length."""
+    monkeypatch.setattr(sampling_module, "ENDLESS_AFTER", 4000)
+    monkeypatch.setattr(sampling_module, "ENDLESS_UNSIZED_AFTER", 100)
+
+    class Endless(Sampler[int]):
+        asked = 0
+
+        def __len__(self) -> int:
+            if length is None:
+                raise TypeError("it has none")
+            return length
+
+        def __iter__(self) -> Any:
+            while True:
+                Endless.asked += 1
+                yield Endless.asked % LENGTH
+
+    made, _ = sampling(sampler=Endless(), batch_size=4)
+    made.plan(0, 10)
+    made.plan(1, 10)
+    most = 100 if length is None else 4000
+    assert most <= Endless.asked - 40 < most + 4 * 1024
 
 
 def test_samples_before_a_batch_are_counted():
