@@ -24,8 +24,8 @@ from torch.utils.data.distributed import DistributedSampler
 from prefetchd.plan.keys import unpack
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
 from prefetchd.wire.stream_spec import StreamSpec
-from prefetchd.workers.program import Program
 from prefetchd.workers import sampling as sampling_module
+from prefetchd.workers.program import Program
 from prefetchd.workers.sampling import KEPT_EPOCHS, OutOfReach, Sampling
 
 LENGTH = 20
