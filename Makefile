@@ -4,14 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
-# A test waits for its processes some of the time.
+# As many as the CPUs of a small machine.
 TESTS_AT_ONCE ?= 2
+# These tests wait for their processes some of the time.
+FORKING_AT_ONCE ?= 3
 PYTEST := PREFETCHD_TESTS_PACKAGES=all $(BIN)/python -m pytest
 # Where a process of its dies, pytest-xdist 3.8 runs the others' files to their end and then waits for good, unless none
 # is started in its place.
-AT_ONCE := -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+FILES_AT_ONCE := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+AT_ONCE := -n $(TESTS_AT_ONCE) $(FILES_AT_ONCE)
 # Shares of the examples that properties name.
-BUDGET ?= 0.3
+BUDGET ?= 0.2
 FAST_BUDGET ?= 0.1
 # These fork most. A process of many packages is dear to fork: it must not import what the others need.
 FORKING := tests/attacks tests/contract tests/scenario
@@ -54,7 +57,7 @@ demo: $(DEMO_STAMP)
 # one, and why: docs/decisions/0118.
 test: check
 	@failed=; set -x; export PREFETCHD_TESTS_BUDGET=$(BUDGET); \
-	$(PYTEST) -m 'not slow' $(AT_ONCE) $(FORKING) || failed=1; \
+	$(PYTEST) -m 'not slow' -n $(FORKING_AT_ONCE) $(FILES_AT_ONCE) $(FORKING) || failed=1; \
 	$(PYTEST) -m 'not slow' $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED)) || failed=1; \
 	[ -z "$$failed" ]
 
