@@ -77,14 +77,16 @@ def kept_state_readers() -> StateReaders:
         "initial_seed": torch.initial_seed,
         _GENERATOR: TORCH_GENERATOR,
     }
-    return [
-        (names, name)
-        for module_name, module in list(sys.modules.items())
-        for name, found in kept.items()
-        if type(names := getattr(module, "__dict__", None)) is dict
-        and names.get(name) is found
-        and not (name == _GENERATOR and _is_torch_s(module_name))
-    ]
+    found: list[tuple[dict[str, Any], str]] = []
+    # A trainer has thousands of modules, and waits.
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is not dict:
+            continue
+        for name, reader in kept.items():
+            if names.get(name) is reader and not (name == _GENERATOR and _is_torch_s(module_name)):
+                found.append((names, name))
+    return found
 
 
 def _is_torch_s(module_name: str) -> bool:
