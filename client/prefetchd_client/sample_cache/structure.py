@@ -205,6 +205,7 @@ def _classes_in(sample: Any) -> dict[str, type]:
 
 # As default_collate makes them.
 _NUMBERS: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_KINDS_OF_NUMBERS = frozenset(kind.__name__ for kind in _NUMBERS)
 
 
 def _describe(sample: Any, path: tuple[str, ...], leaves: list[Leaf], classes: dict[str, type]) -> Any:
@@ -331,8 +332,10 @@ def _stored(leaf: Leaf, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return dense(value.as_subclass(torch.Tensor))
     try:
+        if leaf.kind in _KINDS_OF_NUMBERS:
+            return torch.tensor(value, dtype=leaf.dtype)
         return torch.from_numpy(np.array(value)).to(leaf.dtype).contiguous()
-    except (OverflowError, TypeError):
+    except (OverflowError, RuntimeError, TypeError, ValueError):
         raise Unfit(f"{value!r} is no {leaf.dtype}") from None
 
 

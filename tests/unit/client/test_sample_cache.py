@@ -173,6 +173,17 @@ def test_one_that_differs_is_made_each_time(tmp_path):
     assert cache.missing() == [1, 2]
 
 
+@pytest.mark.parametrize("beyond", [1 << 63, -(1 << 63) - 1, 1 << 200])
+def test_a_number_beyond_its_type_is_made_each_time(beyond, tmp_path):
+    samples = [1, beyond, (1 << 63) - 1]
+    cache = SampleCache(Listed(samples), tmp_path)
+    assert cache[0] == 1
+    with pytest.warns(RuntimeWarning, match="sample 1 is not stored.* is no torch.int64"):
+        assert cache[1] == beyond
+    assert cache[2] == samples[2]
+    assert cache.stored() == 2
+
+
 class Drawn(Dataset):
     """Draws from the global generators, and from some of its own; from one of those that it makes as it needs it."""
 
