@@ -163,7 +163,7 @@ def first(images: Path, directory: Path, rounds: int) -> None:
         try:
             return epoch_rate(SampleCache(images_of(images), place))
         finally:
-            # The kernel would write it to the disk while the next one is measured.
+            # Of what earlier rounds had left the later ones were slower.
             shutil.rmtree(place)
 
     runs = {"prefetchd": lazily, "without a cache": lambda: epoch_rate(images_of(images))}

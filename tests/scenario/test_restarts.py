@@ -99,7 +99,8 @@ def test_a_trainer_without_a_batch_gets_it_from_the_next_daemon(daemon, tmp_path
             said, _ = begun.communicate(timeout=60)
             assert RESTARTED.fullmatch(said)
         assert [batch[0][0].item() for batch in iterator] == [BATCH * step for step in range(13, 100)]
-        assert loader.stats()["reconnections"] == 3
+        # One that has its four batches before a slow restart has begun may hear of the next restart only.
+        assert 1 <= loader.stats()["reconnections"] <= 3
 
 
 def test_a_ring_whose_trainer_has_ended_is_kept_too(daemon, tmp_path):
