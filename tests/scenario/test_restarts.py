@@ -3,6 +3,7 @@ is ready is made again, and a trainer goes on meanwhile."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -90,17 +91,21 @@ def test_a_trainer_without_a_batch_gets_it_from_the_next_daemon(daemon, tmp_path
     dataset = Told(tmp_path / "calls")
     with PrefetchLoader(dataset, batch_size=BATCH, buffer=4) as loader:
         iterator = iter(loader)
-        next(iterator)
+        first_rows = (batch[0][0].item() for batch in iterator)
+        taken = [next(first_rows)]
         full(daemon, loader, 3)
-        for step in (1, 5, 9):
+        for restarts in (1, 2, 3):
             command = [sys.executable, "-m", "prefetchd", "restart"]
             begun = subprocess.Popen(command, env=daemon.environment, stdout=subprocess.PIPE, text=True)
-            assert [next(iterator)[0][0].item() for _ in range(4)] == [BATCH * (step + more) for more in range(4)]
+            taken += itertools.islice(first_rows, 4)
             said, _ = begun.communicate(timeout=60)
             assert RESTARTED.fullmatch(said)
-        assert [batch[0][0].item() for batch in iterator] == [BATCH * step for step in range(13, 100)]
-        # One that has its four batches before a slow restart has begun may hear of the next restart only.
-        assert 1 <= loader.stats()["reconnections"] <= 3
+            # All four may have come of the daemon before; what it had made by then does not reach far.
+            while loader.stats()["reconnections"] < restarts:
+                taken.append(next(first_rows))
+        taken += first_rows
+        assert taken == [BATCH * step for step in range(100)]
+        assert loader.stats()["reconnections"] == 3
 
 
 def test_a_ring_whose_trainer_has_ended_is_kept_too(daemon, tmp_path):

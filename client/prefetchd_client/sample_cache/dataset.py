@@ -194,9 +194,15 @@ class SampleCache(Dataset[Any]):
         store = self._opened()
         if store is not None and store.has(index):
             return STORED
-        if store is not None and index >= store.rows:
+        if store is None:
+            return self._made(index)[1]
+        if index >= store.rows:
             return BEYOND
-        return self._made(index)[1]
+        with store.claimed(index) as claimed:
+            if not claimed:
+                return BUSY
+            # Whoever had it until now may have stored it.
+            return STORED if store.has(index) else self._made(index)[1]
 
     def refresh(self) -> None:
         """Looks at the dataset anew, after what it holds was changed in place. Loaders do it when they hand it over.

@@ -7,13 +7,14 @@ its mark, which is written again; and the locks that it held are free.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
 import stat
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,20 @@ class CacheStore:
         return found
 
     # --- writing ---
+
+    @contextlib.contextmanager
+    def claimed(self, row: int) -> Iterator[bool]:
+        """Keeps the row for this process while the block runs, so that nobody else makes it for the cache meanwhile.
+        Gives False when another process has it. Where nothing can be written nothing is kept."""
+        if not self.writable:
+            yield True
+            return
+        locked = try_lock(self._marks_fd, ROW_LOCK_OFFSET + row)
+        try:
+            yield locked
+        finally:
+            if locked:
+                unlock(self._marks_fd, ROW_LOCK_OFFSET + row)
 
     def write(self, row: int, values: Sequence[torch.Tensor]) -> bool:
         """Writes the row and marks it, unless it is there. Returns False when another process is at it. Raises

@@ -272,6 +272,18 @@ def test_a_row_that_another_process_writes_is_left_to_it(tmp_path):
     assert cache.store(3) == caching.STORED
 
 
+def test_a_row_that_another_process_stores_is_not_made_for_it_a_second_time(tmp_path):
+    """Found as the last samples of each build, which a worker made that was ahead in the next epoch."""
+    ours, theirs = (SampleCache(Listed([1, 2, 3]), tmp_path) for _ in range(2))
+    ours.store(0)
+    with theirs._opened().claimed(2) as claimed:
+        assert claimed
+        assert ours.store(2) == caching.BUSY
+        assert theirs.store(2) == caching.STORED
+    assert ours.store(2) == caching.STORED
+    assert (ours.dataset.asked, theirs.dataset.asked) == ([0], [2])
+
+
 def test_a_limit_keeps_the_first_samples(tmp_path):
     cache = SampleCache(TensorDataset(torch.arange(10)), tmp_path, limit=24)
     assert [cache.store(index) for index in range(10)] == [caching.STORED] * 3 + [caching.BEYOND] * 7
