@@ -8,7 +8,6 @@ used. Decision 0007 has the reasons.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import struct
@@ -16,6 +15,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
+
+from prefetchd.workers.generator_states import memory_at, random_memory, random_memory_is_known
 
 # By this name: who takes torch.default_generator is noticed (state_readers).
 TORCH_GENERATOR: torch.Generator = torch.random.default_generator  # type: ignore[attr-defined]
@@ -73,9 +74,10 @@ class RandomWatch:
 
     def __init__(self) -> None:
         self._generator: random.Random = random._inst
-        # struct { PyObject_HEAD; int index; uint32_t state[624]; }
-        self._words = _words(id(self._generator) + object.__basicsize__, 2)
-        self.trustworthy = self._layout_is_known()
+        self.trustworthy = random_memory_is_known()
+        state = random_memory(self._generator) if self.trustworthy else memoryview(bytes(16))
+        # Its index and first word, and two more.
+        self._words = state[:16].cast("Q")
         self._left = (0, 0)
 
     def seed(self, seed: int) -> None:
@@ -85,20 +87,6 @@ class RandomWatch:
     def changed(self) -> bool:
         words = self._words
         return (words[0], words[1]) != self._left
-
-    def _layout_is_known(self) -> bool:
-        before = self._generator.getstate()
-        try:
-            self._generator.seed(0)
-            for _ in range(3):
-                state = self._generator.getstate()[1]
-                told = self._words[0] | self._words[1] << 64
-                if told != state[624] | state[0] << 32 | state[1] << 64 | state[2] << 96:
-                    return False
-                self._generator.getrandbits(32)
-            return True
-        finally:
-            self._generator.setstate(before)
 
 
 # at::mt19937_data_pod: uint64_t seed_; int left_; bool seeded_; uint32_t next_; uint32_t state_[624]
@@ -165,8 +153,7 @@ class TorchWatch:
 
 def _words(address: int, count: int, form: str = "Q") -> memoryview:
     """Returns words of this process's memory; whoever owns them must outlive the view."""
-    size = struct.calcsize(form) * count
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B").cast(form)  # type: ignore[call-overload, no-any-return]
+    return memory_at(address, struct.calcsize(form) * count).cast(form)  # type: ignore[call-overload, no-any-return]
 
 
 def _read(address: int, size: int) -> bytes:

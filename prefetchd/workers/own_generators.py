@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from prefetchd.wire.seed_words import GAMMA, finalise
+from prefetchd.workers.generator_states import kept
 from prefetchd.workers.generator_watches import TORCH_GENERATOR
 from prefetchd.workers.held_objects import held_objects
 
@@ -61,10 +62,10 @@ class OwnGenerators:
 
     def keep(self) -> Callable[[], None]:
         """Returns what puts each generator back to what it is now."""
-        kept = [_kept(found) for found, _, _ in self._found.values()]
+        puts = [kept(found) for found, _, _ in self._found.values()]
 
         def put_back() -> None:
-            for put in kept:
+            for put in puts:
                 put()
 
         return put_back
@@ -89,19 +90,6 @@ def _seeder(found: Any) -> Callable[[int], None] | None:
         # Never a device's: that would touch it.
         return found.manual_seed if found.device.type == "cpu" else None
     return None
-
-
-def _kept(found: Any) -> Callable[[], object]:
-    """Returns what puts the generator, of a kind that can be seeded, back to what it is now."""
-    kind = type(found)
-    if issubclass(kind, random.Random):
-        return functools.partial(random.Random.setstate, found, random.Random.getstate(found))
-    if issubclass(kind, np.random.RandomState):
-        return functools.partial(found.set_state, found.get_state(legacy=False))
-    if issubclass(kind, torch.Generator):
-        return functools.partial(found.set_state, found.get_state())
-    bits: Any = found.bit_generator if issubclass(kind, np.random.Generator) else found
-    return functools.partial(setattr, bits, "state", bits.state)
 
 
 def _seed_random_state(found: np.random.RandomState, seed: int) -> None:

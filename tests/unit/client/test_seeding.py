@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from prefetchd_client import seeding
 from prefetchd_client.seeding import seeded
 
 
@@ -87,43 +86,3 @@ def test_another_generator_of_numpys_goes_on_too():
         assert found[0] == found[1]
     finally:
         np.random.set_bit_generator(ours)
-
-
-INDICES = [0, 1, 623, 624, 625]
-
-
-@pytest.mark.parametrize("within", [0, 1, 2])
-@pytest.mark.parametrize("normals", [0, 1, 2])
-@pytest.mark.parametrize("numbers", INDICES)
-def test_randoms_generator_goes_on_wherever_it_was(numbers, normals, within):
-    random.seed(numbers)
-    for _ in range(numbers):
-        random.getrandbits(32)
-    for _ in range(normals):
-        random.gauss(0.0, 1.0)
-    before = random.getstate()
-    with seeded(7, None):
-        found = [random.gauss(0.0, 1.0) for _ in range(within)]
-    assert random.getstate() == before
-    random.seed(7)
-    assert [random.gauss(0.0, 1.0) for _ in range(within)] == found
-
-
-def test_it_goes_on_as_well_where_its_memory_is_not_known(monkeypatch):
-    monkeypatch.setattr(seeding, "_random_memory", lambda generator: None)
-    random.seed(3)
-    random.gauss(0.0, 1.0)
-    before = random.getstate()
-    with seeded(7, None):
-        random.gauss(0.0, 1.0)
-    assert random.getstate() == before
-
-
-def test_memory_that_is_not_what_the_generator_says_is_let_alone():
-    class Elsewhere(random.Random):
-        def getstate(self):
-            version, words, normal = super().getstate()
-            return version, (words[0] ^ 1, *words[1:]), normal
-
-    assert seeding._random_memory(random._inst) is not None
-    assert seeding._random_memory(Elsewhere()) is None
