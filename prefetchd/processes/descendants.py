@@ -8,6 +8,9 @@ import os
 import signal
 from pathlib import Path
 
+MOST_LOOKS = 100
+"""Looks at all below a process before they are killed: who starts others without end is not waited for."""
+
 
 def children(pid: int = 0) -> set[int]:
     """Lists the children of a process, by default of this one, dead ones that nobody has reaped included; empty where
@@ -23,25 +26,39 @@ def children(pid: int = 0) -> set[int]:
 
 def end_tree(root: int) -> None:
     """Sends SIGKILL to all below `root`, which lives or is not reaped yet. Does not block."""
-    parents, found = [root], []
+    pidfds: dict[int, int] = {}
     try:
-        while parents:
-            parent = parents.pop()
-            for pid in children(parent):
-                with contextlib.suppress(OSError):
-                    pidfd = os.pidfd_open(pid)
-                    found.append(pidfd)
-                    # Else the number is another's by now.
-                    if pid in children(parent):
-                        parents.append(pid)
-                    else:
-                        os.close(found.pop())
-        for pidfd in found:
+        # One that dies meanwhile gives its children to a process whose own were listed before. It does so once: a look
+        # that finds nobody new has seen all.
+        for _ in range(MOST_LOOKS):
+            if not _look_below(root, pidfds):
+                break
+        for pidfd in pidfds.values():
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
-        for pidfd in found:
+        for pidfd in pidfds.values():
             os.close(pidfd)
+
+
+def _look_below(root: int, pidfds: dict[int, int]) -> bool:
+    """Adds a descriptor of each process below `root` to `pidfds`, by its number. Returns False when there is no new
+    one."""
+    before, parents = len(pidfds), [root]
+    while parents:
+        parent = parents.pop()
+        for pid in children(parent):
+            if pid in pidfds:
+                parents.append(pid)
+                continue
+            with contextlib.suppress(OSError):
+                pidfds[pid] = os.pidfd_open(pid)
+                # Else the number is another's by now.
+                if pid in children(parent):
+                    parents.append(pid)
+                else:
+                    os.close(pidfds.pop(pid))
+    return len(pidfds) > before
 
 
 def end_session(leader: int) -> None:
