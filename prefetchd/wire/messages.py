@@ -70,6 +70,8 @@ class Hello(Message):
 
     `forks`: a fork of the trainer makes the batches, and is handed over next, in Forked. Its `fingerprint` may be
     empty: then the fork sends it (Identified), and until then the daemon may answer Deciding.
+
+    `ahead` and `why` are those of PlaceCursor, for all waiting cursors.
     """
 
     protocol: int
@@ -86,9 +88,19 @@ class Hello(Message):
     consumer: int = -1
     ring: int = 0
     forks: bool = False
+    ahead: int = 0
+    why: str = ""
 
 
 LIVING, AWAITED, PROPOSED = 0, 1, 2
+
+AHEAD, HELD, LIVE = 0, 1, 2
+"""What PlaceCursor.ahead says about batches of an epoch that has not begun.
+
+AHEAD   they are made ahead of time
+HELD    none is made before the epoch begins
+LIVE    none is made before the epoch begins, since the program reads live state; and none is kept for another trainer
+"""
 
 
 # --- daemon -> any peer ---------------------------------------------------------------------------------------
@@ -153,12 +165,19 @@ class PlaceCursor(Message):
 
     A `waiting` cursor is the next iterator's: it is filled ahead, over any number of epochs, once the living cursors
     have all they need. A cursor that is not waiting ends with its epoch.
+
+    `ahead` is AHEAD, HELD or LIVE, and holds for the stream until the next PlaceCursor. `why` is the reason of HELD and
+    LIVE, for people. With `anew` an iterator begins, and batches that were made before are dropped, except those that
+    other living cursors come to.
     """
 
     cursor: int
     epoch: int
     step: int
     waiting: bool
+    ahead: int = 0
+    why: str = ""
+    anew: bool = False
 
 
 @_numbered(12)

@@ -16,6 +16,7 @@ import torch
 
 from prefetchd_client.changes.container_memory import Elements, elements_of
 from prefetchd_client.fingerprint.array_digest import content_digest, memory_block
+from prefetchd_client.fingerprint.live_state import FileStamp, check_for
 from prefetchd_client.fingerprint.module_sources import Origin, UserSource, module_origin
 from prefetchd_client.fingerprint.walk import Digest, Walk
 
@@ -63,20 +64,29 @@ class SeenArray:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Holds what a walk found: the digests of the parts, the arrays in them, and the digests of the files of the user's
-    modules that they come from."""
+    """Holds what a walk found: the digests of the parts, the arrays in them, the digests of the files of the user's
+    modules that they come from, the names of live state in them, and the stamps of the data files that they have
+    open. `surroundings` is the working directory and the environment."""
 
     digests: dict[str, str]
     arrays: list[SeenArray]
     files: list[str]
+    live: tuple[str, ...] = ()
+    stamps: dict[str | int, FileStamp] = dataclasses.field(default_factory=dict)
+    surroundings: tuple[object, ...] = ()
 
     def as_compared(self) -> list[Any]:
         """Returns the form in which a process and its fork are compared: both know objects by the same ids."""
-        return [self.digests, [0 if each.content else each.identity for each in self.arrays], self.files]
+        arrays = [0 if each.content else each.identity for each in self.arrays]
+        stamps = [[file, *stamp] for file, stamp in self.stamps.items()]
+        return [self.digests, arrays, self.files, stamps]
 
 
 def are_same(before: Seen, after: Seen) -> bool:
+    """Return True when two looks have found the same. Live state does not count: it may differ at any time."""
     if (before.digests, before.files) != (after.digests, after.files) or len(before.arrays) != len(after.arrays):
+        return False
+    if (before.stamps, before.surroundings) != (after.stamps, after.surroundings):
         return False
     return all(map(_is_same_array, before.arrays, after.arrays))
 
@@ -128,6 +138,10 @@ class _ArrayWalk(Walk):
             return
         if not issubclass(kind, (np.ndarray, torch.Tensor)):
             super().take_object(value, kind)
+            return
+        check = check_for(kind)
+        if check is not None and self.live is not None and self.live.is_live(check, value):
+            self.content.update(b"live;")
             return
         # Now: one that was made for this look alone is gone after it.
         block = memory_block(value)

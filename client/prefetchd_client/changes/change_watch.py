@@ -18,12 +18,16 @@ function. The rules, whose reasons are in the decisions 0022 and, where this pro
    with what the fork found. When the fork has found nothing within TOLD_WITHIN_S, that counts as a change: this process
    is forked again.
 7. By a few of its elements, a large container only seems to be lasting. It is lasting if the fork has a digest of it.
+8. Live state (fingerprint.live_state) never counts as a change: it may differ at any time. `live` names it.
+9. These count as well: the working directory, the environment variables, and the size and time of change of each data
+   file that the parts have open or mapped for reading.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -42,11 +46,15 @@ from prefetchd_client.changes.change_walks import (
 )
 from prefetchd_client.changes.written_pages import Block, WrittenPages
 from prefetchd_client.fingerprint.array_digest import content_digest, memory_block
+from prefetchd_client.fingerprint.live_state import FileStamp, LiveSearch
 from prefetchd_client.fingerprint.module_sources import UserSource, file_digests, source_files
+from prefetchd_client.fingerprint.object_paths import path_to
 from prefetchd_client.fingerprint.walk import Plain, Walk
 from prefetchd_client.quiet import quiet
 from prefetchd_client.session.sampler_state import SamplerState
 
+_MOST_NAMED = 8
+"""Objects of live state that are named in messages."""
 TOLD_WITHIN_S = 0.1
 """Seconds for which a fork's findings are waited for (rule 6)."""
 
@@ -63,12 +71,15 @@ class ChangeWatch:
         sampler_state: SamplerState | None = None,
         elsewhere: Callable[[float], bytes | None] | None = None,
         former: ChangeWatch | None = None,
+        *,
+        with_surroundings: bool = True,
     ) -> None:
         """Takes the parts, which begin() looks at. `elsewhere` is given where a fork of this process looks at the same
         parts as they are now: it returns what the fork's found() returned, or None when that has not come within so
         many seconds. What is known of large containers is taken over from the `former` watch, if they are as they were
-        when that looked last."""
+        when that looked last. The working directory and the environment count `with_surroundings`."""
         self._parts = parts
+        self._with_surroundings = with_surroundings
         self._masked = frozenset(map(id, masked))
         self._sampler_state = sampler_state
         self._large: Large = {}
@@ -82,6 +93,7 @@ class ChangeWatch:
         self._seen: Seen | None = None
         self._is_deep = False
         self._has_result = False
+        self._live_in_fork: tuple[str, ...] | None = None
         if former is not None:
             self._take_over(former)
 
@@ -98,6 +110,28 @@ class ChangeWatch:
         """True when rule 6 applies: what the fork finds is needed soon."""
         return self._elsewhere is not None and (self._glanced is None or self._is_deep)
 
+    @property
+    def live(self) -> tuple[str, ...] | None:
+        """The live state that the latest look has found, each as "dataset.epoch is a shared value". None while only the
+        fork knows, which has not answered yet."""
+        if self._glanced is not None and not self._is_deep:
+            return self._glanced.live
+        if self._seen is not None:
+            return self._seen.live
+        if not self._has_result:
+            self._from_fork()
+        return self._live_in_fork
+
+    @property
+    def stamps(self) -> dict[str | int, FileStamp]:
+        """The data files that the latest look has found open or mapped for reading, as they were then."""
+        if self._glanced is not None and not self._is_deep:
+            return self._glanced.stamps
+        if self._seen is not None:
+            return self._seen.stamps
+        told = self._from_fork()
+        return {file: FileStamp(*stamp) for file, *stamp in told[3]} if told is not None else {}
+
     def forked(self) -> None:
         """Notes that this process was forked just now, and that the fork has the parts as they are."""
         self._pages = WrittenPages(self._blocks)
@@ -108,7 +142,7 @@ class ChangeWatch:
         contents = [content_digest(each.reference()) or b"" for each in seen.arrays]
         large = {number: each.digest for number, each in self._large.items() if each.is_lasting}
         plain = {number: digest for number, (_, digest) in self.plain.items() if number in large}
-        return bytes(msgpack.packb([seen.as_compared(), contents, large, plain]))
+        return bytes(msgpack.packb([seen.as_compared(), contents, large, plain, seen.live]))
 
     def is_seen_to_have_changed(self) -> bool:
         """Returns True when a glance shows a change since has_changed() was asked last. Changes nothing: has_changed()
@@ -162,7 +196,8 @@ class ChangeWatch:
         told = self._elsewhere(within_s) if self._elsewhere is not None else None
         if told is None:
             return None
-        seen, contents, large, plain = msgpack.unpackb(told, strict_map_key=False)
+        seen, contents, large, plain, live = msgpack.unpackb(told, strict_map_key=False)
+        self._live_in_fork = tuple(live)
         self._contents = dict(zip(seen[1], contents)) | self._contents
         if not self._has_result:
             self._has_result = True
@@ -235,11 +270,27 @@ class ChangeWatch:
     def _walked(self, walk: Callable[[list[SeenArray], set[UserSource]], Walk]) -> Seen:
         arrays: list[SeenArray] = []
         sources: set[UserSource] = set()
+        live = LiveSearch()
         at_epoch_zero = (
             self._sampler_state.at_epoch_zero() if self._sampler_state is not None else contextlib.nullcontext()
         )
         with quiet(), at_epoch_zero:
-            digests = {name: walk(arrays, sources).digest(value) for name, value in self._parts.items()}
+            digests: dict[str, str] = {}
+            for name, value in self._parts.items():
+                walked = walk(arrays, sources)
+                walked.live = live
+                digests[name] = walked.digest(value)
             if sources != self._files[0]:
                 self._files = (frozenset(sources), source_files(sources))
-        return Seen(digests, arrays, file_digests(self._files[1]))
+        surroundings = _surroundings() if self._with_surroundings else ()
+        names = tuple(f"{path_to(self._parts, value)} is {what}" for value, what in live.found[:_MOST_NAMED])
+        return Seen(digests, arrays, file_digests(self._files[1]), names, live.files, surroundings)
+
+
+def _surroundings() -> tuple[object, ...]:
+    """Return the working directory and the environment, as a fork of this process would have them."""
+    try:
+        directory = os.getcwd()
+    except FileNotFoundError:
+        directory = ""
+    return directory, dict(os.environb)

@@ -34,6 +34,7 @@ import torch
 import xxhash
 
 from prefetchd_client.fingerprint.code_digest import MARSHAL_VERSION
+from prefetchd_client.fingerprint.live_state import Check, LiveSearch, check_for
 from prefetchd_client.fingerprint.object_parts import Rule, rule_for
 from prefetchd_client.quiet import quiet
 
@@ -68,12 +69,13 @@ def fingerprint(
     masked: Iterable[object] = (),
     plain: Plain | None = None,
     walks: Callable[[Plain, frozenset[int]], Walk] | None = None,
+    live: LiveSearch | None = None,
 ) -> str:
     """Returns 32 hexadecimal digits for the named parts, whatever their order; of `masked` objects only their presence
     counts. Blocks while it reads all they hold, but for what is in `plain`, which is added to. `walks` makes walks of
-    another kind, such as one that gives up (quick_walk)."""
+    another kind, such as one that gives up (quick_walk). With a `live` search, live state counts by its type alone."""
     content = Digest()
-    for name, digest in sorted(describe(parts, masked, plain, walks).items()):
+    for name, digest in sorted(describe(parts, masked, plain, walks, live).items()):
         content.update(f"{len(name)}:{name}{digest}".encode())
     return content.hexdigest()
 
@@ -83,6 +85,7 @@ def describe(
     masked: Iterable[object] = (),
     plain: Plain | None = None,
     walks: Callable[[Plain, frozenset[int]], Walk] | None = None,
+    live: LiveSearch | None = None,
 ) -> dict[str, str]:
     """Returns the digest of each part, and of ENVIRONMENT: which of them changed when the fingerprint did."""
     environment = (platform.python_version_tuple()[:2], str(torch.__version__), np.__version__)
@@ -90,8 +93,11 @@ def describe(
     # Some objects warn when they are taken apart; pickling will warn again.
     with quiet():
         hidden = frozenset(map(id, masked))
-        walk = walks or Walk
-        digests = {name: walk(plain, hidden).digest(value) for name, value in parts.items()}
+        digests: dict[str, str] = {}
+        for name, value in parts.items():
+            walk = (walks or Walk)(plain, hidden)
+            walk.live = live
+            digests[name] = walk.digest(value)
         return {**digests, ENVIRONMENT: Walk(plain).digest(environment)}
 
 
@@ -111,7 +117,11 @@ class Walk:
     An object that was met before stands for itself by the number of its first visit, so cycles end. Plain data
     (numbers, strings, and lists, tuples and dicts of them) always counts by value: whether two equal strings are one
     object depends on interning. `plain` remembers large plain data over the walks, and keeps it alive.
+
+    With a `live` search, objects that are live state count by their type: what they hold is another thing at any time.
     """
+
+    live: LiveSearch | None = None
 
     def __init__(self, plain: Plain, masked: frozenset[int] = frozenset()) -> None:
         self._masked = masked
@@ -121,7 +131,7 @@ class Walk:
         # Also keeps the visited alive, temporary ones too: their ids must not be given to others.
         self._visited: list[object] = []
         self._plain_digests = plain
-        self._rules: dict[int, tuple[type, Rule]] = {}
+        self._rules: dict[int, tuple[type, Rule, Check | None]] = {}
 
     def digest(self, value: object) -> str:
         stack = self.stack
@@ -199,11 +209,13 @@ class Walk:
             value, kind = original, type(original)
         known = self._rules.get(id(kind))
         if known is None:
-            known = self._rules[id(kind)] = (kind, rule_for(kind))
-        rule = known[1]
+            known = self._rules[id(kind)] = (kind, rule_for(kind), check_for(kind))
+        _, rule, check = known
         if id(value) in self._masked:
             if not self.is_known(value):
                 self.content.update(b"masked;")
+        elif check is not None and self.live is not None and self.live.is_live(check, value):
+            self.content.update(f"live {kind.__module__}.{kind.__qualname__};".encode())
         elif rule.is_leaf or not self.is_known(value):
             tag, values = rule.parts(value)
             self.content.update(f"{tag}:{len(values)};".encode())

@@ -13,6 +13,7 @@ from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.inline_batches import EpochEnds, InlineBatches, NoSuchBatch
 from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
+from prefetchd_client.session.run_ahead import RunAhead
 
 
 def measure_first(spec: StreamSpec, parts: dict[str, Any]) -> tuple[int, bool]:
@@ -59,6 +60,16 @@ class InlineStream:
 
     def activate(self, cursor: ClientCursor) -> None:
         cursor.waiting = False
+
+    begin_anew = activate
+
+    @property
+    def ahead(self) -> RunAhead:
+        """RunAhead(): no batch is made before it is asked for, whatever is set."""
+        return RunAhead()
+
+    def run_ahead(self, ahead: RunAhead) -> None:
+        """Do nothing: no batch is made before it is asked for."""
 
     def close_cursor(self, cursor: ClientCursor) -> None:
         """Does nothing: nothing was prefetched."""

@@ -19,6 +19,7 @@ from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.caller_warnings import warn_caller
 from prefetchd_client.changes.change_watch import ChangeWatch
+from prefetchd_client.changes.held_files import HeldFiles
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.loader.beginnings import Beginning, beginning_of, note_iterator
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
@@ -39,6 +40,7 @@ from prefetchd_client.loader.torch_samplers import draw_as, innermost, is_all_dr
 from prefetchd_client.loader.transformed import transformed
 from prefetchd_client.loader.wrapping import arguments_of
 from prefetchd_client.session.cursors import ClientCursor
+from prefetchd_client.session.run_ahead import RunAhead, decide
 from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.state_numbers import EPOCH_LIMIT, whole
 from prefetchd_client.start_method import FORK, is_inline, start_method
@@ -85,6 +87,10 @@ class PrefetchLoader(RebuildGuard):
       transform   what becomes of each sample, such as random transforms after a SampleCache; `dataset` is then the
                 dataset of these
       fresh     True drops batches that an earlier run left
+      run_ahead  None makes batches of the next epoch before it begins, unless that could change them: where the dataset,
+                sampler, collate_fn or worker_init_fn reads state that processes share (a multiprocessing.Value, a shared
+                tensor, a queue, a writable memmap), and for an iterable dataset with persistent_workers=True. False
+                never does. True always does: say so where what processes share does not change
       remote_workers      so many workers on other machines, beside those here, where the daemon has a Ray cluster
                 (docs/cluster.md); they make the same batches
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
@@ -123,6 +129,10 @@ class PrefetchLoader(RebuildGuard):
     # By which it is named, unless somebody has named it.
     _ordinal: Ordinal | None = None
     _beginning = Beginning()
+    # Of workers that stay over all epochs: the live state that they read, and the files that they have open.
+    _live: tuple[str, ...] = ()
+    _held_files = HeldFiles()
+    run_ahead: bool | None = None
     _fingerprint_s = 0.0
     # Batches are made in this process, since no fork of it can make them.
     _is_inline = False
@@ -166,6 +176,7 @@ class PrefetchLoader(RebuildGuard):
         transform: Callable[[Any], Any] | None = None,
         fresh: bool = False,
         remote_workers: int = 0,
+        run_ahead: bool | None = None,
         socket: str | None = None,
     ) -> None:
         """Asks the daemon for the stream, and begins to have it filled. Raises DataLoader's ValueErrors, CallerError,
@@ -196,7 +207,7 @@ class PrefetchLoader(RebuildGuard):
         # `stream`: that name is taken as long as this loader lives.
         self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
         self.rank, self.world_size, self.socket = rank, world_size, socket
-        self.remote_workers = remote_workers
+        self.remote_workers, self.run_ahead = remote_workers, run_ahead
         self.device, self.device_transform = device, device_transform
         self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
         self._watch = ChangeWatch({})
@@ -216,6 +227,7 @@ class PrefetchLoader(RebuildGuard):
             "fingerprint_extra": fingerprint_extra,
             "deterministic": deterministic,
             "remote_workers": remote_workers,
+            "run_ahead": run_ahead,
         }
         is_own_order = sampler is not None or batch_sampler is not None
         former = predecessor_of(self.dataset, self.collate_fn) if is_own_order else None
@@ -235,6 +247,7 @@ class PrefetchLoader(RebuildGuard):
         # Beside what the fork, and a daemon that has to be started, have to do.
         self._watch.begin()
         self._begin(sessions, request.sampler_state)
+        self._positions.run_ahead(self._may_run_ahead())
         if not is_own_order:
             await_successor(self)
         self._names_after = frozenset(vars(self))
@@ -511,7 +524,8 @@ class PrefetchLoader(RebuildGuard):
             # The watch is asked in any case: what it finds now is what it compares with next time.
             if self._watch.has_changed() or is_another or self._has_another_order():
                 self._refresh_if_possible()
-            begun = self._positions.begin_epoch()
+            self._positions.run_ahead(self._may_run_ahead())
+            begun = self._positions.begin_epoch(anew=self._held_files.have_changed())
             self._beginning.begun(begun[1].epoch)
             if self.persistent_workers and not self._workers_stay:
                 self._watch_samplers_only()
@@ -595,9 +609,16 @@ class PrefetchLoader(RebuildGuard):
         masked: list[Any] = list(request.sampler_state.generators) if request.sampler_state is not None else []
         sampler = request.parts.get("index_sampler")
         parts = {"index_sampler": sampler} if sampler is not None else {}
-        self._watch = ChangeWatch(parts, [*masked, self.dataset], request.sampler_state)
+        self._live, self._held_files = self._watch.live or (), HeldFiles(self._watch.stamps)
+        masked.append(self.dataset)
+        self._watch = ChangeWatch(parts, masked, request.sampler_state, with_surroundings=False)
         self._watch.begin()
         self._workers_stay = True
+
+    def _may_run_ahead(self) -> RunAhead:
+        """Return whether batches may be made before their epoch begins, by what is known of the program now."""
+        reiterates = self.spec.order == "iterable" and self.persistent_workers
+        return decide(self.run_ahead, [*self._live, *(self._watch.live or ())], reiterates=reiterates)
 
     def _watched(self, request: StreamRequest) -> StreamRequest:
         """Returns the request as a session is to have it, whose parts are watched from now on."""
@@ -610,6 +631,7 @@ class PrefetchLoader(RebuildGuard):
         former = self._watch if forks else None
         self._watch = ChangeWatch(watched, masked, request.sampler_state, self._fork_teller, former)
         self._workers_stay = False
+        self._live, self._held_files = (), HeldFiles()
         # The attributes may be set to others; the watch looks at those that were handed over.
         self._functions = self._current_functions()
         if forks:

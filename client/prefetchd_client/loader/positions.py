@@ -12,6 +12,7 @@ from prefetchd_client.loader.loader_state import ResumePoint, from_state, to_sta
 from prefetchd_client.loader.sessions import Prepared, Session, Sessions
 from prefetchd_client.loader.stream_request import StreamRequest
 from prefetchd_client.session.cursors import ClientCursor
+from prefetchd_client.session.run_ahead import RunAhead
 from prefetchd_client.session.sampler_state import SamplerState, as_assumed
 
 
@@ -94,8 +95,17 @@ class Positions:
         """Goes back to `resume_point`, for an iterator that fetches ahead of what it yields."""
         self._position, self._began_with, self._shard_states = resume_point
 
-    def begin_epoch(self) -> tuple[Session, ClientCursor]:
-        """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on."""
+    def run_ahead(self, ahead: RunAhead) -> None:
+        """Set whether batches of an epoch are made before its iterator begins, from now on."""
+        session = self._sessions.ensure()
+        if ahead != session.ahead:
+            session.run_ahead(ahead)
+            if self._waiting is not None:
+                self._place_waiting()
+
+    def begin_epoch(self, *, anew: bool = False) -> tuple[Session, ClientCursor]:
+        """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on, if that
+        is allowed. With `anew` the iterator gets no batch that was made before."""
         if self._waiting is None:
             self._place_waiting()
         cursor = self._waiting
@@ -105,7 +115,10 @@ class Positions:
         self._epoch, self._step = cursor.epoch + 1, 0
         self._waiting = None
         try:
-            session.activate(cursor)
+            if anew:
+                session.begin_anew(cursor)
+            else:
+                session.activate(cursor)
             self._place_waiting()
         except BaseException:
             # Nobody will have it.

@@ -65,6 +65,7 @@ class Sessions:
         """Opens a session on another stream; iterators that live go on with theirs, but for the `waiting` one. Raises
         what StreamClient raises; whoever needs a session then gets one on that stream, or the error again."""
         former = self.ensure()
+        ahead = former.ahead
         if waiting is not None:
             former.close_cursor(waiting)
         if former.has_cursors:
@@ -75,6 +76,7 @@ class Sessions:
         try:
             # What was there is of something else: nobody has to wait until that is known for certain.
             self._current = _open(self._socket, request, prepared, fresh=request.forks, first=None)
+            self._current.run_ahead(ahead)
         except BaseException:
             self._again = lambda: request
             raise
@@ -120,4 +122,5 @@ def _open(
         fresh=fresh,
         fork_request=request.fork_request(paths) if request.forks else None,
         first=first,
+        ahead=request.ahead,
     )

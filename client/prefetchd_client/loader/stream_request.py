@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import operator
+import os
 from collections.abc import Callable, Sized
 from typing import Any
 
@@ -19,6 +21,7 @@ from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.sample_methods import goes_with_samples
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, SEED_LIMIT, UNIDENTIFIED, StreamSpec
 from prefetchd_client.fingerprint.code_parts import is_installed
+from prefetchd_client.fingerprint.live_state import LiveSearch
 from prefetchd_client.fingerprint.quick_walk import QuickWalks, TooLong
 from prefetchd_client.fingerprint.relative_paths import directory_that_counts
 from prefetchd_client.fingerprint.walk import Plain, fingerprint
@@ -26,6 +29,7 @@ from prefetchd_client.forking.trainer_fork import ForkRequest
 from prefetchd_client.loader.ranks import process_rank
 from prefetchd_client.loader.torch_samplers import is_any_order, is_in_order
 from prefetchd_client.program.program_pickle import find_generators
+from prefetchd_client.session.run_ahead import RunAhead, decide
 from prefetchd_client.session.sampler_state import SamplerState
 
 _SEED_OF_NOBODY = torch.initial_seed()
@@ -42,7 +46,10 @@ class StreamRequest:
     `sampler_state` is there where a sampler decides the order. One that `forks` is served by a fork of this process,
     and its spec has no fingerprint yet; `found` is what that fork tells of the parts, and `has_changed` tells whether
     somebody is seen to have changed them since. `plain` is what is known of them by now. `inline`: batches are made in
-    this process, without a daemon."""
+    this process, without a daemon.
+
+    `run_ahead` is the loader's argument. Unless it is True, the fingerprint of a program that reads live state has the
+    `salt` in it: no other loader and no other run may have its batches."""
 
     spec: StreamSpec
     parts: dict[str, Any]
@@ -55,6 +62,9 @@ class StreamRequest:
     forked: Callable[[], None] = _nothing
     has_changed: Callable[[], bool] = bool
     plain: Plain = dataclasses.field(default_factory=dict)
+    persistent_workers: bool = False
+    run_ahead: bool | None = None
+    salt: bytes = dataclasses.field(default_factory=lambda: os.urandom(16))
 
     def fingerprint(self) -> str:
         """Returns the fingerprint of all that decides the stream's batches. Blocks while it reads all that the parts
@@ -70,8 +80,18 @@ class StreamRequest:
 
     def _fingerprint(self, walks: QuickWalks | None) -> str:
         masked = self.sampler_state.generators if self.sampler_state is not None else ()
+        live = LiveSearch() if self.run_ahead is not True else None
         with self.sampler_state.at_epoch_zero() if self.sampler_state is not None else contextlib.nullcontext():
-            return fingerprint(self.identity, masked, self.plain, walks)
+            found = fingerprint(self.identity, masked, self.plain, walks, live)
+        if live is None or not live.found:
+            return found
+        return hashlib.blake2b(found.encode() + self.salt, digest_size=16).hexdigest()
+
+    @property
+    def ahead(self) -> RunAhead:
+        """Whether batches may be made before their epoch begins, as long as no live state is found."""
+        reiterates = self.spec.order == "iterable" and self.persistent_workers
+        return decide(self.run_ahead, (), reiterates=reiterates)
 
     def identified(self) -> StreamRequest:
         """Returns the request with the fingerprint in its spec. Blocks as fingerprint() does."""
@@ -240,6 +260,7 @@ def stream_request(
     persistent_workers: bool = False,
     name: str = "",
     remote_workers: int = 0,
+    run_ahead: bool | None = None,
 ) -> StreamRequest:
     """Resolves everything but the fingerprint; `index_sampler` and `generator` decide where the order is a sampler's,
     and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a stream that nobody has named. Raises
@@ -306,4 +327,12 @@ def stream_request(
     content = {**counted, **identity, "extra": fingerprint_extra}
     if directory := directory_that_counts(parts):
         content["directory"] = directory
-    return StreamRequest(spec, parts, stream is not None, content, sampler_state)
+    return StreamRequest(
+        spec,
+        parts,
+        stream is not None,
+        content,
+        sampler_state,
+        persistent_workers=persistent_workers,
+        run_ahead=run_ahead,
+    )

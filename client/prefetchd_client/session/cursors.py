@@ -30,10 +30,12 @@ from prefetchd.wire.messages import (
     PROPOSED,
     BatchFailed,
     EpochStates,
+    PlaceCursor,
     Published,
     Recall,
 )
 from prefetchd.wire.shard_states import ShardState
+from prefetchd_client.session.run_ahead import RunAhead
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,7 +94,9 @@ class EndOfEpoch(Exception):  # noqa: N818 - it is none
 class Cursors:
     """Holds the cursors that live or wait, by number, and takes what the daemon says of them by the rules 1 to 7."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: RunAhead = RunAhead()) -> None:
+        self.ahead = ahead
+        """Whether batches of an epoch are made before it begins, as the daemon is told with each cursor."""
         self._cursors: dict[int, ClientCursor] = {}
         self._next = 1
 
@@ -122,6 +126,11 @@ class Cursors:
         self._cursors[cursor.number] = cursor
         self._forget(cursor)
         return former
+
+    def placed(self, cursor: ClientCursor, *, anew: bool = False) -> PlaceCursor:
+        """Return the message that places the cursor where it stands, or begins its iterator."""
+        place = (cursor.number, cursor.plan_epoch, cursor.step, cursor.waiting)
+        return PlaceCursor(*place, self.ahead.ahead, self.ahead.why, anew)
 
     def as_rows(self) -> tuple[tuple[int, ...], ...]:
         """Returns (number, epoch, step, waiting) of each cursor, as Hello says it."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefetchd.kill_points.kill_points import kill_point
-from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE, Assume, CloseCursor, Message, PlaceCursor
+from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE, Assume, CloseCursor, Message
 from prefetchd_client.session.cursors import ClientCursor, Cursors
 from prefetchd_client.session.sampler_state import SamplerState, as_assumed
 
@@ -104,6 +104,6 @@ class EpochPlans:
         # Rule 3. A list: new_number() changes what is iterated over.
         for each in [each for each in self._cursors if each.epoch >= wanted.epoch]:
             former = self._cursors.new_number(each)
-            self._send(PlaceCursor(each.number, each.epoch, each.step, each.waiting))
+            self._send(self._cursors.placed(each))
             self._send(CloseCursor(former))
         kill_point("client.plan.assumed")

@@ -117,6 +117,8 @@ class Handshake:
             consumer=attachment.consumer if attachment is not None else -1,
             ring=attachment.ring.header.created_ns if attachment is not None else 0,
             forks=self.forks,
+            ahead=cursors.ahead.ahead,
+            why=cursors.ahead.why,
         )
 
     def may_have(self, workers: int) -> None:

@@ -34,6 +34,7 @@ from prefetchd.wire.errors import ClosedError, NoSpaceError, PrefetchdError, Str
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
     BadSamplesNamed,
+    LIVE,
     BatchFailed,
     CloseCursor,
     Consumed,
@@ -42,7 +43,6 @@ from prefetchd.wire.messages import (
     Goodbye,
     Message,
     Output,
-    PlaceCursor,
     Published,
     Recall,
     Refused,
@@ -65,6 +65,7 @@ from prefetchd_client.session.handshake import Handshake
 from prefetchd_client.session.link import Link
 from prefetchd_client.session.long_wait import LongWait
 from prefetchd_client.session.progress import Progress
+from prefetchd_client.session.run_ahead import RunAhead
 from prefetchd_client.session.remote_errors import rebuild_exception, refusal, stream_failure
 from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.worker_output import print_output
@@ -109,12 +110,13 @@ class StreamClient:
         fork_request: ForkRequest | None = None,
         first: Position | None = None,
         classes: Iterable[type] = (),
+        ahead: RunAhead = RunAhead(),
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
         `prepared` is its pickle, if it was made already. With a `fork_request` this process is forked instead, and a
         daemon that has to be started is not waited for. With another `handshake` the daemon is reached, and the
-        stream asked for, as that does it. From `first` on the stream is filled if it is new. Batches in files may hold
-        instances of `classes`.
+        stream asked for, as that does it. From `first` on the stream is filled if it is new, as far as `ahead` allows.
+        Batches in files may hold instances of `classes`.
 
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
@@ -122,7 +124,7 @@ class StreamClient:
         self.spec = spec
         self._classes = tuple(classes)
         self._handshake = handshake or Handshake(paths, spec, parts, prepared, shared=shared, fork_request=fork_request)
-        self._cursors = Cursors()
+        self._cursors = Cursors(ahead)
         self._plans = (
             EpochPlans(sampler_state, self._cursors, self._say, self._until_planned) if sampler_state else None
         )
@@ -184,8 +186,17 @@ class StreamClient:
         cursor = self._cursors.new(epoch, step, self._plan_epoch(epoch))
         if step and self._starts[0] == epoch:
             cursor.shard_states |= self._starts[1]
-        self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, step, True))
+        self._link.send(self._cursors.placed(cursor))
         return cursor
+
+    @property
+    def ahead(self) -> RunAhead:
+        """Whether batches of an epoch are made before it begins."""
+        return self._cursors.ahead
+
+    def run_ahead(self, ahead: RunAhead) -> None:
+        """Set whether batches of an epoch are made before it begins, from the next cursor on."""
+        self._cursors.ahead = ahead
 
     def _plan_epoch(self, epoch: int) -> int:
         return 0 if self.spec.equal_epochs else epoch
@@ -194,7 +205,14 @@ class StreamClient:
         """Begins the iterator of the waiting cursor."""
         cursor.waiting = False
         kill_point("client.cursor.begun")
-        self._link.send(PlaceCursor(cursor.number, cursor.plan_epoch, cursor.step, False))
+        self._link.send(self._cursors.placed(cursor, anew=self.ahead.ahead == LIVE))
+
+    def begin_anew(self, cursor: ClientCursor) -> None:
+        """Begin the iterator of the waiting cursor, and drop what was made for it before."""
+        cursor.waiting = False
+        self._link.send(CloseCursor(self._cursors.new_number(cursor)))
+        kill_point("client.cursor.begun")
+        self._link.send(self._cursors.placed(cursor, anew=True))
 
     def close_cursor(self, cursor: ClientCursor) -> None:
         """Closes the cursor, whose iterator is gone. Idempotent; sends nothing after close()."""

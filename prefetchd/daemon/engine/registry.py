@@ -16,7 +16,7 @@ and 0094 (two trainers):
    waits on.
 3. A stream without a consumer lingers: its ring stays for a while and fills on, for two that may come (`linger`). Half
    of it is filled from where its trainer stopped, half from the beginning, where a script begins that is run again.
-   After a clean end only the processes that are there fill it.
+   After a clean end only the processes that are there fill it. The ring of a program that reads live state is dropped.
 4. A lingering stream may rest (resting.py). After RESTS_S its processes end, unless it is about to be filled on.
 5. A lingering stream with nothing to fill is parked: its processes end (`park`). The one that is to linger longest
    keeps them, as its trainer is the likeliest to come back; unless its zygote is an orphan, a fork that has a dead
@@ -49,7 +49,7 @@ from prefetchd.daemon.engine.stream_names import attached, beside, difference, i
 from prefetchd.ring.capacity import Bounds
 from prefetchd.ring.policy import SlotState
 from prefetchd.wire.errors import CallerError
-from prefetchd.wire.messages import Hello, Refused
+from prefetchd.wire.messages import LIVE, Hello, Refused
 from prefetchd.wire.stream_spec import POSITION_LIMIT, UNIDENTIFIED, Position, StreamSpec, decode_spec
 
 DECIDE_WITHIN_S = 1.0
@@ -259,7 +259,8 @@ class Registry:
             stream.offering.place_cursor(GOES_ON, position, waiting=True)
         if stream.in_use:
             return
-        stream.lingers_until_s = until_s
+        # Nobody else may have batches that were made from live state: the next tick drops the ring.
+        stream.lingers_until_s = until_s if stream.window.ahead != LIVE else 0.0
         stream.left_cleanly = clean
         if position is None:
             return

@@ -61,8 +61,12 @@ class TrainerMessages:
         for key in [key for key in stream.window.cursors if key[0] == PLACEHOLDER_CONSUMER]:  # type: ignore[index]
             stream.offering.close_cursor(key)  # type: ignore[arg-type]
         stream.plan_unsaid = False
+        stream.window.ahead, stream.window.why_not_ahead = message.ahead, message.why
         position = (message.epoch, message.step)
-        stream.offering.place_cursor((session, message.cursor), position, waiting=message.waiting)
+        key = (session, message.cursor)
+        for batch in stream.offering.place_cursor(key, position, waiting=message.waiting, anew=message.anew):
+            if not batch.under_way:
+                stream.claims.forget_measuring(batch)
 
     def stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int, now_s: float) -> None:
         """Counts progress that was made and not told any more."""

@@ -115,7 +115,8 @@ class Trainers:
             stream.leases.resolve_absent(record, marks, held)
         for cursor, epoch, step, waiting in hello.cursors:
             if waiting != PROPOSED or is_new:
-                self._messages.place_cursor(stream, session, PlaceCursor(cursor, epoch, step, bool(waiting)))
+                placed = PlaceCursor(cursor, epoch, step, bool(waiting), hello.ahead, hello.why)
+                self._messages.place_cursor(stream, session, placed)
         self._registry.give_way_to(stream)
         self._registry.stop_waiting(now_s)
 

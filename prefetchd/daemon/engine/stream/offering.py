@@ -80,9 +80,10 @@ class Offering:
 
     # --- cursors ---
 
-    def place_cursor(self, key: Key, position: Position, *, waiting: bool) -> None:
+    def place_cursor(self, key: Key, position: Position, *, waiting: bool, anew: bool = False) -> list[Batch]:
         """Creates the cursor, or turns a waiting one into a living one where it stands: what it was offered stays
-        offered. A cursor does not move; whoever wants another place closes it and places another."""
+        offered. A cursor does not move; whoever wants another place closes it and places another. With `anew` the
+        batches go that were made before (Window.begin_anew); they are returned."""
         window = self.window
         cursor = window.cursors.get(key)
         if cursor is None:
@@ -98,6 +99,7 @@ class Offering:
             others = (each for each in self.cursors_of(key[0]) if not each.waiting and each.epoch == position[0])
             window.cursors[key].plan_confirmed = any(each.plan_confirmed for each in others)
         window.cursors_moved()
+        return window.begin_anew(window.cursors[key]) if anew and not waiting else []
 
     def close_cursor(self, key: Key) -> None:
         """Ends the cursor, and gives back what it was offered and has not yielded. Unknown cursors are ignored. Leases

@@ -2,7 +2,7 @@
 Pure. The rules, whose reasons are in decision 0011:
 
 1. Living cursors share the ring evenly. A waiting cursor, which the next iterator takes over, has what they leave
-   (`limit`).
+   (`limit`); nothing while the stream's epochs are not made ahead of time (`ahead`).
 2. A batch is wanted when some cursor will be offered it within its share (`is_wanted`). One that is wanted no more
    stays until its room is needed: a cursor may come back to it.
 3. Room is made for a batch in this order, and what is leased is never evicted (`make_room`):
@@ -18,6 +18,8 @@ Pure. The rules, whose reasons are in decision 0011:
 4. Filling stops when the high watermark is reached. It goes on below the low one, and whenever a next() waits or, where
    no cursor lives, may wait unheard (`may_fill`).
 5. A batch that is dropped while it is filled ends with its last task, one that is leased with its last lease (`drop`).
+6. When an iterator begins whose program reads live state, batches that were made before may be of another state. They
+   are dropped, except those that living cursors come to (`begin_anew`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from prefetchd.daemon.engine.stream.batches import Batch
 from prefetchd.daemon.engine.stream.lookback import Lookback
 from prefetchd.ring.cursors import Cursor, EpochLengths, forget_from
 from prefetchd.ring.policy import Grant, Ring, SlotState
+from prefetchd.wire.messages import AHEAD
 from prefetchd.wire.segment_layout import SLOT_CONTINUED, SLOT_FILLING, SLOT_READY, SlotRecord
 from prefetchd.wire.stream_spec import Position
 
@@ -60,6 +63,10 @@ class Window:
         """The slots that the ring has, or is to have as soon as there is memory behind them."""
         self.batches: dict[Position, Batch] = {}
         self.cursors: dict[Hashable, Cursor] = {}
+        self.ahead = AHEAD
+        """Whether batches of an epoch are made before it begins: AHEAD, HELD or LIVE of wire.messages."""
+        self.why_not_ahead = ""
+        """The trainer's reason for HELD or LIVE."""
         self._write = write
         self.set_watermarks(low_watermark, high_watermark)
         self._cursors_moved = False
@@ -90,6 +97,8 @@ class Window:
             living += not each.waiting
         if not cursor.waiting:
             return max(1, self.capacity // max(1, living))
+        if self.ahead != AHEAD:
+            return 0
         ahead = sum(self.lengths.distance(each.next, each.fill) for each in self.cursors.values() if not each.waiting)
         rest = max(0 if living else 1, (self.capacity - ahead) // (len(self.cursors) - living))
         rest = min(rest, cursor.reach)
@@ -240,6 +249,21 @@ class Window:
         self.drop(batch)
         batch.cancelled = True
         self.remove(batch)
+
+    def begin_anew(self, beginner: Cursor) -> list[Batch]:
+        """Drop all batches that were made before `beginner` begins, except those that other living cursors come to
+        (rule 6). Return the dropped ones."""
+        others = [each for each in self.cursors.values() if not each.waiting and each is not beginner]
+        dropped = [
+            batch
+            for batch in self.batches.values()
+            if not any(each.wants(batch.position) and each.walks(batch.position) for each in others)
+        ]
+        for batch in dropped:
+            self.void(batch)
+        while self.ring is not None and self.lookback.give_way(self.ring):
+            pass
+        return dropped
 
     def free(self, grant: Grant) -> None:
         """Frees slots to which nobody writes and which nobody leases."""
