@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prefetchd.wire.messages import DIGEST, FILL_ROWS, FILL_WHOLE, MEASURE, TRACED_REMOTE, TRACED_WAIT, Ints
+from prefetchd.wire.messages import (
+    CHECK_FILES,
+    DIGEST,
+    FILL_ROWS,
+    FILL_WHOLE,
+    MEASURE,
+    TRACED_REMOTE,
+    TRACED_WAIT,
+    Ints,
+)
 
-KINDS = {MEASURE: "measure", FILL_ROWS: "rows", FILL_WHOLE: "batch", DIGEST: "digest"}
+KINDS = {MEASURE: "measure", FILL_ROWS: "rows", FILL_WHOLE: "batch", DIGEST: "digest", CHECK_FILES: "check files"}
 TRAINERS = 1
 FIRST_STREAM = 1000
 """The first number of a stream's process in the picture, where the trainers are one process and each stream is

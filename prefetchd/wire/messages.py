@@ -727,14 +727,15 @@ class Fill(Message):
     slot are (row, attempt) pairs of samples that are known to end their workers: they count as samples that raise;
     row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
     bytes; empty for orders that are arithmetic. kind 5 makes a batch once more, beside the one that another machine has
-    made, and compares the two.
+    made, and compares the two. kind 6 checks whether the files that were read for a batch have changed: its `keys` are
+    what Filled.opened had.
     """
 
     tasks: Rows
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE = 0, 1, 2, 3, 4, 5
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE, CHECK_FILES = 0, 1, 2, 3, 4, 5, 6
 
 
 # --- daemon <-> planner ---------------------------------------------------------------------------------------
@@ -804,10 +805,17 @@ class PlanFailed(Message):
 @record
 class Filled(Message):
     """Lists finished tasks, in order: rows (task, payload bytes, duration in us, samples). `sample_times` is what
-    Durations.take() gives of the samples since the worker's last answer; empty: nothing."""
+    Durations.take() gives of the samples since the worker's last answer; empty: nothing. `opened` has, for each task,
+    the files that user code opened for reading, as opaque bytes: CHECK_FILES takes them. It is empty where no file was
+    opened; TOO_MANY_FILES stands for more than a task may name."""
 
     tasks: Rows
     sample_times: Ints = ()
+    opened: Blobs = ()
+
+
+TOO_MANY_FILES = b"\xc0"
+"""What Filled.opened has for a task that has opened too many files to watch."""
 
 
 @_numbered(61)
@@ -827,12 +835,13 @@ class Measured(Message):
 @record
 class Helped(Message):
     """Says that a task of helping has ended: `samples` were loaded for the other worker. Where it is not `of_use`, such
-    samples cannot be handed over, or that takes too long."""
+    samples cannot be handed over, or that takes too long. `opened` as in Filled."""
 
     task: int
     samples: int = 0
     of_use: bool = True
     duration_us: int = 0
+    opened: bytes = b""
 
 
 @_numbered(62)
@@ -943,6 +952,18 @@ class Compared(Message):
     task: int
     is_equal: bool
     duration_us: int
+
+
+@_numbered(93)
+@record
+class FilesChecked(Message):
+    """Answers a task of kind CHECK_FILES: `unchanged` is True when all files are what they were as the batch was
+    made. `path` is the first one that is not, or empty."""
+
+    task: int
+    unchanged: bool
+    path: str = ""
+    duration_us: int = 0
 
 
 # --- daemon -> bridge -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers import class_names, detaching
 from prefetchd.workers.process_setup import leave_signals_to_daemon, limit_threads, name_process
 from prefetchd.workers.program import Program
+from prefetchd.workers.program_files import adopt_files, files_but, reopen_files
 from prefetchd.workers.state_readers import StateReaders, hook_state_readers
 
 # What its own forked children do is not for others to call.
@@ -100,6 +101,8 @@ def leave_trainer(birth: Birth) -> None:
     program = birth.program
     parts = (program.dataset, program.collate_fn, program.worker_init_fn, program.index_sampler)
     detaching.give_up_descriptors(birth.descriptors, parts)
+    adopt_files(files_but(birth.descriptors))
+    reopen_files()
     detaching.unmap_devices()
     detaching.redirect_output(birth.output)
     os.close(birth.output)

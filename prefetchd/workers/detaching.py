@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from prefetchd.workers.own_handles import own_handles
+from prefetchd.workers.program_files import open_descriptors
 
 _DESCRIPTORS = "/proc/self/fd"
 _HARMLESS_DEVICES = frozenset(
@@ -54,7 +55,7 @@ def reset_signals() -> None:
 def give_up_descriptors(kept: Collection[int], parts: Iterable[object] = ()) -> None:
     """Makes the descriptors that others would miss /dev/null; `kept` stay, and what objects reached from `parts` hold.
     0, 1 and 2 are not looked at."""
-    missed = {fd for fd in _descriptors() if fd > 2 and fd not in kept and _is_missed(fd)}
+    missed = {fd for fd in open_descriptors() if fd > 2 and fd not in kept and _is_missed(fd)}
     if missed:
         missed -= own_handles(parts, missed)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -106,14 +107,6 @@ def _writes_to(stream: Any, number: int) -> bool:
         return type(stream) is io.TextIOWrapper and stream.fileno() == number
     except (OSError, ValueError):
         return False
-
-
-def _descriptors() -> list[int]:
-    listing = os.open(_DESCRIPTORS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return [int(name) for name in os.listdir(listing) if int(name) != listing]
-    finally:
-        os.close(listing)
 
 
 def _is_missed(fd: int) -> bool:

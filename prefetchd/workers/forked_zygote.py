@@ -60,6 +60,7 @@ from prefetchd.wire.messages import (
 from prefetchd.workers import detaching
 from prefetchd.workers.birth import Birth, DaemonSearch, leave_trainer
 from prefetchd.workers.process_setup import die_first_for_memory, end_after
+from prefetchd.workers.program_files import reopen_files
 from prefetchd.workers.program_size import pickle_estimate, room_bytes
 from prefetchd.workers.zygote import connect_anew, serve_worker
 from prefetchd.workers.zygote_children import Children
@@ -349,6 +350,7 @@ class ForkedZygote:
         self._spares.clear()
         ours.close()
         os.close(unread)
+        reopen_files()
         self._give_up_own()
         detaching.redirect_output(output)
         os.close(output)

@@ -10,6 +10,7 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
+    CHECK_FILES,
     COMPARE,
     DIGEST,
     FILL_ROWS,
@@ -18,6 +19,7 @@ from prefetchd.wire.messages import (
     BadSamples,
     Compared,
     Digested,
+    FilesChecked,
     Filled,
     FillFailed,
     Helped,
@@ -37,6 +39,7 @@ from prefetchd.wire.stream_spec import Position
 from prefetchd.wire.worker_status import DIGESTING, IDLE
 from prefetchd.workers.file_codec import FilePlace, StoreError
 from prefetchd.workers.fill import Filler
+from prefetchd.workers.opened_files import OpenedFiles, changed_file
 from prefetchd.workers.program import ProgramSpentError
 from prefetchd.workers.row_leaves import Deviation
 from prefetchd.workers.samples import NOT_DEADLY, Deadly
@@ -55,9 +58,14 @@ class TaskRunner:
 
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
+        self._opened = OpenedFiles()
         self._ring: RingMemory | None = None
         self._of_owner: SharedSamples | None = None
         self._told_shard_s: dict[int, float] = {}
+
+    def watch_files(self) -> None:
+        """Remember from now on which files are opened for each task."""
+        self._opened.watch()
 
     def use_ring(self, fd: int, layout: bytes) -> None:
         """Maps the ring behind `fd`, which it takes over; `layout` is the stream's row layout or empty."""
@@ -84,6 +92,10 @@ class TaskRunner:
         begin_us = _now_us()
         note = self._filler.note
         note.begin(task.number)
+        if task.kind == CHECK_FILES:
+            path = changed_file(keys)
+            note.phase(IDLE)
+            return FilesChecked(task.number, path is None, path or "", _now_us() - begin_us)
         if keys:
             self._filler.use_keys(task.position, keys)
         answer = self._do(task)
@@ -91,7 +103,12 @@ class TaskRunner:
         note.phase(IDLE)
         if isinstance(answer, int):
             samples = self._filler.samples_in(task.rows)
-            return Filled(((task.number, answer, _now_us() - begin_us, samples),), self._filler.times.take())
+            opened = self._opened.take()
+            return Filled(
+                ((task.number, answer, _now_us() - begin_us, samples),),
+                self._filler.times.take(),
+                (opened,) if opened else (),
+            )
         return answer
 
     def asides(self, task: int) -> list[Message]:
@@ -206,7 +223,7 @@ class TaskRunner:
             made, is_of_use = self._filler.help(task.position, task.end, shared, task.slot)
         finally:
             shared.close()
-        return Helped(task.number, made, is_of_use, _now_us() - begin_us)
+        return Helped(task.number, made, is_of_use, _now_us() - begin_us, self._opened.take())
 
     def _span(self, slot: int) -> int:
         ring = self._ring

@@ -41,7 +41,9 @@ def run_worker(
         note.phase(IDLE)
         kill_point("worker.initialised")
         send(sock, Ready())
-        Worker(sock, TaskRunner(filler)).serve()
+        runner = TaskRunner(filler)
+        runner.watch_files()
+        Worker(sock, runner).serve()
 
 
 class Worker:

@@ -43,6 +43,7 @@ from prefetchd.workers.process_setup import (
     unforkable_threads,
 )
 from prefetchd.workers.program import Program, load_program
+from prefetchd.workers.program_files import adopt_files, files_but, reopen_files
 from prefetchd.workers.worker_status_writer import map_worker_status
 from prefetchd.workers.zygote_children import Children
 
@@ -125,10 +126,13 @@ def _serve_stream(sock: socket.socket, note_fd: int, program_fd: int, spec: Stre
     name_process("prefetchd-zyg")
     become_subreaper()
     kill_point("zygote.started")
+    ours = files_but(())
     program = load_program_or_fail(program_fd, spec)
     if isinstance(program, LoadFailed):
         send(sock, program)
         return
+    # Workers that are forked from here must not share what the program has opened while it was loaded.
+    adopt_files(files_but(ours))
     # Frozen objects are never moved between generations, so that forked workers leave their pages shared.
     gc.collect()
     gc.freeze()
@@ -187,6 +191,7 @@ def serve_worker(
     from prefetchd.workers.planner import run_planner
     from prefetchd.workers.worker import run_worker
 
+    reopen_files()
     if worker_index == PLANNER:
         name_process("prefetchd-plan")
         run_planner(sock, spec, program, map_worker_status(note_fd))

@@ -15,6 +15,7 @@ from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import close_all, disclose, enclose, receive_with_fds, send
 from prefetchd.wire.messages import Message
 from prefetchd.workers.process_setup import die_with_parent, end_after, name_process
+from prefetchd.workers.program_files import reopen_files
 
 HELPER_NICE = 5
 MOST_DEATHS = 3
@@ -74,6 +75,7 @@ class Helpers:
         name_process("prefetchd-help")
         ours.close()
         self._give_up()
+        reopen_files()
         os.nice(HELPER_NICE)
         send_long(theirs, *work())
 

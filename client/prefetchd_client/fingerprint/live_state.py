@@ -145,7 +145,9 @@ def _is_private(address: int) -> bool:
     """Return True when the page at `address` is known to be this process's own. Takes 2 us."""
     try:
         with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-            entry = int.from_bytes(os.pread(pagemap.fileno(), _ENTRY_BYTES, address // _PAGE_BYTES * _ENTRY_BYTES), sys.byteorder)
+            entry = int.from_bytes(
+                os.pread(pagemap.fileno(), _ENTRY_BYTES, address // _PAGE_BYTES * _ENTRY_BYTES), sys.byteorder
+            )
     except OSError:
         return False
     return bool(entry & _PRESENT) and not entry & _FILE_OR_SHARED

@@ -67,6 +67,8 @@ class TrainerMessages:
         for batch in stream.offering.place_cursor(key, position, waiting=message.waiting, anew=message.anew):
             if not batch.under_way:
                 stream.claims.forget_measuring(batch)
+        if not message.waiting:
+            stream.filling.check_files(stream.window.made_before(stream.window.cursors[key]))
 
     def stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int, now_s: float) -> None:
         """Counts progress that was made and not told any more."""

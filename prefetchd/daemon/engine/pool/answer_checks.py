@@ -12,6 +12,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
+    CHECK_FILES,
     COMPARE,
     DIGEST,
     FILL_ROWS,
@@ -21,6 +22,7 @@ from prefetchd.wire.messages import (
     BadSamples,
     Compared,
     Digested,
+    FilesChecked,
     Filled,
     FillFailed,
     Helped,
@@ -39,11 +41,14 @@ COUNT_LIMIT = 1 << 48
 """The limit of bytes, of microseconds, and of samples: sums of these fit into 64 bits."""
 
 BAD_SAMPLES_LIMIT = 64
+OPENED_LIMIT_BYTES = 1 << 18
+PATH_LIMIT = 4096
 TEXT_LIMIT_BYTES = 4096
 
 _KINDS: dict[type[Message], tuple[int, ...]] = {
     Filled: (FILL_ROWS, FILL_WHOLE),
     Digested: (DIGEST,),
+    FilesChecked: (CHECK_FILES,),
     Compared: (COMPARE,),
     Helped: (HELP,),
     Measured: (MEASURE,),
@@ -67,6 +72,9 @@ def check_answer(worker: Worker, message: Message) -> None:
         for task, *counts in message.tasks:
             _check_counts(worker.stream, _piece(worker, message, task), *counts)
         check_times(message.sample_times)
+        _check("the number of Filled.opened", len(message.opened), 0, len(tasks))
+        for opened in message.opened:
+            _check("the bytes of Filled.opened", len(opened), 0, OPENED_LIMIT_BYTES)
     elif type(message) in _KINDS:
         _check_one(worker, _piece(worker, message, message.task), message)  # type: ignore[attr-defined]
 
@@ -99,9 +107,13 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
     if isinstance(message, Digested):
         _check("Digested.digest", message.digest, 1, (1 << 64) - 1)
         _check("Digested.duration_us", message.duration_us, 0, COUNT_LIMIT)
+    elif isinstance(message, FilesChecked):
+        _check("FilesChecked.duration_us", message.duration_us, 0, COUNT_LIMIT)
+        _check("the length of FilesChecked.path", len(message.path), 0, PATH_LIMIT)
     elif isinstance(message, Compared):
         _check("Compared.duration_us", message.duration_us, 0, COUNT_LIMIT)
     elif isinstance(message, Helped):
+        _check("the bytes of Helped.opened", len(message.opened), 0, OPENED_LIMIT_BYTES)
         _check("Helped.samples", message.samples, 0, piece.rows)
         _check("Helped.duration_us", message.duration_us, 0, COUNT_LIMIT)
     elif isinstance(message, Measured):

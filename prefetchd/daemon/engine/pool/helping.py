@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.stages import WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
-from prefetchd.wire.messages import COMPARE, DIGEST, HELP
+from prefetchd.wire.messages import CHECK_FILES, COMPARE, DIGEST, HELP
 
 HELP_AFTER_S = 0.05
 
@@ -57,6 +57,6 @@ def _is_helped(stream: StreamState, owner: Worker, now_s: float) -> bool:
 
 def _may_be_helped(owner: Worker) -> bool:
     piece = next(iter(owner.tasks.values()), None)
-    if piece is None or owner.stage is not WorkerStage.READY or piece.kind in (DIGEST, COMPARE, HELP):
+    if piece is None or owner.stage is not WorkerStage.READY or piece.kind in (DIGEST, CHECK_FILES, COMPARE, HELP):
         return False
     return piece.batch.is_whole_task and piece.batch.rows > 1

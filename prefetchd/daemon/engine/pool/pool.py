@@ -123,7 +123,8 @@ class Pool:
                     self._assign(worker, [self._given(worker, piece)])
 
     def _given(self, worker: Worker, piece: Piece) -> tuple[FillTask, bytes]:
-        return self._task(worker, piece), worker.stream.starts.task_keys(piece, worker.stands)
+        keys = b"".join(piece.batch.opened) if piece.checks else worker.stream.starts.task_keys(piece, worker.stands)
+        return self._task(worker, piece), keys
 
     def _assign(self, worker: Worker, given: list[tuple[FillTask, bytes]]) -> None:
         tasks, keys = zip(*given)

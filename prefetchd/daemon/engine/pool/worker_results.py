@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from prefetchd.daemon.engine.commands import Command, Log
@@ -15,6 +16,7 @@ from prefetchd.wire.messages import (
     BadSamples,
     Compared,
     Digested,
+    FilesChecked,
     Filled,
     FillFailed,
     Helped,
@@ -41,17 +43,22 @@ class WorkerResults:
         """Takes in a worker's answer. Raises ProtocolError for what a worker does not say; nothing has changed then."""
         check_answer(worker, message)
         if isinstance(message, Filled):
-            for task, payload_bytes, duration_us, samples in message.tasks:
-                self._filled(worker, self._take(worker, task), payload_bytes, duration_us, samples)
+            for row, opened in itertools.zip_longest(message.tasks, message.opened, fillvalue=b""):
+                self._filled(worker, row, opened)
             worker.stream.counters.samples_took(message.sample_times)
         elif isinstance(message, Digested):
             worker.fill_us += message.duration_us
             self._digested(worker.stream, self._take(worker, message.task), message)
+        elif isinstance(message, FilesChecked):
+            worker.fill_us += message.duration_us
+            self._files_checked(worker.stream, self._take(worker, message.task), message)
         elif isinstance(message, Compared):
             worker.fill_us += message.duration_us
             self._compared(worker.stream, self._take(worker, message.task), message)
         elif isinstance(message, Helped):
-            self._take(worker, message.task)
+            helped = self._take(worker, message.task)
+            if message.opened:
+                helped.batch.opened.append(message.opened)
             worker.fill_us += message.duration_us
             worker.stream.counters.fill_us += message.duration_us
             worker.stream.unhelpful |= not message.of_use
@@ -76,7 +83,9 @@ class WorkerResults:
         else:
             raise ProtocolError(f"a worker does not send {type(message).__name__}")
 
-    def _filled(self, worker: Worker, piece: Piece, payload_bytes: int, duration_us: int, samples: int) -> None:
+    def _filled(self, worker: Worker, row: tuple[int, ...], opened: bytes) -> None:
+        task, payload_bytes, duration_us, samples = row
+        piece = self._take(worker, task)
         stream = worker.stream
         stream.task_sizes.timed(max(1, piece.rows), duration_us / 1e6)
         stream.counters.task_took(duration_us, samples)
@@ -84,8 +93,25 @@ class WorkerResults:
         stream.host_deaths = 0
         if stream.store_fault.reason:
             stream.store_fault.stored()
-        if stream.filling.filled(piece, payload_bytes):
+        if stream.filling.filled(piece, payload_bytes, opened):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
+
+    def _files_checked(self, stream: StreamState, piece: Piece, message: FilesChecked) -> None:
+        stream.counters.tasks += 1
+        stream.counters.fill_us += message.duration_us
+        stream.filling.files_checked(piece, unchanged=message.unchanged)
+        if not message.unchanged:
+            self._commands.append(
+                Log.line(
+                    "info",
+                    "file changed",
+                    stream=stream.name,
+                    path=message.path,
+                    epoch=piece.batch.position[0],
+                    step=piece.batch.position[1],
+                    then="the batch is made again",
+                )
+            )
 
     def _digested(self, stream: StreamState, piece: Piece, message: Digested) -> None:
         stream.counters.tasks += 1

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from prefetchd.daemon.engine.fairness import NOTHING, Charge
 from prefetchd.ring.policy import Grant
-from prefetchd.wire.messages import COMPARE, DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
+from prefetchd.wire.messages import CHECK_FILES, COMPARE, DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
 from prefetchd.wire.records import record
 from prefetchd.wire.stream_spec import Position
 
@@ -46,6 +46,8 @@ class Batch:
     keys            what tasks about it need, where a sampler decides the order
     plan            the digest of its keys, or 0 where the order is arithmetic
     plan_verified   the plan is known to want these very keys there
+    opened          the files that were read for it, as Filled.opened has them
+    check_due       it was made before its epoch began: it is offered once its files are known to be unchanged
     """
 
     position: Position
@@ -67,6 +69,8 @@ class Batch:
     keys: bytes = b""
     plan: int = 0
     plan_verified: bool = True
+    opened: list[bytes] = dataclasses.field(default_factory=list)
+    check_due: bool = False
 
     @property
     def is_whole_task(self) -> bool:
@@ -81,7 +85,8 @@ class Batch:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Piece:
-    """A fill task: rows [first, end) of a batch; or, without rows, the digest of all that is in the batch. Its stream
+    """A fill task: rows [first, end) of a batch; or, without rows, one about all of the batch: its digest, or a check of
+    the files that were read for it. Its stream
     pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first sample, and keeps
     that in its own memory until there is room. With an `owner_task` it loads samples for that task, of another worker;
     `helpers` are the workers that have done so for this one. With a `node` it makes the batch once more, to compare it
@@ -96,6 +101,12 @@ class Piece:
     owner_task: int | None = None
     helpers: tuple[int, ...] = ()
     node: str = ""
+    checks: bool = False
+
+    @property
+    def has_no_rows(self) -> bool:
+        """True when the task is about the batch as it is, and makes nothing of it."""
+        return self.digests or self.checks
 
     @property
     def rows(self) -> int:
@@ -108,6 +119,8 @@ class Piece:
             return HELP
         if self.digests:
             return DIGEST
+        if self.checks:
+            return CHECK_FILES
         if self.node:
             return COMPARE
         if self.batch.grant is None:

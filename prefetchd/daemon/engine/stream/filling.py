@@ -18,11 +18,15 @@ rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0
 8. A batch that fails has its error in its place. That is news once, and not of a batch that nobody wants any more.
 9. What another machine has made is made here once more, as long as that machine is to be proved: it is ready when the
    two are equal, and made anew when they are not (decision 0120).
+10. A batch that was made before its epoch began is checked when that begins, if files were read for it: it is offered
+    when they are what they were, and made anew when they are not. One that has failed is made anew in any case: a file
+    may have been written just then (decision 0130).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece, cut
 from prefetchd.daemon.engine.stream.blame import Blame
@@ -31,6 +35,7 @@ from prefetchd.daemon.engine.stream.window import Window
 from prefetchd.ring.cursors import pass_voids
 from prefetchd.ring.shard_lengths import ShardLengths
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.messages import TOO_MANY_FILES
 
 
 class Filling:
@@ -57,10 +62,12 @@ class Filling:
         batch.pending[0].keeper = worker
         self._claims.roomless.append(batch)
 
-    def filled(self, piece: Piece, payload_bytes: int) -> bool:
-        """Notes that the piece is done; True when its batch is ready with it."""
+    def filled(self, piece: Piece, payload_bytes: int, opened: bytes = b"") -> bool:
+        """Notes that the piece is done, for which these files were `opened`; True when its batch is ready with it."""
         batch = piece.batch
         batch.under_way -= 1
+        if opened:
+            batch.opened.append(opened)
         if batch.error is not None:
             self._free_failed(batch)
             return False
@@ -68,6 +75,10 @@ class Filling:
             return False
         if batch.whole and piece.rows != batch.rows:
             self._refill_whole(batch)
+            return False
+        if batch.check_due and TOO_MANY_FILES in batch.opened:
+            self._give_up_room(batch)
+            self.window.remove(batch)
             return False
         batch.payload_bytes = payload_bytes
         self._blame.forget(batch.position)
@@ -130,6 +141,46 @@ class Filling:
         self.window.record_filled(batch)
         self.window.ring.fill(batch.grant)
         batch.filled = True
+        if batch.check_due:
+            self._check(batch)
+
+    def check_files(self, batches: Iterable[Batch]) -> None:
+        """Have the files checked that were read for `batches`, which were made before their epoch began. Drop those
+        that have failed (rule 10)."""
+        for batch in batches:
+            batch.check_due = True
+            if batch.error is not None:
+                self.window.void(batch)
+            elif batch.filled:
+                self._check(batch)
+
+    def _check(self, batch: Batch) -> None:
+        if not batch.opened:
+            batch.check_due = False
+        elif TOO_MANY_FILES in batch.opened:
+            self.window.drop(batch)
+        else:
+            batch.filled = False
+            self._queue.add_check(batch)
+
+    def files_checked(self, piece: Piece, *, unchanged: bool) -> None:
+        """Offer a batch whose files are unchanged. Drop another one: it is made anew where it is wanted. A batch of a
+        shard's iterator follows from all files that were read before it in the epoch, so all that come later go with
+        it."""
+        batch = piece.batch
+        batch.under_way -= 1
+        batch.check_due = False
+        if self._ends_cancelled(batch):
+            return
+        if unchanged:
+            batch.filled = True
+            return
+        self.window.void(batch)
+        if self._shard_lengths is not None:
+            epoch, step = batch.position
+            for each in list(self.window.batches.values()):
+                if each.position[0] == epoch and each.position[1] > step:
+                    self.window.void(each)
 
     def deviates(self, piece: Piece) -> None:
         """Notes that a row does not fit the layout, or is left out (rule 5)."""
@@ -161,6 +212,12 @@ class Filling:
         batch.under_way -= 1
         self._claims.forget_measuring(batch)
         first = batch.error is None
+        if batch.check_due and first:
+            # Rule 10: made again, it may not fail.
+            batch.pending.clear()
+            batch.cancelled = True
+            self._ends_cancelled(batch)
+            return False
         batch.error = error
         batch.pending.clear()
         self._blame.forget(batch.position)
@@ -211,7 +268,7 @@ class Filling:
         if batch.error is not None:
             self._free_failed(batch)
         elif not self._ends_cancelled(batch):
-            if batch.whole and piece.rows != batch.rows and not piece.digests:
+            if batch.whole and piece.rows != batch.rows and not piece.has_no_rows:
                 if not batch.under_way:
                     self._refill_whole(batch)
                 return

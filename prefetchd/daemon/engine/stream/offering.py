@@ -22,6 +22,8 @@ Pure. The rules, whose reasons are in decisions 0011 (offers, recalls, copies), 
    confirms the plan any more. Until a recall is answered, what its consumer yields confirms nothing either: that may be
    of the former plan.
 8. An error is offered like a batch, without a slot. It goes when the last cursor that wants it has passed it.
+9. A waiting cursor is offered no error, and no batch for which files were read. When its iterator begins, files are
+   checked and what has failed is made again (Filling).
 """
 
 from __future__ import annotations
@@ -287,6 +289,9 @@ class Offering:
             return not cursor.knows_end
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.plan_verified or cursor.recalled:
+            return False
+        if cursor.waiting and (batch.opened or batch.error is not None):
+            # Rule 9.
             return False
         if self.window.epoch_steps and cursor.waiting and self._is_awaited_before(cursor, position):
             return False

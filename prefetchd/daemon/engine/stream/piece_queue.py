@@ -52,6 +52,11 @@ class PieceQueue:
         batch.pending = [Piece(batch, 0, 0, digests=True)]
         self.add(batch.pending, first=True)
 
+    def add_check(self, batch: Batch) -> None:
+        """Queue the task that checks the files that were read for the batch, before all others."""
+        batch.pending = [Piece(batch, 0, 0, checks=True)]
+        self.add(batch.pending, first=True)
+
     def take(self, worker: int) -> Piece | None:
         """Returns the first piece that `worker` can do; it is under way from then on. None when there is none."""
         found = self._take_from(self._first, worker) or self._take_from(self._pieces, worker)
@@ -105,7 +110,7 @@ class PieceQueue:
         when any worker will do."""
         if piece.keeper is not None:
             return piece.keeper
-        return None if self._affinity is None or piece.digests else self._affinity.of(piece.batch.position)
+        return None if self._affinity is None or piece.has_no_rows else self._affinity.of(piece.batch.position)
 
 
 def _begun(piece: Piece) -> Piece:

@@ -53,7 +53,7 @@ class ShardStarts:
     def task_keys(self, piece: Piece, stands: dict[tuple[int, int], int]) -> bytes:
         """Returns Fill.keys for the piece: the keys of the batch, or where its shard's iterator is to begin (rule 3).
         Notes in `stands` where the worker's iterators will be."""
-        if not self._shards or piece.digests:
+        if not self._shards or piece.has_no_rows:
             return piece.batch.keys
         epoch, step = piece.batch.position
         number, shard = divmod(step, self._shards)

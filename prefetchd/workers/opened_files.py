@@ -1,0 +1,101 @@
+"""Remember which data files user code opens for reading in this worker, and tell later whether they have changed.
+
+A batch may be made before its epoch begins, and used after the training loop has rewritten a file that was read for it.
+So the daemon keeps with each batch what its files were, and has them checked when the epoch begins (decision 0130).
+
+Python reports each open() of its own, and of libraries that use it, to an audit hook. Files that a C library opens by
+itself are not seen. Of each file the first look counts: if it is rewritten while it is read, its batch is made again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import zlib
+from typing import Any
+
+import msgpack
+
+from prefetchd.wire.messages import TOO_MANY_FILES
+
+MOST_FILES = 4096
+"""Maximum files of one task that are remembered."""
+MOST_BYTES = 1 << 18
+_COMPRESSED_FROM = 1 << 12
+_NOT_DATA = ("/proc/", "/sys/", "/dev/", os.path.join(sys.base_prefix, ""), os.path.join(sys.prefix, ""))
+_CODE = (".py", ".pyc", ".so", ".pth")
+
+Stamp = tuple[int, int, int]
+"""A file's inode, its size in bytes, and its time of change in ns."""
+
+_current: OpenedFiles | None = None
+_is_hooked = False
+
+
+class OpenedFiles:
+    """Collect the files that are opened for reading in this process, from watch() on."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, Stamp] = {}
+
+    def watch(self) -> None:
+        """Begin to collect. One object at a time collects in a process."""
+        global _current, _is_hooked
+        _current = self
+        if not _is_hooked:
+            # A hook stays for as long as the process lives.
+            _is_hooked = True
+            sys.addaudithook(_on_event)
+
+    def opened(self, path: Any, flags: int) -> None:
+        """Remember a file that is about to be opened with these flags."""
+        if flags & os.O_ACCMODE == os.O_WRONLY or type(path) not in (str, bytes):
+            return
+        name = os.fsdecode(path)
+        if name in self._stamps or name.endswith(_CODE):
+            return
+        name = os.path.abspath(name)
+        if name.startswith(_NOT_DATA):
+            return
+        stamp = _stamp(name)
+        if stamp is not None and len(self._stamps) <= MOST_FILES:
+            self._stamps.setdefault(name, stamp)
+
+    def take(self) -> bytes:
+        """Return the files that were opened since the last call, for changed_file(); empty when there are none."""
+        if not self._stamps:
+            return b""
+        stamps, self._stamps = self._stamps, {}
+        packed = bytes(msgpack.packb([[os.fsencode(path), *stamp] for path, stamp in stamps.items()]))
+        if len(packed) > _COMPRESSED_FROM:
+            packed = bytes(msgpack.packb(zlib.compress(packed, 1)))
+        return TOO_MANY_FILES if len(stamps) > MOST_FILES or len(packed) > MOST_BYTES else packed
+
+
+def changed_file(opened: bytes) -> str | None:
+    """Return the path of the first file that is not what it was when take() returned it, or None. `opened` is what
+    take() has returned, also several times in a row."""
+    unpacker = msgpack.Unpacker(use_list=False)
+    unpacker.feed(opened)
+    for found in unpacker:
+        files = msgpack.unpackb(zlib.decompress(found), use_list=False) if isinstance(found, bytes) else found
+        for path, *stamp in files:
+            if _stamp(path) != tuple(stamp):
+                return os.fsdecode(path)
+    return None
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _current is not None:
+        path, _, flags = arguments
+        _current.opened(path, flags)
+
+
+def _stamp(path: str | bytes) -> Stamp | None:
+    """Return the stamp of a regular file, or None where there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (status.st_ino, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
