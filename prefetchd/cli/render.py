@@ -105,6 +105,10 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
     if stream["store_fault"]:
         said = f"batches cannot be stored: {stream['store_fault']}"
         sections.append((ESSENTIAL, _flow(said.split(" "), width, gap=" ")))
+    # Of an older daemon it is missing.
+    if stream.get("not_ahead"):
+        said = f"epochs are not prefetched: {stream['not_ahead']}"
+        sections.append((TROUBLES, _flow(said.split(" "), width, gap=" ")))
     if stream["carried_by_fork"]:
         said = f"carried by fork: it cannot be made again after its trainer; {stream['carried_by_fork']}"
         sections.append((TROUBLES, _flow(said.split(" "), width, gap=" ")))

@@ -93,6 +93,7 @@ class TaskRunner:
         note = self._filler.note
         note.begin(task.number)
         if task.kind == CHECK_FILES:
+            note.phase(DIGESTING)
             path = changed_file(keys)
             note.phase(IDLE)
             return FilesChecked(task.number, path is None, path or "", _now_us() - begin_us)

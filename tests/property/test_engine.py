@@ -37,6 +37,7 @@ class EngineMachine(RuleBasedStateMachine):
         shards=st.none() | st.lists(st.integers(0, 4), min_size=1, max_size=4),
         equal=st.booleans(),
         forks=st.sampled_from([None, None, "small", "large", "unpicklable"]),
+        reads=st.booleans(),
     )
     def begin(
         self,
@@ -52,6 +53,7 @@ class EngineMachine(RuleBasedStateMachine):
         forks=None,
         remote=0,
         odd_nodes=frozenset(),
+        reads=False,
     ):
         """`forks`: what the program is like that trainers have, if they hand over forks of themselves. `remote`: how
         many workers on other machines they ask for, of whose nodes the `odd_nodes` make other batches."""
@@ -64,6 +66,8 @@ class EngineMachine(RuleBasedStateMachine):
             workers, slots, by_rows, memory, lookback=writes, planned=planned, shards=shards, remote=remote > 0
         )
         self.world.remote.odd_nodes = odd_nodes
+        # A file that is rewritten changes no batch of equal epochs, and what other machines read nobody tells.
+        self.world.reads = reads and not self.equal and not remote
         order = "sampler" if planned else "iterable" if shards is not None else SPEC.order
         order = "sequential" if self.equal else order
         self.spec = dataclasses.replace(
@@ -322,6 +326,12 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def former_workers_die(self):
         self.world.former_workers_die()
+
+    @precondition(lambda self: self.world.reads and self.world.version < 5)
+    @rule()
+    def rewrite(self):
+        """The training loop rewrites the file that all samples read."""
+        self.world.version += 1
 
     @rule(which=st.integers(0, 1), begin=st.booleans())
     def next_iterator(self, which, begin):

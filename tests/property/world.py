@@ -23,6 +23,7 @@ from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
     BEFORE,
+    CHECK_FILES,
     COMPARE,
     DIGEST,
     FILL_ROWS,
@@ -39,6 +40,7 @@ from prefetchd.wire.messages import (
     Digested,
     EpochStates,
     Farewell,
+    FilesChecked,
     Filled,
     FillFailed,
     ForkWanted,
@@ -81,6 +83,7 @@ class SimWorker:
     ready: bool = False
     tasks: list = dataclasses.field(default_factory=list)
     kept: tuple | None = None  # the batch that it retains
+    kept_version: int = 0  # of the file, when it read that
     walk: tuple | None = None  # (epoch, shard, number of the next batch) of the iterator that it began
 
 
@@ -108,6 +111,7 @@ class SimCursor:
     told: int | None = None  # the variant that its epoch was planned in
     stage: int = -1  # of its epoch's states, told last
     variant: int | None = None  # the variant that it began in
+    version: int = 0  # of the file, when its iterator began
     may_be_void: bool = False  # its epoch is planned anew, and told anew then
     offers: dict = dataclasses.field(default_factory=dict)  # step -> (slot, generation, private) | error
     voids: dict = dataclasses.field(default_factory=dict)  # step -> the step after the last one without a batch
@@ -164,6 +168,7 @@ class SimTrainer:
         """The waiting cursor becomes a living one."""
         cursor = self.cursors[number]
         cursor.waiting = False
+        cursor.version = self.world.version
         self.world.send(self, PlaceCursor(number, cursor.epoch, cursor.step, False))
 
     def wait(self, number: int) -> None:
@@ -245,6 +250,9 @@ class SimTrainer:
         slot, generation, private = offer
         content = self.world.read(self.stream, slot, generation, position, cursor.variant)
         self.world.note(self, cursor.key, position, content)
+        if self.world.version and not self.world.has_crashed:
+            versions = self.world.memory[self.stream][slot]["versions"].values()
+            assert min(versions) >= cursor.version, "read before its epoch began, and rewritten since"
         span = self.world.memory[self.stream][slot]["span"]
         reserved = self.world.engine.streams[self.stream].window.ring.reserved
         if private or sum(held.span for held in self.held) + span > reserved // 2:
@@ -335,6 +343,9 @@ class World:
         self.specs: dict[int, StreamSpec] = {}
         self.refused: list[str] = []
         self.sizes: dict[tuple, int] = {}  # position -> payload bytes of odd batches
+        self.version = 0  # of the file that all samples read
+        self.reads = False  # whether workers tell of it
+        self.has_crashed = False  # of what a dead daemon left nobody knows which files were read
         self.failing: set = set()
         self.deviating: set = set()
         self.killing: dict[tuple, int] = {}  # position -> the row whose sample ends its worker
@@ -507,6 +518,7 @@ class World:
     def crash(self) -> None:
         """The daemon is killed and another one adopts its rings. Trainers live on without a connection; of the former
         workers nobody knows yet whether they do."""
+        self.has_crashed = True
         old, memory, records, marks, offers = self.engine, self.memory, self.records, self.marks, self.offers
         kept = {number: self._to_be_kept(number) for number in memory}
         self.engine = Engine(old.limits)
@@ -605,7 +617,7 @@ class World:
         if not worker.tasks:
             return
         task, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
-        if kind not in (MEASURE, DIGEST, HELP):
+        if kind not in (MEASURE, DIGEST, CHECK_FILES, HELP):
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
             memory[slot]["rows"].update(dict.fromkeys(range(first, end), self.content(task, (epoch, step), keys)))
 
@@ -1018,14 +1030,19 @@ class World:
             self.engine.worker_message(worker.number, answer, self.now)
             return
         shards = self.engine.streams[worker.stream].shards
-        if shards and kind != DIGEST and self._is_spent(worker, position, shards):
+        has_rows = kind not in (DIGEST, CHECK_FILES)
+        if shards and has_rows and self._is_spent(worker, position, shards):
             self.engine.worker_message(worker.number, Spent(task), self.now)
             return
-        if shards and kind != DIGEST and step // shards >= self.shards[step % shards]:
+        if shards and has_rows and step // shards >= self.shards[step % shards]:
             self.engine.worker_message(worker.number, ShardEnded(task, self.shards[step % shards]), self.now)
             return
         if kind == DIGEST:
             self.engine.worker_message(worker.number, self._digest(worker, task, slot, position), self.now)
+            return
+        if kind == CHECK_FILES:
+            are_same = set(self.keys[task]) <= {self.version}
+            self.engine.worker_message(worker.number, FilesChecked(task, are_same), self.now)
             return
         if kind == COMPARE and position not in self.failing:
             rows = self.memory[worker.stream][slot]["rows"]
@@ -1039,7 +1056,7 @@ class World:
             answer = FillFailed(task, b"bad sample")
         elif kind == MEASURE:
             by_rows = self.is_by_rows(worker.stream)
-            worker.kept = None if by_rows else position
+            worker.kept, worker.kept_version = None if by_rows else position, self.version
             answer = Measured(task, SLOT_BYTES, b"layout" if by_rows else b"")
         elif kind == FILL_ROWS and (position in self.deviating or self._leaves_out(worker, deadly_rows)):
             self._fill(worker.stream, slot, position, range(first, end), task)
@@ -1048,16 +1065,20 @@ class World:
             kind != FILL_ROWS
             and size > self.memory[worker.stream][slot]["span"] * self.engine.streams[worker.stream].slot_bytes
         ):
-            worker.kept = position
+            worker.kept, worker.kept_version = position, self.version
             answer = Unfit.needing(task, size)
         else:
             whole = kind != FILL_ROWS
+            version = worker.kept_version if worker.kept == position else self.version
             worker.kept = None
-            self._fill(worker.stream, slot, position, range(rows) if whole else range(first, end), task)
+            filled = range(rows) if whole else range(first, end)
+            self._fill(worker.stream, slot, position, filled, task)
+            self.memory[worker.stream][slot].setdefault("versions", {}).update(dict.fromkeys(filled, version))
             self._made_by(worker)
             # Rows have the room that was measured.
             size = size if whole else SLOT_BYTES
-            answer = Filled(((task, size, self.task_us(worker.stream, end - first), end - first),))
+            opened = (bytes([version]),) if self.reads else ()
+            answer = Filled(((task, size, self.task_us(worker.stream, end - first), end - first),), opened=opened)
         self.engine.worker_message(worker.number, answer, self.now)
 
     def _owner_of(self, task: int, helper: SimWorker) -> int:
@@ -1154,7 +1175,7 @@ class World:
 
     def _dies_of(self, position, kind: int, first: int, end: int, deadly_rows: list) -> bool:
         row = self.killing.get(position)
-        if row is None or row in deadly_rows or kind == DIGEST:
+        if row is None or row in deadly_rows or kind in (DIGEST, CHECK_FILES):
             return False
         if kind == MEASURE and self.by_rows:
             return row == 0
@@ -1170,7 +1191,7 @@ class World:
             task, kind, epoch, step, first, _, slot, *_ = worker.tasks[0]
             if kind == FILL_ROWS:
                 self._fill(worker.stream, slot, (epoch, step), range(first, row), task)
-            if kind == DIGEST:
+            if kind in (DIGEST, CHECK_FILES):
                 note = WorkerStatus(task, DIGESTING)
             else:
                 iterates = self.engine.streams[worker.stream].shards > 0
@@ -1240,7 +1261,9 @@ class World:
             for batch in behind._batches.values():
                 assert ring.state(batch.grant.slot).value == "ready"
                 assert stream.window.batches.get(batch.position) is not batch
-            kept = {each.grant for each in [*stream.window.batches.values(), *behind._batches.values()]}
+            # One that was dropped while its files are checked is freed when the check has ended.
+            under_way = [piece.batch for worker in stream.workers.values() for piece in worker.tasks.values()]
+            kept = {each.grant for each in [*stream.window.batches.values(), *behind._batches.values(), *under_way]}
             for grant in ring._grants.values():
                 assert grant in kept or ring.state(grant.slot).value != "ready", "a batch that nobody can be offered"
             for batch in stream.window.batches.values():

@@ -87,10 +87,10 @@ class PrefetchLoader(RebuildGuard):
       transform   what becomes of each sample, such as random transforms after a SampleCache; `dataset` is then the
                 dataset of these
       fresh     True drops batches that an earlier run left
-      run_ahead  None makes batches of the next epoch before it begins, unless that could change them: where the dataset,
-                sampler, collate_fn or worker_init_fn reads state that processes share (a multiprocessing.Value, a shared
-                tensor, a queue, a writable memmap), and for an iterable dataset with persistent_workers=True. False
-                never does. True always does: say so where what processes share does not change
+      run_ahead   None makes batches of the next epoch before it begins, unless that could change them. They are not
+                made ahead where the dataset, sampler, collate_fn or worker_init_fn reads state that processes share (a
+                multiprocessing.Value, a shared tensor, a queue, a writable memmap), nor for an iterable dataset with
+                persistent_workers=True. True always makes them ahead, and False never does
       remote_workers      so many workers on other machines, beside those here, where the daemon has a Ray cluster
                 (docs/cluster.md); they make the same batches
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon

@@ -35,7 +35,7 @@ from prefetchd.wire.messages import (
     Recall,
 )
 from prefetchd.wire.shard_states import ShardState
-from prefetchd_client.session.run_ahead import RunAhead
+from prefetchd_client.session.run_ahead import EVERY_EPOCH, RunAhead
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,7 +94,7 @@ class EndOfEpoch(Exception):  # noqa: N818 - it is none
 class Cursors:
     """Holds the cursors that live or wait, by number, and takes what the daemon says of them by the rules 1 to 7."""
 
-    def __init__(self, ahead: RunAhead = RunAhead()) -> None:
+    def __init__(self, ahead: RunAhead = EVERY_EPOCH) -> None:
         self.ahead = ahead
         """Whether batches of an epoch are made before it begins, as the daemon is told with each cursor."""
         self._cursors: dict[int, ClientCursor] = {}

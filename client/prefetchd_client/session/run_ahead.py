@@ -22,6 +22,9 @@ class RunAhead(NamedTuple):
     why: str = ""
 
 
+EVERY_EPOCH = RunAhead()
+
+
 def decide(run_ahead: bool | None, live: Sequence[str] | None, *, reiterates: bool) -> RunAhead:
     """Return what the rules say of a loader. `live` names the live state that was found, None while that is unknown.
     `reiterates` is True for an iterable dataset with persistent workers."""

@@ -33,8 +33,8 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.errors import ClosedError, NoSpaceError, PrefetchdError, StreamFailedError, UnpicklableError
 from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import (
-    BadSamplesNamed,
     LIVE,
+    BadSamplesNamed,
     BatchFailed,
     CloseCursor,
     Consumed,
@@ -65,8 +65,8 @@ from prefetchd_client.session.handshake import Handshake
 from prefetchd_client.session.link import Link
 from prefetchd_client.session.long_wait import LongWait
 from prefetchd_client.session.progress import Progress
-from prefetchd_client.session.run_ahead import RunAhead
 from prefetchd_client.session.remote_errors import rebuild_exception, refusal, stream_failure
+from prefetchd_client.session.run_ahead import EVERY_EPOCH, RunAhead
 from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.worker_output import print_output
 
@@ -110,7 +110,7 @@ class StreamClient:
         fork_request: ForkRequest | None = None,
         first: Position | None = None,
         classes: Iterable[type] = (),
-        ahead: RunAhead = RunAhead(),
+        ahead: RunAhead = EVERY_EPOCH,
     ) -> None:
         """Connects (starting a daemon if need be), asks for the stream and hands the program over if it is wanted;
         `prepared` is its pickle, if it was made already. With a `fork_request` this process is forked instead, and a

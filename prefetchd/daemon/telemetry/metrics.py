@@ -85,6 +85,7 @@ def _stream(
         "by_rows": bool(stream.layout),
         "one_by_one": stream.one_by_one,
         "paused": stream.paused,
+        "not_ahead": stream.window.why_not_ahead,
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, stats),

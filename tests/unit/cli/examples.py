@@ -76,6 +76,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "one_by_one": True,
         "lingering": False,
         "paused": False,
+        "not_ahead": "",
         "ring": ring(),
         "consumers": [consumer()],
         "workers_limit": 2,

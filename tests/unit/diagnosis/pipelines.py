@@ -97,6 +97,7 @@ class Pipeline:
             "failure": None,
             "one_by_one": True,
             "paused": False,
+            "not_ahead": "",
             "store_fault": "",
             "consumers": [{"pid": 1, "departed": False, "waiting_s": 0.0}],
             "workers_asked": 0,

@@ -43,7 +43,7 @@ class WorkerResults:
         """Takes in a worker's answer. Raises ProtocolError for what a worker does not say; nothing has changed then."""
         check_answer(worker, message)
         if isinstance(message, Filled):
-            for row, opened in itertools.zip_longest(message.tasks, message.opened, fillvalue=b""):
+            for row, opened in zip(message.tasks, itertools.chain(message.opened, itertools.repeat(b""))):
                 self._filled(worker, row, opened)
             worker.stream.counters.samples_took(message.sample_times)
         elif isinstance(message, Digested):

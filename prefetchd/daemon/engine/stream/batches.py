@@ -85,12 +85,11 @@ class Batch:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Piece:
-    """A fill task: rows [first, end) of a batch; or, without rows, one about all of the batch: its digest, or a check of
-    the files that were read for it. Its stream
-    pays `charge` for it. `keeper` is the worker that has made the whole batch already, or its first sample, and keeps
-    that in its own memory until there is room. With an `owner_task` it loads samples for that task, of another worker;
-    `helpers` are the workers that have done so for this one. With a `node` it makes the batch once more, to compare it
-    with what that node has made."""
+    """A fill task: rows [first, end) of a batch; or, without rows, one about all of the batch: its digest, or a check
+    of the files that were read for it. Its stream pays `charge` for it. `keeper` is the worker that has made the whole
+    batch already, or its first sample, and keeps that in its own memory until there is room. With an `owner_task` it
+    loads samples for that task, of another worker; `helpers` are the workers that have done so for this one. With a
+    `node` it makes the batch once more, to compare it with what that node has made."""
 
     batch: Batch
     first: int

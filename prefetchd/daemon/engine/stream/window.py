@@ -250,19 +250,15 @@ class Window:
         batch.cancelled = True
         self.remove(batch)
 
-    def made_before(self, beginner: Cursor) -> list[Batch]:
-        """Return all batches that were made, or begun, before `beginner` begins, except those that other living cursors
-        come to."""
+    def begin_anew(self, beginner: Cursor) -> list[Batch]:
+        """Drop all batches that were made before `beginner` begins, except those that other living cursors come to
+        (rule 6). Return the dropped ones."""
         others = [each for each in self.cursors.values() if not each.waiting and each is not beginner]
-        return [
+        dropped = [
             batch
             for batch in self.batches.values()
             if not any(each.wants(batch.position) and each.walks(batch.position) for each in others)
         ]
-
-    def begin_anew(self, beginner: Cursor) -> list[Batch]:
-        """Drop all batches that were made before `beginner` begins (rule 6). Return the dropped ones."""
-        dropped = self.made_before(beginner)
         for batch in dropped:
             self.void(batch)
         while self.ring is not None and self.lookback.give_way(self.ring):

@@ -38,6 +38,8 @@ MESSAGES: tuple[m.Message, ...] = (
         consumer=3,
         ring=1_700_000_000_000_000_001,
         forks=True,
+        ahead=m.HELD,
+        why="run_ahead=False",
     ),
     m.Welcome(
         protocol=1,
@@ -55,7 +57,9 @@ MESSAGES: tuple[m.Message, ...] = (
     ),
     m.Refused(code="buffer_too_small", message="the ring would hold 2 batches; allowed: 4 or more. Raise buffer="),
     m.Program(name="/prefetchd-0a1b2c3d-program-1", program_bytes=1 << 33),
-    m.PlaceCursor(cursor=7, epoch=2, step=300, waiting=True),
+    m.PlaceCursor(
+        cursor=7, epoch=2, step=300, waiting=True, ahead=m.LIVE, why="dataset.epoch is a shared value", anew=True
+    ),
     m.CloseCursor(cursor=8),
     m.Consumed(cursor=-1, step=70_000, released=(7, 2, 19, 8, 3, 1 << 40), waited_us=151),
     m.GiveBack(cursor=7, step=302),
@@ -122,9 +126,10 @@ MESSAGES: tuple[m.Message, ...] = (
     m.UseRing(layout=b"\x94"),
     m.UseSamples(),
     m.Fill(tasks=((1, m.FILL_ROWS, 2, 300, 0, 128, 4), (2, m.FILL_WHOLE, 2, 301, 0, 256, 5)), keys=(b"", b"\x05")),
-    m.Filled(tasks=((1, 65_536, 1500, 128),), sample_times=(1400, 0, 120, 3, 8)),
+    m.Filled(tasks=((1, 65_536, 1500, 128),), sample_times=(1400, 0, 120, 3, 8), opened=(b"\x90",)),
     m.Measured(task=1, payload_bytes=65_536, layout=b"\x94\x01", one_by_one=True),
-    m.Helped(task=2, samples=5, of_use=False, duration_us=120_000),
+    m.Helped(task=2, samples=5, of_use=False, duration_us=120_000, opened=b"\x90"),
+    m.FilesChecked(task=2, unchanged=False, path="/data/7.jpg", duration_us=90),
     m.Unfit(task=2, payload_bytes=0, reason="row 3: dtype float64, not float32"),
     m.FillFailed(task=2, error=b"\x95"),
     m.BadSamples(task=2, samples=((3, 0, 77), (3, 1, 12)), texts=(b"dataset[77] gives way", "dätaset[12]".encode())),
