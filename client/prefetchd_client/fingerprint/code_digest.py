@@ -29,6 +29,7 @@ _IGNORED_FLAGS = _HAS_DOCSTRING
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _CONSTANT_OPCODES = frozenset(dis.hasconst)
 _GLOBAL_OPS = frozenset(["LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS"])
+_ENVIRONMENT = frozenset(["environ", "environb", "getenv"])
 _ATTRIBUTE_OPS = frozenset(["LOAD_ATTR", "LOAD_METHOD"])
 
 
@@ -38,6 +39,8 @@ class Names:
 
     globals: tuple[Path, ...]
     imports: tuple[Import, ...]
+    variables: tuple[str, ...] = ()
+    """Texts in code that looks up environment variables: the names of those that it may read."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -83,12 +86,15 @@ def names_in(code: types.CodeType) -> Names:
             imports.add(_import_at(instructions, at))
     # The body of a nested class reads it for __module__.
     paths.discard(("__name__",))
+    reads = any(_ENVIRONMENT.intersection(path) for path in paths)
+    variables = {each for each in code.co_consts if reads and isinstance(each, str) and each.isidentifier()}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             nested = names_in(constant)
             paths.update(nested.globals)
             imports.update(nested.imports)
-    return Names(tuple(sorted(paths)), tuple(sorted(imports)))
+            variables.update(nested.variables)
+    return Names(tuple(sorted(paths)), tuple(sorted(imports)), tuple(sorted(variables)))
 
 
 def imports_in(code: types.CodeType) -> tuple[Import, ...]:

@@ -6,6 +6,7 @@ package's version. Functions that a package made at run time (decorators, factor
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -65,7 +66,11 @@ def function_parts(function: types.FunctionType) -> Parts:
     reached = dict(_reached(names.globals, function.__globals__))
     package = str(function.__globals__.get("__package__") or "")
     imported = [name for statement in names.imports for name in imported_names(statement, package)]
-    return "function", [*own, tuple(reached), *reached.values(), user_sources(imported), _source_of(module)]
+    parts = [*own, tuple(reached), *reached.values(), user_sources(imported), _source_of(module)]
+    # Only if there are some: the fingerprints of other programs stay what they were.
+    if variables := [(name, os.environ[name]) for name in names.variables if name in os.environ]:
+        parts.append(variables)
+    return "function", parts
 
 
 def class_parts(cls: type) -> Parts:
