@@ -823,12 +823,15 @@ TOO_MANY_FILES = b"\xc0"
 class Measured(Message):
     """Says that a measuring task is done: with a `layout` the stream's batches are filled by rows, each batch
     `payload_bytes` long; without one, they are filled whole and this batch has `payload_bytes`. With `one_by_one` the
-    dataset is asked for each sample by itself."""
+    dataset is asked for each sample by itself. `wrote` names what the first sample has written into the program; with
+    `varies` the sample came out otherwise when it was made once more."""
 
     task: int
     payload_bytes: int
     layout: bytes = b""
     one_by_one: bool = False
+    wrote: str = ""
+    varies: bool = False
 
 
 @_numbered(78)
@@ -952,6 +955,16 @@ class Compared(Message):
     task: int
     is_equal: bool
     duration_us: int
+
+
+@_numbered(94)
+@record
+class SamplesWrote(Message):
+    """Reports that making samples has changed what the program holds: `what` is the way to it, such as "dataset.seen".
+    A worker sends it to the daemon, and the daemon to trainers whose DataLoader would have made the samples in the
+    process, or in the worker, that has made those before."""
+
+    what: str
 
 
 @_numbered(93)

@@ -47,6 +47,7 @@ from prefetchd.workers.own_generators import OwnGenerators
 from prefetchd.workers.program import Program
 from prefetchd.workers.row_collate import RowPlan, collates_otherwise, plan_rows
 from prefetchd.workers.row_leaves import Deviation
+from prefetchd.workers.sample_effects import SampleEffects
 from prefetchd.workers.samples import NOT_DEADLY, BadSample, Deadly, LeftOut, Samples, without_left_out
 from prefetchd.workers.seeding import SampleSeeder
 from prefetchd.workers.shards import Shards
@@ -63,10 +64,13 @@ done by then."""
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """The result of measuring: how long a batch is, and its row layout if rows will do."""
+    """The result of measuring: how long a batch is, and its row layout if rows will do; what its samples `wrote` into
+    the program, and whether the first one `varies` when it is made again."""
 
     payload_bytes: int
     layout: bytes
+    wrote: str = ""
+    varies: bool = False
 
 
 class Filler:
@@ -111,6 +115,11 @@ class Filler:
         else:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
             self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))
+        self._effects = None
+        if self._samples is not None and not spec.dealt:
+            self._effects = SampleEffects({"dataset": program.dataset, "collate_fn": program.collate_fn})
+        self._comes_without_workers = not spec.workers
+        self._looks = 0
         self._helped = HelpedSamples(self.note, shared) if shared is not None and self.one_by_one else None
         self._taken: int | None = None
         self._state: bytes | None = None
@@ -146,6 +155,24 @@ class Filler:
 
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Measures the batch at `position` by rule 2; what it makes is kept by rule 3. Raises UserCodeError."""
+        if self._effects is None:
+            return self._measure(position, rows, deadly)
+        self._effects.begin()
+        found = self._measure(position, rows, deadly)
+        wrote = self._effects.first_write()
+        varies = bool(wrote) and not self._comes_without_workers and self._by_key.varies(position, deadly)
+        return dataclasses.replace(found, wrote=wrote, varies=varies)
+
+    def later_write(self) -> str:
+        """Return the way to what samples have written into the program since this was asked last; empty if nothing, or
+        where DataLoader has workers. Looks now and then, less and less often."""
+        if self._effects is None or not self._comes_without_workers:
+            return ""
+        self._looks += 1
+        # After 1, 2, 4, 8, ... tasks.
+        return self._effects.first_write() if self._looks & (self._looks - 1) == 0 else ""
+
+    def _measure(self, position: Position, rows: int, deadly: Deadly) -> Measure:
         if self._by_rows:
             first = self._by_key.first(position, rows, deadly)
             if first is not None:

@@ -11,9 +11,11 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
+import pickle
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -89,6 +91,16 @@ class Samples:
             if type(each[1]) is not LeftOut:
                 return each
         return None
+
+    def varies(self, position: Position, deadly: Deadly) -> bool:
+        """Return True when the batch's first sample, made twice from the same seed, is not the same."""
+        made = []
+        for _ in range(2):
+            with contextlib.suppress(Exception):
+                first = self.first(position, 1, deadly)
+                made.append(pickle.dumps(first[1]) if first is not None else b"")
+        self._bad.clear()
+        return len(set(made)) > 1
 
     def rows(self, position: Position, first: int, end: int, deadly: Deadly = NOT_DEADLY) -> Iterator[tuple[int, Any]]:
         """Yields rows [first, end) and their samples, a LeftOut where one is left out. An earlier row may come again,

@@ -25,6 +25,7 @@ from prefetchd.wire.messages import (
     Helped,
     Measured,
     Message,
+    SamplesWrote,
     ShardCame,
     ShardEnded,
     Spent,
@@ -115,7 +116,8 @@ class TaskRunner:
     def asides(self, task: int) -> list[Message]:
         """Returns what is to be said before the answer: of samples that were left out or replaced in `task`, and now
         and then where its shard's iterator stands."""
-        return [*self._bad_samples(task), *self._shard_came()]
+        wrote = self._filler.later_write()
+        return [*self._bad_samples(task), *self._shard_came(), *([SamplesWrote(wrote)] if wrote else [])]
 
     def _shard_came(self) -> list[Message]:
         found = self._filler.shard_state()
@@ -145,7 +147,14 @@ class TaskRunner:
             if task.kind == MEASURE:
                 measure = self._filler.measure(position, task.end, deadly)
                 kill_point("worker.measured")
-                return Measured(number, measure.payload_bytes, measure.layout, self._filler.one_by_one)
+                return Measured(
+                    number,
+                    measure.payload_bytes,
+                    measure.layout,
+                    self._filler.one_by_one,
+                    measure.wrote,
+                    measure.varies,
+                )
             if task.kind == HELP:
                 return self._help(task)
             ring = self._ring

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.batches.attachment import Attachment
 from prefetchd_client.caller_warnings import warn_caller
-from prefetchd_client.loader.forked_cuda import is_of_forked_cuda
 from prefetchd_client.loader.forks import check_not_forked
+from prefetchd_client.loader.moved_programs import is_of_forked_cuda
 from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.sessions import Session
 from prefetchd_client.loader.single_thread_guard import SingleThreadGuard
 from prefetchd_client.session.cursors import ClientCursor, EndOfEpoch
-from prefetchd_client.session.stream_client import WaitTimedOut
+from prefetchd_client.session.stream_client import MustMove, WaitTimedOut
 
 
 class Epochs(Protocol):
@@ -35,7 +35,11 @@ class Epochs(Protocol):
 
     def begin_epoch(self) -> tuple[Session, ClientCursor]: ...
 
-    def take_over(self, session: Session, cursor: ClientCursor) -> tuple[Session, ClientCursor] | None: ...
+    def loop_change(self) -> MustMove | None: ...
+
+    def take_over(
+        self, session: Session, cursor: ClientCursor, why: MustMove | None
+    ) -> tuple[Session, ClientCursor] | None: ...
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None: ...
 
@@ -63,13 +67,18 @@ class PrefetchIterator(Iterator[Any]):
             weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
             try:
+                if (change := self._loader.loop_change()) is not None:
+                    raise change
                 return self._next_batch(self._session, self._cursor)
+            except MustMove as why:
+                moved = self._loader.take_over(self._session, self._cursor, why)
             except RuntimeError as error:
-                moved = self._loader.take_over(self._session, self._cursor) if is_of_forked_cuda(error) else None
+                moved = self._loader.take_over(self._session, self._cursor, None) if is_of_forked_cuda(error) else None
                 if moved is None:
                     raise
-            self._session, self._cursor = moved
-            return self._next_batch(*moved)
+            if moved is not None:
+                self._session, self._cursor = moved
+            return self._next_batch(self._session, self._cursor)
         except EndOfEpoch:
             self.end()
             raise StopIteration from None

@@ -23,11 +23,22 @@ from prefetchd_client.changes.held_files import HeldFiles
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.loader.beginnings import Beginning, beginning_of, note_iterator
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
-from prefetchd_client.loader.forked_cuda import WARNING as FORKED_CUDA_WARNING
-from prefetchd_client.loader.forked_cuda import remember, uses_cuda
 from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
 from prefetchd_client.loader.inline import InlineStream
 from prefetchd_client.loader.iterator import PrefetchIterator
+from prefetchd_client.loader.loop_watch import LoopWatch
+from prefetchd_client.loader.moved_programs import (
+    CUDA_WARNING,
+    DEALT_WARNING,
+    IN_INTERPRETER,
+    IN_TRAINER,
+    LOOP_WARNING,
+    STUCK_WARNING,
+    WROTE_WARNING,
+    Where,
+    known_place,
+    remember,
+)
 from prefetchd_client.loader.positions import Positions
 from prefetchd_client.loader.ranks import resolve_rank
 from prefetchd_client.loader.rebuild_guard import RebuildGuard
@@ -43,6 +54,7 @@ from prefetchd_client.session.cursors import ClientCursor
 from prefetchd_client.session.run_ahead import RunAhead, decide
 from prefetchd_client.session.sampler_state import SamplerState
 from prefetchd_client.session.state_numbers import EPOCH_LIMIT, whole
+from prefetchd_client.session.stream_client import MustMove
 from prefetchd_client.start_method import FORK, is_inline, start_method
 
 ON_THE_WAY = ("device", "device_transform")
@@ -134,8 +146,12 @@ class PrefetchLoader(RebuildGuard):
     _held_files = HeldFiles()
     run_ahead: bool | None = None
     _fingerprint_s = 0.0
-    # Batches are made in this process, since no fork of it can make them.
-    _is_inline = False
+    # Where batches are made, since a fork of this process cannot make them.
+    _moved_to: Where | None = None
+    # An iterator has begun since the program was handed over.
+    _has_begun = False
+    # Looks within an epoch where DataLoader makes batches in this process.
+    _loop_watch: LoopWatch | None = None
     _spec: StreamSpec
     # What a subclass has set before our constructor, and what was there after it, by name.
     _names_before: frozenset[str] = frozenset()
@@ -211,7 +227,7 @@ class PrefetchLoader(RebuildGuard):
         self.device, self.device_transform = device, device_transform
         self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
         self._watch = ChangeWatch({})
-        self._is_inline = not num_workers and uses_cuda(self.dataset, self.collate_fn)
+        self._moved_to = known_place(self.dataset, self.collate_fn)
         self._path = select_path(device, device_transform, pin_memory=self.pin_memory)
         self._own_batch_sampler = batch_sampler
         self._made_batch_sampler = self.batch_sampler
@@ -522,11 +538,16 @@ class PrefetchLoader(RebuildGuard):
         is_another = any(map(operator.is_not, self._functions[watched], self._current_functions()[watched]))
         with self._guard:
             # The watch is asked in any case: what it finds now is what it compares with next time.
-            if self._watch.has_changed() or is_another or self._has_another_order():
+            # What samples write into a worker ends with its epoch, as DataLoader's workers do.
+            ends = self._moved_to is Where.DEALT and not self.persistent_workers and self._has_begun
+            self._has_begun = True
+            if self._watch.has_changed() or is_another or self._has_another_order() or ends:
                 self._refresh_if_possible()
             self._positions.run_ahead(self._may_run_ahead())
             begun = self._positions.begin_epoch(anew=self._held_files.have_changed())
             self._beginning.begun(begun[1].epoch)
+            if not self.num_workers and not isinstance(begun[0], InlineStream) and not is_elsewhere(self.dataset):
+                self._loop_watch = LoopWatch({"dataset": self.dataset, "collate_fn": self.collate_fn})
             if self.persistent_workers and not self._workers_stay:
                 self._watch_samplers_only()
         if self._positions.sampler_state is None and self.generator is not None and not self._is_seeded:
@@ -535,19 +556,52 @@ class PrefetchLoader(RebuildGuard):
             self._is_seeded = self.persistent_workers
         return begun
 
-    def take_over(self, session: Session, cursor: ClientCursor) -> tuple[Session, ClientCursor] | None:
-        """Has batches made in this process from now on, if DataLoader would make them there. Returns session and cursor
-        for the batch that `cursor` has failed at, or None where workers were asked for, or it was made here."""
-        if self.num_workers or is_elsewhere(self.dataset) or isinstance(session, InlineStream):
+    def loop_change(self) -> MustMove | None:
+        """Return what the loop has changed within the epoch, where DataLoader's next batch would show it."""
+        if self._loop_watch is None:
             return None
+        what = self._loop_watch.changed()
+        return LoopChange(what) if what else None
+
+    def take_over(
+        self, session: Session, cursor: ClientCursor, why: MustMove | None
+    ) -> tuple[Session, ClientCursor] | None:
+        """Make batches elsewhere from now on: where `why` says so, or, if that is None, because samples use CUDA.
+        Return session and cursor for the batch that `cursor` has not got, or None where nothing changes."""
+        if is_elsewhere(self.dataset) or isinstance(session, InlineStream) or (self.num_workers and why is None):
+            return None
+        step = cursor.step if why is not None else cursor.step - 1
         with self._guard:
             self._sessions.close_cursor(session, cursor)
-            if not self._is_inline:
-                self._is_inline = True
-                remember(self.dataset, self.collate_fn)
-                warn_caller(FORKED_CUDA_WARNING.format(name=self.spec.name))
-                self._replace(self._request(self.spec.name))
-            return self._positions.move(cursor)
+            # Another iterator of this loader may have come here first.
+            if self._moved_to is None:
+                self._move(why)
+            return self._positions.move(cursor, step)
+
+    def _move(self, why: MustMove | None) -> None:
+        name, what = self.spec.name, why.what if why is not None else ""
+        self._loop_watch = None
+        self._has_begun = True
+        if why is None:
+            self._move_to(Where.TRAINER, CUDA_WARNING.format(name=name))
+        elif self.num_workers:
+            self._move_to(Where.DEALT, DEALT_WARNING.format(name=name, what=what))
+        elif why.is_stuck:
+            try:
+                text = STUCK_WARNING.format(name=name, what=what, where=IN_INTERPRETER)
+                self._move_to(Where.INTERPRETER, text)
+            except UnpicklableError:
+                text = STUCK_WARNING.format(name=name, what=what, where=IN_TRAINER)
+                self._move_to(Where.TRAINER, text)
+        else:
+            text = LOOP_WARNING if isinstance(why, LoopChange) else WROTE_WARNING
+            self._move_to(Where.TRAINER, text.format(name=name, what=what))
+
+    def _move_to(self, where: Where, text: str) -> None:
+        self._moved_to = where
+        self._replace(self._request(self.spec.name))
+        remember(self.dataset, self.collate_fn, where)
+        warn_caller(text)
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
         if not is_forked(self):
@@ -587,6 +641,7 @@ class PrefetchLoader(RebuildGuard):
             persistent_workers=self.persistent_workers,
             name=name,
             minimum_slots=minimum_slots(self._path),
+            takes_turns=self._moved_to is Where.DEALT,
             **self._options,
         )
         self._fingerprint_s = time.perf_counter() - began_s
@@ -618,13 +673,15 @@ class PrefetchLoader(RebuildGuard):
     def _may_run_ahead(self) -> RunAhead:
         """Return whether batches may be made before their epoch begins, by what is known of the program now."""
         reiterates = self.spec.order == "iterable" and self.persistent_workers
-        return decide(self.run_ahead, [*self._live, *(self._watch.live or ())], reiterates=reiterates)
+        found = self._request_made.live or [*self._live, *(self._watch.live or ())]
+        return decide(self.run_ahead, found, reiterates=reiterates)
 
     def _watched(self, request: StreamRequest) -> StreamRequest:
         """Returns the request as a session is to have it, whose parts are watched from now on."""
         began_s = time.perf_counter()
-        inline = self._is_inline or is_inline()
-        forks = not inline and start_method(self.multiprocessing_context) == FORK
+        inline = (self._moved_to is Where.TRAINER and not self.num_workers) or is_inline()
+        executed = self._moved_to is Where.INTERPRETER
+        forks = not inline and not executed and start_method(self.multiprocessing_context) == FORK
         watched = {name: part for name, part in request.parts.items() if name in WATCHED and part is not None}
         masked: list[Any] = list(request.sampler_state.generators) if request.sampler_state is not None else []
         self._fork_teller = _ForkTeller() if forks else None
@@ -668,6 +725,10 @@ class PrefetchLoader(RebuildGuard):
                 f"the dataset or sampler has changed since it was handed over, and what it is now cannot be ({error}): "
                 "batches are of what it was before"
             )
+
+
+class LoopChange(MustMove):
+    """The loop has changed what `what` names within an epoch."""
 
 
 class _ForkTeller:

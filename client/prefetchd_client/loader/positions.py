@@ -126,11 +126,11 @@ class Positions:
             raise
         return session, cursor
 
-    def move(self, cursor: ClientCursor) -> tuple[Session, ClientCursor]:
-        """Returns the session that is current now, and a cursor of it where `cursor` of a former one was before its
-        last step, which failed."""
+    def move(self, cursor: ClientCursor, step: int) -> tuple[Session, ClientCursor]:
+        """Returns the session that is current now, and a living cursor of it at `step` of the epoch of `cursor`, which
+        is one of a former session."""
         session = self._sessions.ensure()
-        moved = session.place_cursor(cursor.epoch, cursor.step - 1)
+        moved = session.place_cursor(cursor.epoch, step)
         moved.yielded, moved.reported_length = cursor.yielded, cursor.reported_length
         moved.shard_states |= cursor.shard_states
         session.activate(moved)

@@ -22,6 +22,7 @@ from prefetchd.wire.sample_methods import goes_with_samples
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, SEED_LIMIT, UNIDENTIFIED, StreamSpec
 from prefetchd_client.fingerprint.code_parts import is_installed
 from prefetchd_client.fingerprint.live_state import LiveSearch
+from prefetchd_client.fingerprint.object_paths import near_live_state
 from prefetchd_client.fingerprint.quick_walk import QuickWalks, TooLong
 from prefetchd_client.fingerprint.relative_paths import directory_that_counts
 from prefetchd_client.fingerprint.walk import Plain, fingerprint
@@ -31,6 +32,8 @@ from prefetchd_client.loader.torch_samplers import is_any_order, is_in_order
 from prefetchd_client.program.program_pickle import find_generators
 from prefetchd_client.session.run_ahead import RunAhead, decide
 from prefetchd_client.session.sampler_state import SamplerState
+
+WRITTEN = "samples change what the program holds"
 
 _SEED_OF_NOBODY = torch.initial_seed()
 """What torch's generator was seeded with when this was imported: by torch itself, if it is no small number."""
@@ -49,7 +52,8 @@ class StreamRequest:
     this process, without a daemon.
 
     `run_ahead` is the loader's argument. Unless it is True, the fingerprint of a program that reads live state has the
-    `salt` in it: no other loader and no other run may have its batches."""
+    `salt` in it: no other loader and no other run may have its batches. So it is where samples write into the program,
+    and workers take turns for that (`takes_turns`). `live` is the live state that is known at once."""
 
     spec: StreamSpec
     parts: dict[str, Any]
@@ -64,6 +68,8 @@ class StreamRequest:
     plain: Plain = dataclasses.field(default_factory=dict)
     persistent_workers: bool = False
     run_ahead: bool | None = None
+    takes_turns: bool = False
+    live: tuple[str, ...] = ()
     salt: bytes = dataclasses.field(default_factory=lambda: os.urandom(16))
 
     def fingerprint(self) -> str:
@@ -83,7 +89,7 @@ class StreamRequest:
         live = LiveSearch() if self.run_ahead is not True else None
         with self.sampler_state.at_epoch_zero() if self.sampler_state is not None else contextlib.nullcontext():
             found = fingerprint(self.identity, masked, self.plain, walks, live)
-        if live is None or not live.found:
+        if not self.takes_turns and (live is None or not live.found):
             return found
         return hashlib.blake2b(found.encode() + self.salt, digest_size=16).hexdigest()
 
@@ -91,7 +97,7 @@ class StreamRequest:
     def ahead(self) -> RunAhead:
         """Whether batches may be made before their epoch begins, as long as no live state is found."""
         reiterates = self.spec.order == "iterable" and self.persistent_workers
-        return decide(self.run_ahead, (), reiterates=reiterates)
+        return decide(self.run_ahead, self.live, reiterates=reiterates)
 
     def identified(self) -> StreamRequest:
         """Returns the request with the fingerprint in its spec. Blocks as fingerprint() does."""
@@ -235,6 +241,16 @@ def _package(value: Any) -> str:
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
+def _known_live_state(parts: dict[str, Any], run_ahead: bool | None, takes_turns: bool) -> tuple[str, ...]:
+    if run_ahead is not None:
+        return ()
+    if takes_turns:
+        return (WRITTEN,)
+    read = ("dataset", "index_sampler", "collate_fn", "worker_init_fn")
+    near = near_live_state({name: parts[name] for name in read if parts.get(name) is not None})
+    return (near,) if near else ()
+
+
 def stream_request(
     *,
     dataset: Any,
@@ -261,6 +277,7 @@ def stream_request(
     name: str = "",
     remote_workers: int = 0,
     run_ahead: bool | None = None,
+    takes_turns: bool = False,
 ) -> StreamRequest:
     """Resolves everything but the fingerprint; `index_sampler` and `generator` decide where the order is a sampler's,
     and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a stream that nobody has named. Raises
@@ -293,7 +310,7 @@ def stream_request(
     if iterable and (persistent_workers or not num_workers):
         parts["reuses_dataset"] = True
     # It may have seeded what nobody can find: a generator in a library. Then batches are what their worker is.
-    dealt = worker_init_fn is not None and num_workers > 0 and not iterable
+    dealt = (worker_init_fn is not None or takes_turns) and num_workers > 0 and not iterable
     if dealt:
         counted["dealt_to"] = whole_number("num_workers", num_workers)
     samples = getattr(index_sampler, "sampler", index_sampler) if planned else dataset
@@ -335,4 +352,6 @@ def stream_request(
         sampler_state,
         persistent_workers=persistent_workers,
         run_ahead=run_ahead,
+        takes_turns=takes_turns,
+        live=_known_live_state(parts, run_ahead, takes_turns),
     )

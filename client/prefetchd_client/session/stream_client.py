@@ -47,6 +47,7 @@ from prefetchd.wire.messages import (
     Recall,
     Refused,
     RingOpened,
+    SamplesWrote,
     ShardStart,
     StreamFailed,
     Waiting,
@@ -68,9 +69,12 @@ from prefetchd_client.session.progress import Progress
 from prefetchd_client.session.remote_errors import rebuild_exception, refusal, stream_failure
 from prefetchd_client.session.run_ahead import EVERY_EPOCH, RunAhead
 from prefetchd_client.session.sampler_state import SamplerState
+from prefetchd_client.session.stuck_fork import StuckFork, other_threads
 from prefetchd_client.session.worker_output import print_output
 
 TELL_WAIT_AFTER_S = 0.05
+NAMES_STUCK_AFTER_S = 15.0
+"""Seconds after which the daemon is asked to explain the wait for a first sample that makes no progress."""
 DRAIN_EVERY = 8
 DRAIN_BELOW = 4
 
@@ -91,6 +95,16 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 class WaitTimedOut(Exception):  # noqa: N818 - the loader words it
     """The batch did not come within the loader's timeout; the text says why, as far as that is known. It is no
     TimeoutError: the user's own code may raise that."""
+
+
+class MustMove(Exception):  # noqa: N818 - the loader goes on elsewhere
+    """The stream's batches are to be made by another process than the fork that makes them now. `what` names what
+    samples have written, or the threads that they wait for if the fork `is_stuck`."""
+
+    def __init__(self, what: str, *, is_stuck: bool = False) -> None:
+        super().__init__(what)
+        self.what = what
+        self.is_stuck = is_stuck
 
 
 class StreamClient:
@@ -130,6 +144,8 @@ class StreamClient:
         )
         self._attachment: Attachment | None = None
         self._failure: PrefetchdError | None = None
+        self._moves: MustMove | None = None
+        self._has_yielded = False
         self._closed = False
         self._wait: LongWait | None = None
         self._progress = Progress()
@@ -229,13 +245,16 @@ class StreamClient:
         """Waits for the cursor's next batch, and returns it. `timeout_s` 0 waits as long as it takes.
 
         Raises EndOfEpoch, the user's own exception for a batch that failed, StreamFailedError, DaemonUnavailableError,
-        WaitTimedOut.
+        WaitTimedOut, MustMove.
         """
         self._check_usable()
+        if self._moves is not None:
+            raise self._moves
         if self._plans is None:
             waited_us = self._come_to_next(cursor, timeout_s)
         else:
             waited_us = self._come_to_planned(self._plans, cursor, timeout_s)
+        self._has_yielded = True
         offer = cursor.offers.pop(cursor.step)
         step = cursor.step
         cursor.step += 1
@@ -411,6 +430,8 @@ class StreamClient:
 
     def _wait_until_offered(self, cursor: ClientCursor, wait: LongWait) -> None:
         told = False
+        fork = self.fork if not self._has_yielded else None
+        stuck = StuckFork(fork.pid) if fork is not None else None
         while not cursor.is_offered:
             if cursor.steps is not None and cursor.step >= cursor.steps:
                 raise EndOfEpoch
@@ -428,12 +449,28 @@ class StreamClient:
             if not told and waited_s >= TELL_WAIT_AFTER_S:
                 told = True
                 self._link.send(Waiting(cursor.number))
+            if stuck is not None and waited_s >= stuck.look_at_s and stuck.look(waited_s):
+                stuck = self._is_stuck(cursor, stuck, waited_s)
             wake_at_s = wait.wake_at_s if told else min(wait.wake_at_s, TELL_WAIT_AFTER_S)
+            if stuck is not None:
+                wake_at_s = min(wake_at_s, stuck.look_at_s)
             # Rule 4: the next daemon has not been told.
             told = told and not self._link.is_lost
             self._link.wait(wake_at_s - waited_s)
             self._drain()
+            if self._moves is not None:
+                raise self._moves
             cursor.pass_voids()
+
+    def _is_stuck(self, cursor: ClientCursor, stuck: StuckFork, waited_s: float) -> StuckFork | None:
+        """Raise MustMove where DataLoader would have made the sample in this process. Otherwise ask the daemon, once
+        and earlier than usual, to explain the wait. Return what to watch from now on."""
+        if not self.spec.workers:
+            raise MustMove(", ".join(other_threads()), is_stuck=True)
+        if waited_s < NAMES_STUCK_AFTER_S:
+            return stuck
+        self._link.send(Waiting(cursor.number, True))
+        return None
 
     def _drain(self) -> None:
         self._undrained = 0
@@ -502,6 +539,8 @@ class StreamClient:
             print_output(message)
         elif isinstance(message, BadSamplesNamed):
             self._bad.named(message)
+        elif isinstance(message, SamplesWrote):
+            self._moves = MustMove(message.what)
         elif isinstance(message, WaitNamed):
             cursor = self._cursors.get(message.cursor)
             # What comes when nobody waits any more is of no interest.

@@ -105,6 +105,7 @@ NUMBERS = {
     91: "RemoteEnded",
     92: "RemotePrinted",
     93: "FilesChecked",
+    94: "SamplesWrote",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

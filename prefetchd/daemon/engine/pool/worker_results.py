@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from prefetchd.daemon.engine.commands import Command, Log
+from prefetchd.daemon.engine.commands import Command, Log, Send
 from prefetchd.daemon.engine.pool.answer_checks import check_answer
 from prefetchd.daemon.engine.stream.bad_samples import BadSampleNews
 from prefetchd.daemon.engine.stream.batches import Piece
@@ -22,6 +22,7 @@ from prefetchd.wire.messages import (
     Helped,
     Measured,
     Message,
+    SamplesWrote,
     ShardCame,
     ShardEnded,
     Spent,
@@ -68,6 +69,8 @@ class WorkerResults:
             self._unfit(worker, self._take(worker, message.task), message)
         elif isinstance(message, FillFailed):
             _fail(worker.stream, self._take(worker, message.task), message.error)
+        elif isinstance(message, SamplesWrote):
+            self._wrote(worker.stream, message.what)
         elif isinstance(message, ShardCame):
             worker.stream.starts.take(message)
         elif isinstance(message, Spent):
@@ -146,7 +149,19 @@ class WorkerResults:
         stream.batch_bytes = message.payload_bytes
         stream.layout = message.layout
         stream.one_by_one = message.one_by_one
+        if message.wrote if not stream.spec.workers else message.varies:
+            self._wrote(stream, message.wrote)
         stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.task_sizes.pieces)
+
+    def _wrote(self, stream: StreamState, what: str) -> None:
+        """Report to the stream's trainers that samples depend on the process that makes them, or write into it."""
+        if stream.spec.dealt:
+            return
+        stream.is_private = True
+        self._commands.append(Log.line("info", "samples write", stream=stream.name, what=what))
+        for consumer in stream.consumers.values():
+            if consumer.session >= 0 and consumer.has_program and not consumer.departed:
+                self._commands.append(Send(consumer.session, SamplesWrote(what)))
 
     def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
         stream = worker.stream

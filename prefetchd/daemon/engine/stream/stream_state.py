@@ -176,6 +176,8 @@ class StreamState:
         self.left_s = 0.0
         self.leaver_lives = False
         self.left_cleanly = False
+        # Its samples change what the program holds: no other trainer may have its batches.
+        self.is_private = False
         self.paused = False
         self.draining = False
         self.account = Account()

@@ -129,6 +129,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Filled(tasks=((1, 65_536, 1500, 128),), sample_times=(1400, 0, 120, 3, 8), opened=(b"\x90",)),
     m.Measured(task=1, payload_bytes=65_536, layout=b"\x94\x01", one_by_one=True),
     m.Helped(task=2, samples=5, of_use=False, duration_us=120_000, opened=b"\x90"),
+    m.SamplesWrote(what="dataset.seen"),
     m.FilesChecked(task=2, unchanged=False, path="/data/7.jpg", duration_us=90),
     m.Unfit(task=2, payload_bytes=0, reason="row 3: dtype float64, not float32"),
     m.FillFailed(task=2, error=b"\x95"),

@@ -1,0 +1,117 @@
+"""Find out whether making a sample changes what the program holds.
+
+DataLoader without workers makes samples in the trainer: the loop finds what `__getitem__` has written into the dataset,
+and a sample may depend on those before it. A worker is another process, and there are several: nothing of this holds.
+So the worker that makes a stream's first sample looks at the program's plain values before and after it.
+
+What counts: numbers, texts, small arrays, and the lengths of containers, of the dataset, the collate_fn and all that they
+hold, of their classes, and of globals that their code names. What does not count: generators, which are set before each
+sample; and what is there for the first time, such as a file handle that is opened lazily.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from prefetchd.workers.held_objects import held_objects
+
+MOST_OBJECTS = 2_000
+MOST_BYTES = 1 << 16
+"""Maximum bytes of an array that is compared by its content."""
+
+_CDATA: Any = ctypes.Structure.__mro__[1]
+_CONTAINERS: tuple[Any, ...] = (list, dict, set, deque)
+_PLAIN = (int, float, complex, bool, str, bytes)
+
+
+class SampleEffects:
+    """Compare what a program holds before and after samples are made. Runs no code of the user's."""
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self._roots = {name: root for name, root in roots.items() if root is not None}
+        self._before: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Look at what is held now. Takes a few microseconds for each of at most MOST_OBJECTS objects."""
+        self._before = self._look()
+
+    def first_write(self) -> str:
+        """Return the way to the first value that is not what it was at begin(), such as "dataset.seen"; empty if there
+        is none. What is held now is what the next call compares with."""
+        before, self._before = self._before, self._look()
+        for way, value in self._before.items():
+            if way in before and before[way] is not None and before[way] != value:
+                return way
+        return ""
+
+    def _look(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        kinds: set[type] = set()
+        functions: list[types.FunctionType] = []
+        for number, (way, value) in enumerate(held_objects(self._roots, numbers=True)):
+            if number >= MOST_OBJECTS:
+                break
+            found[way] = _compared(value)
+            kinds.add(type(value))
+            if type(value) is types.FunctionType:
+                functions.append(value)
+        for kind in sorted(filter(_is_users, kinds), key=lambda each: each.__qualname__):
+            for name, value in list(vars(kind).items()):
+                if type(value) is types.FunctionType:
+                    functions.append(value)
+                elif not name.startswith("__"):
+                    found[f"{kind.__qualname__}.{name}"] = _compared(value)
+        for name, value in _globals_of(functions):
+            found.setdefault(f"global {name}", _compared(value))
+        return found
+
+
+def _globals_of(functions: list[types.FunctionType]) -> Iterator[tuple[str, Any]]:
+    """Yield the globals of the user's modules that the functions' code names."""
+    for function in functions:
+        if not _is_users_module(function.__module__):
+            continue
+        codes = [function.__code__]
+        while codes:
+            code = codes.pop()
+            codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+            for name in code.co_names:
+                if name in function.__globals__:
+                    yield name, function.__globals__[name]
+
+
+def _is_users(kind: type) -> bool:
+    return _is_users_module(kind.__module__)
+
+
+def _is_users_module(name: object) -> bool:
+    """Return True for modules that are not installed packages, nor Python's own."""
+    if not isinstance(name, str) or name.partition(".")[0] in sys.stdlib_module_names:
+        return name == "__main__"
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return isinstance(file, str) and "site-packages" not in file and "dist-packages" not in file
+
+
+def _compared(value: Any) -> Any:
+    """Return what of a value is compared, or None for a value of which nothing is."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    for base in _CONTAINERS:
+        if issubclass(kind, base):
+            return base.__len__(value)
+    if kind is np.ndarray and value.nbytes <= MOST_BYTES and not value.dtype.hasobject:
+        return value.tobytes()
+    if kind is torch.Tensor and value.is_cpu and value.layout is torch.strided and value.nbytes <= MOST_BYTES:
+        return bytes(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+    if issubclass(kind, _CDATA) and ctypes.sizeof(value) <= MOST_BYTES:
+        return bytes(memoryview(value).cast("B"))
+    return None
