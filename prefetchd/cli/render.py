@@ -132,7 +132,10 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
 def _head(stream: dict[str, Any], width: int) -> list[str]:
     marks = []
     if stream["lingering"]:
-        marks.append("[parked]" if stream["stage"] == "parked" else "[lingering]")
+        mark = "parked" if stream["stage"] == "parked" else "lingering"
+        # Of an older daemon it is missing.
+        left_s = stream.get("lingers_s")
+        marks.append(f"[{mark}, kept {duration(left_s)} more]" if left_s is not None else f"[{mark}]")
     if stream["paused"]:
         marks.append("[paused]")
     ranks = [f"rank {stream['rank']} of {stream['world_size']}"] if stream["world_size"] > 1 else []

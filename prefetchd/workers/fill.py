@@ -117,7 +117,8 @@ class Filler:
             self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))
         self._effects = None
         if self._samples is not None and not spec.dealt:
-            self._effects = SampleEffects({"dataset": program.dataset, "collate_fn": program.collate_fn})
+            roots = {"dataset": program.dataset, "collate_fn": program.collate_fn}
+            self._effects = SampleEffects(roots, with_shared=not spec.workers)
         self._comes_without_workers = not spec.workers
         self._looks = 0
         self._helped = HelpedSamples(self.note, shared) if shared is not None and self.one_by_one else None
@@ -159,7 +160,7 @@ class Filler:
             return self._measure(position, rows, deadly)
         self._effects.begin()
         found = self._measure(position, rows, deadly)
-        wrote = self._effects.first_write()
+        wrote = self._effects.first_write(puts_back=self._comes_without_workers)
         varies = bool(wrote) and not self._comes_without_workers and self._by_key.varies(position, deadly)
         return dataclasses.replace(found, wrote=wrote, varies=varies)
 

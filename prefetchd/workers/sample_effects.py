@@ -4,9 +4,9 @@ DataLoader without workers makes samples in the trainer: the loop finds what `__
 and a sample may depend on those before it. A worker is another process, and there are several: nothing of this holds.
 So the worker that makes a stream's first sample looks at the program's plain values before and after it.
 
-What counts: numbers, texts, small arrays, and the lengths of containers, of the dataset, the collate_fn and all that they
-hold, of their classes, and of globals that their code names. What does not count: generators, which are set before each
-sample; and what is there for the first time, such as a file handle that is opened lazily.
+What counts: numbers, texts, small arrays, and the lengths of containers, of the dataset, the collate_fn and all that
+they hold, of their classes, and of globals that their code names. What does not count: generators, which are set before
+each sample; and what is there for the first time, such as a file handle that is opened lazily.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _PLAIN = (int, float, complex, bool, str, bytes)
 class SampleEffects:
     """Compare what a program holds before and after samples are made. Runs no code of the user's."""
 
-    def __init__(self, roots: Mapping[str, Any]) -> None:
+    def __init__(self, roots: Mapping[str, Any], *, with_shared: bool) -> None:
+        self._with_shared = with_shared
         self._roots = {name: root for name, root in roots.items() if root is not None}
         self._before: dict[str, Any] = {}
 
@@ -43,12 +44,20 @@ class SampleEffects:
         """Look at what is held now. Takes a few microseconds for each of at most MOST_OBJECTS objects."""
         self._before = self._look()
 
-    def first_write(self) -> str:
+    def first_write(self, *, puts_back: bool = False) -> str:
         """Return the way to the first value that is not what it was at begin(), such as "dataset.seen"; empty if there
-        is none. What is held now is what the next call compares with."""
+        is none. What is held now is what the next call compares with.
+
+        Memory that processes share counts only without workers: of several workers DataLoader's do not know either who
+        writes first. With `puts_back` it is put back to what it was, if something was written, as the trainer makes the
+        sample again.
+        """
         before, self._before = self._before, self._look()
         for way, value in self._before.items():
-            if way in before and before[way] is not None and before[way] != value:
+            is_counted = self._with_shared or not isinstance(value, _Shared)
+            if is_counted and before.get(way) is not None and before[way] != value:
+                if puts_back:
+                    _put_back(before)
                 return way
         return ""
 
@@ -72,6 +81,12 @@ class SampleEffects:
         for name, value in _globals_of(functions):
             found.setdefault(f"global {name}", _compared(value))
         return found
+
+
+def _put_back(before: Mapping[str, Any]) -> None:
+    for value in before.values():
+        if isinstance(value, _Shared):
+            value.put_back()
 
 
 def _globals_of(functions: list[types.FunctionType]) -> Iterator[tuple[str, Any]]:
@@ -111,7 +126,28 @@ def _compared(value: Any) -> Any:
     if kind is np.ndarray and value.nbytes <= MOST_BYTES and not value.dtype.hasobject:
         return value.tobytes()
     if kind is torch.Tensor and value.is_cpu and value.layout is torch.strided and value.nbytes <= MOST_BYTES:
-        return bytes(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        content = bytes(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return _Shared(content, value) if value.is_shared() else content
     if issubclass(kind, _CDATA) and ctypes.sizeof(value) <= MOST_BYTES:
-        return bytes(memoryview(value).cast("B"))
+        return _Shared(bytes(memoryview(value).cast("B")), value)
     return None
+
+
+class _Shared(bytes):
+    """What memory holds that processes may share, and the object that it is the memory of."""
+
+    def __new__(cls, content: bytes, memory: Any) -> _Shared:
+        made = super().__new__(cls, content)
+        made._memory = memory
+        return made
+
+    _memory: Any
+
+    def put_back(self) -> None:
+        """Write the content into the memory again."""
+        if isinstance(self._memory, torch.Tensor):
+            former = torch.frombuffer(bytearray(self), dtype=torch.uint8).view(self._memory.dtype)
+            with torch.no_grad():
+                self._memory.copy_(former.reshape(self._memory.shape))
+        else:
+            ctypes.memmove(ctypes.addressof(self._memory), bytes(self), len(self))

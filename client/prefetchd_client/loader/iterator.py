@@ -55,6 +55,7 @@ class PrefetchIterator(Iterator[Any]):
         self._cursor: ClientCursor | None = None
         self._session: Session | None = None
         self._ended = False
+        self._began_at = 0
         self._reported_length = loader.reported_length
 
     def __next__(self) -> Any:
@@ -63,6 +64,7 @@ class PrefetchIterator(Iterator[Any]):
         if self._cursor is None or self._session is None:
             self._session, self._cursor = self._loader.begin_epoch()
             self._cursor.reported_length = self._reported_length
+            self._began_at = self._cursor.step
             # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
             weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
@@ -80,8 +82,22 @@ class PrefetchIterator(Iterator[Any]):
                 self._session, self._cursor = moved
             return self._next_batch(self._session, self._cursor)
         except EndOfEpoch:
+            if self._resumed_at_end:
+                return self._next_epoch()
             self.end()
             raise StopIteration from None
+
+    @property
+    def _resumed_at_end(self) -> bool:
+        """True when the iterator has resumed after its epoch's last batch, as from a state that was taken there."""
+        return self._began_at > 0 and self._cursor is not None and not self._cursor.yielded
+
+    def _next_epoch(self) -> Any:
+        """Return the first batch of the epoch that follows."""
+        assert self._cursor is not None and self._session is not None
+        self._loader.end_cursor(self._session, self._cursor)
+        self._cursor, self._began_at = None, 0
+        return next(self)
 
     def _next_batch(self, session: Session, cursor: ClientCursor) -> Any:
         """Returns the cursor's next batch, and notes where the trainer stands then. Raises what StreamClient.next_batch

@@ -26,6 +26,7 @@ from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new
 from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
 from prefetchd_client.loader.inline import InlineStream
 from prefetchd_client.loader.iterator import PrefetchIterator
+from prefetchd_client.loader.loader_state import steps_of
 from prefetchd_client.loader.loop_watch import LoopWatch
 from prefetchd_client.loader.moved_programs import (
     CUDA_WARNING,
@@ -376,9 +377,7 @@ class PrefetchLoader(RebuildGuard):
         if not self.spec.is_arithmetic:
             return super().__len__()
         dataset: Any = self.dataset
-        samples = -(-len(dataset) // self.spec.world_size)
-        rows = self.batch_size or 1
-        return samples // rows if self.drop_last else -(-samples // rows)
+        return steps_of(self.spec, len(dataset))
 
     def set_epoch(self, epoch: int) -> None:
         """Has the next iterator to begin take `epoch`; what was prefetched for another one is given up. The step that
@@ -393,12 +392,12 @@ class PrefetchLoader(RebuildGuard):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Has the next iterator to begin go on where state_dict() was taken, and those after it with the epochs that
-        follow. With a state from after an epoch's last batch, the next iterator ends at once. Living iterators go on as
-        they are. O(1): no batch is skipped over.
+        follow. With a state from after an epoch's last batch, that is the beginning of the epoch that follows. Living
+        iterators go on as they are. O(1): no batch is skipped over.
 
         With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
-        CallerError when `state` is none of ours. Warns when it is of other batches than this loader's: the position is
-        taken all the same.
+        CallerError when `state` is none of ours, or of a longer dataset and beyond the end of this one. Warns when it is
+        of other batches than this loader's: the position is taken all the same.
         """
         check_not_forked(self)
         self._positions.load(self.spec, state)

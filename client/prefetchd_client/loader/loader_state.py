@@ -59,8 +59,8 @@ def to_state(
 
 def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     """Returns where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all
-    ranks share. Raises CallerError when `state` is none of ours. Warns when it is of other batches: the position is
-    taken all the same."""
+    ranks share. Raises CallerError when `state` is none of ours, or is beyond the end of a dataset that is shorter. Warns
+    when it is of other batches: the position is taken all the same."""
     if not isinstance(state, Mapping) or not {"version", "epoch", "step"} <= state.keys():
         raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {shown(state)}")
     version = state["version"]
@@ -69,6 +69,7 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     epoch, step = position_in(state)
     step, differing = _differing(spec, state, step)
     whole(step, "the state's step, with this world_size", STEP_LIMIT)
+    _check_length(spec, state, step)
     if differing:
         text = f"the state is of other batches ({', '.join(differing)}): what follows is no continuation"
         warn_caller(text)
@@ -84,6 +85,24 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     if sampler_epoch != NO_EPOCH:
         whole(sampler_epoch, "the sampler's epoch", STEP_LIMIT)
     return LoadedState(epoch, step, generators, shards, sampler_epoch)
+
+
+def _check_length(spec: StreamSpec, state: Mapping[str, Any], step: int) -> None:
+    """Raise CallerError when the state is of a longer dataset, at a place that this one does not have."""
+    former = state.get("samples", spec.length)
+    steps = steps_of(spec, spec.length) if spec.is_arithmetic else spec.epoch_steps
+    if type(former) is int and former > spec.length >= 0 and steps and step > steps:
+        raise CallerError(
+            f"the state is at batch {step} of an epoch of {former} samples; this loader has {spec.length} samples, which "
+            f"are {steps} batches. Load the state with the dataset that it was taken with, or begin an epoch with "
+            "set_epoch()"
+        )
+
+
+def steps_of(spec: StreamSpec, samples: int) -> int:
+    """Return the batches of an epoch of so many samples, for this rank, where the order is arithmetic."""
+    share, rows = -(-samples // spec.world_size), max(1, spec.batch_size)
+    return share // rows if spec.drop_last else -(-share // rows)
 
 
 def _shards(state: Mapping[str, Any]) -> dict[int, ShardState]:

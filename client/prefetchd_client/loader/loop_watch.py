@@ -1,9 +1,9 @@
 """Notice that the training loop has changed the dataset or collate_fn within an epoch.
 
 DataLoader without workers makes each batch when next() asks for it, and shows such a change at once. The watch is asked
-before each next(), so it looks at little: the attributes of the dataset, of objects that it holds, and of the collate_fn;
-of a container its length; and globals that the dataset's own methods name. What is written into an array or into an
-element of a list is not seen before the next epoch.
+before each next(), so it looks at little: the attributes of the dataset, of objects that it holds, and of the
+collate_fn; of a container its length; and globals that the dataset's own methods name. What is written into an array or
+into an element of a list is not seen before the next epoch.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ LOOP_WARNING = (
     "the next epoch begins"
 )
 DEALT_WARNING = (
-    "a sample of the stream {name!r} comes out otherwise when it is made again, since samples change {what}. Each batch "
-    "is made as a whole by one worker from now on, and workers take turns, as in DataLoader: so a run repeats itself "
-    "with the same num_workers"
+    "a sample of the stream {name!r} is another one when it is made again, since samples change {what}. Each batch is "
+    "made as a whole by one worker from now on, and workers take turns, as in DataLoader: a run repeats itself with the "
+    "same num_workers"
 )
 STUCK_WARNING = (
     "the first sample of the stream {name!r} makes no progress in a fork of this process: it seems to wait for threads "

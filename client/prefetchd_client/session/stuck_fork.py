@@ -1,7 +1,7 @@
 """Recognise a fork of the trainer whose first sample waits for threads that no fork has.
 
-A fork has only the thread that forked. A library that keeps a pool of threads (polars, a ThreadPoolExecutor, TensorFlow,
-gRPC) waits in the fork for threads that do not exist, for ever. This is the evidence, all of it:
+A fork has only the thread that forked. A library that keeps a pool of threads (polars, a ThreadPoolExecutor,
+TensorFlow, gRPC) waits in the fork for threads that do not exist, for ever. This is the evidence, all of it:
 
 1. The trainer has threads beside the one that calls next().
 2. No batch has come yet.
@@ -61,8 +61,8 @@ def other_threads() -> list[str]:
 
 
 def _waiting_threads(fork: int) -> dict[str, int]:
-    """Return the CPU time in ticks of each thread of the fork's workers; nothing unless all of them wait, and one worker
-    with all its threads in futex(2)."""
+    """Return the CPU time in ticks of each thread of the fork's workers; nothing unless all of them wait, and one
+    worker with all its threads in futex(2)."""
     found: dict[str, int] = {}
     in_futex = False
     for child in _children(fork):

@@ -141,6 +141,11 @@ class Engine:
             self._commands,
         )
 
+    @property
+    def now_s(self) -> float:
+        """The time of the latest tick."""
+        return self._now_s
+
     def take_commands(self) -> list[Command]:
         """Returns what is to be done since the last call, in order. Tasks are handed out and consumers told here, once
         for all events since."""

@@ -58,14 +58,19 @@ def snapshot(
         },
         "load": stats.load(),
         "streams": [
-            _stream(each, resources.get(each.number), backend, stats, engine.pool.worker_limit(each))
+            _stream(each, resources.get(each.number), backend, stats, engine.pool.worker_limit(each), engine.now_s)
             for each in engine.streams.values()
         ],
     }
 
 
 def _stream(
-    stream: StreamState, resources: StreamResources | None, backend: Backend, stats: StatsSampler, workers: int
+    stream: StreamState,
+    resources: StreamResources | None,
+    backend: Backend,
+    stats: StatsSampler,
+    workers: int,
+    now_s: float,
 ) -> dict[str, Any]:
     spec, counters, history = stream.spec, stream.counters, stats.history(stream.number)
     return {
@@ -87,6 +92,7 @@ def _stream(
         "paused": stream.paused,
         "not_ahead": stream.window.why_not_ahead,
         "lingering": stream.lingers_until_s is not None,
+        "lingers_s": max(0.0, stream.lingers_until_s - now_s) if stream.lingers_until_s is not None else None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, stats),
         "workers_limit": workers,

@@ -150,18 +150,21 @@ class WorkerResults:
         stream.layout = message.layout
         stream.one_by_one = message.one_by_one
         if message.wrote if not stream.spec.workers else message.varies:
-            self._wrote(stream, message.wrote)
+            # The trainer makes all samples again, in the order in which they depend on each other.
+            stream.claims.halted = self._wrote(stream, message.wrote)
         stream.filling.measured(piece, worker.number, by_rows=bool(message.layout), pieces=stream.task_sizes.pieces)
 
-    def _wrote(self, stream: StreamState, what: str) -> None:
-        """Report to the stream's trainers that samples depend on the process that makes them, or write into it."""
-        if stream.spec.dealt:
-            return
+    def _wrote(self, stream: StreamState, what: str) -> bool:
+        """Report to the stream's trainers that samples depend on the process that makes them, or write into it. False
+        when none of them can do anything about it."""
+        if stream.spec.dealt or stream.keeper is not None:
+            return False
         stream.is_private = True
         self._commands.append(Log.line("info", "samples write", stream=stream.name, what=what))
         for consumer in stream.consumers.values():
             if consumer.session >= 0 and consumer.has_program and not consumer.departed:
                 self._commands.append(Send(consumer.session, SamplesWrote(what)))
+        return True
 
     def _unfit(self, worker: Worker, piece: Piece, message: Unfit) -> None:
         stream = worker.stream

@@ -29,6 +29,8 @@ Pure. The rules, whose reasons are in decisions 0009 (measuring), 0010 (gaps), 0
 10. Another machine gets the first batch at some distance that nobody has claimed (`claim_ahead`): what comes before is
    made here. It takes a slot only when there are others for what comes before, and nothing gives way for it (decision
    0120).
+11. Once `halted` no piece is handed out: the trainers are about to leave the stream, as its samples depend on the
+    process that makes them (decision 0132).
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class Claims:
         self.needs_recall = False
         self.urgent = False
         self.rests = False
+        self.halted = False
         self._unstored: list[Batch] = []
         self._contents_at = contents_at
         self._awaits_plan = False
@@ -91,6 +94,8 @@ class Claims:
 
     def has_work(self) -> bool:
         """True when the stream has something to fill, or will have once its plan is known."""
+        if self.halted:
+            return False
         if self.queue or self.roomless or self.queue.has_suspect:
             return True
         return not self.rests and self.has_more()
@@ -105,6 +110,8 @@ class Claims:
     def next_piece(self, worker: int, pieces_at: Callable[[Position], int]) -> Piece | None:
         """Returns the next piece for `worker` (rule 3); `pieces_at` says into how many a batch that is claimed for it
         is cut. None when there is nothing for this worker."""
+        if self.halted:
+            return None
         piece = self.queue.take(worker)
         if piece is not None:
             return piece
