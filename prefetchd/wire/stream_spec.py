@@ -71,6 +71,7 @@ class StreamSpec:
       directory       absolute; empty for "shm"
       epochs          so many are made, and none after; 0 means no end
       remote_workers  workers on other machines, beside those here, at most
+      private         samples change what the program holds, as is known: no other trainer may have its batches
     """
 
     fingerprint: str
@@ -102,6 +103,7 @@ class StreamSpec:
     epochs: int = 0
     dealt: bool = False
     remote_workers: int = 0
+    private: bool = False
 
     @property
     def is_identified(self) -> bool:

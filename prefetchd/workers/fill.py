@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import itertools
 import time
@@ -116,7 +117,7 @@ class Filler:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
             self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))
         self._effects = None
-        if self._samples is not None and not spec.dealt:
+        if self._samples is not None and not spec.private:
             roots = {"dataset": program.dataset, "collate_fn": program.collate_fn}
             self._effects = SampleEffects(roots, with_shared=not spec.workers)
         self._comes_without_workers = not spec.workers
@@ -161,8 +162,15 @@ class Filler:
         self._effects.begin()
         found = self._measure(position, rows, deadly)
         wrote = self._effects.first_write(puts_back=self._comes_without_workers)
-        varies = bool(wrote) and not self._comes_without_workers and self._by_key.varies(position, deadly)
+        varies = bool(wrote) and not self._comes_without_workers and self._varies(position, rows, found, deadly)
         return dataclasses.replace(found, wrote=wrote, varies=varies)
+
+    def _varies(self, position: Position, rows: int, found: Measure, deadly: Deadly) -> bool:
+        """Return True when what was measured is something else when it is made again."""
+        if found.layout:
+            return self._by_key.varies(position, deadly)
+        first = self._kept.peek(self._identity_of(position))
+        return first is not None and _payload(first) != _payload(self._encode(position, rows, deadly))
 
     def later_write(self) -> str:
         """Return the way to what samples have written into the program since this was asked last; empty if nothing, or
@@ -357,6 +365,15 @@ def _plan_of(spec: StreamSpec) -> BatchPlan | KeyedPlan | ShardPlan:
     return KeyedPlan(spec) if spec.order == "sampler" else BatchPlan(spec)
 
 
+def _payload(encoded: EncodedBatch | EncodedFile) -> bytes:
+    """Return all bytes of an encoded batch; nothing of one that goes into a file, which has its own header."""
+    if not isinstance(encoded, EncodedBatch):
+        return b""
+    target = (ctypes.c_char * encoded.payload_bytes)()
+    encoded.write(target)
+    return bytes(target)
+
+
 class _KeptBatches:
     """The whole batches that are kept by rule 3. They are given up in time: memory is bounded."""
 
@@ -366,6 +383,10 @@ class _KeptBatches:
 
     def keep(self, identity: _Identity, encoded: EncodedBatch | EncodedFile) -> None:
         self._kept[identity] = (self._asked, encoded)
+
+    def peek(self, identity: _Identity) -> EncodedBatch | EncodedFile | None:
+        """Return the batch `identity`, if there is one, and go on keeping it."""
+        return self._kept[identity][1] if identity in self._kept else None
 
     def take(self, identity: _Identity) -> EncodedBatch | EncodedFile | None:
         """Returns the batch `identity`, if there is one, and keeps it no longer."""

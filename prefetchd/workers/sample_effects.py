@@ -12,6 +12,7 @@ each sample; and what is there for the first time, such as a file handle that is
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import types
 from collections import deque
@@ -72,15 +73,28 @@ class SampleEffects:
             kinds.add(type(value))
             if type(value) is types.FunctionType:
                 functions.append(value)
-        for kind in sorted(filter(_is_users, kinds), key=lambda each: each.__qualname__):
+            for name, shared in _class_attributes(type(value)):
+                # Until the object has an attribute of that name.
+                found.setdefault(f"{way}.{name}", _compared(shared))
+        for kind in sorted(
+            {each for kind in kinds for each in _users_classes(kind)}, key=lambda each: each.__qualname__
+        ):
+            functions += [each for each in vars(kind).values() if type(each) is types.FunctionType]
             for name, value in list(vars(kind).items()):
-                if type(value) is types.FunctionType:
-                    functions.append(value)
-                elif not name.startswith("__"):
-                    found[f"{kind.__qualname__}.{name}"] = _compared(value)
+                if name.startswith("__") or type(value) is types.FunctionType:
+                    continue
+                found[f"{kind.__qualname__}.{name}"] = _compared(value)
         for name, value in _globals_of(functions):
             found.setdefault(f"global {name}", _compared(value))
         return found
+
+
+def _class_attributes(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of the user's classes that instances of `kind` have, functions left out."""
+    for each in _users_classes(kind):
+        for name, value in list(vars(each).items()):
+            if not name.startswith("__") and type(value) is not types.FunctionType:
+                yield name, value
 
 
 def _put_back(before: Mapping[str, Any]) -> None:
@@ -103,8 +117,10 @@ def _globals_of(functions: list[types.FunctionType]) -> Iterator[tuple[str, Any]
                     yield name, function.__globals__[name]
 
 
-def _is_users(kind: type) -> bool:
-    return _is_users_module(kind.__module__)
+@functools.lru_cache(maxsize=4096)
+def _users_classes(kind: type) -> tuple[type, ...]:
+    """Return the user's own classes among the class and its bases."""
+    return tuple(each for each in kind.__mro__ if _is_users_module(each.__module__))
 
 
 def _is_users_module(name: object) -> bool:

@@ -338,6 +338,7 @@ def stream_request(
         lookback=whole_number("lookback", lookback),
         workers=whole_number("num_workers", num_workers),
         dealt=dealt,
+        private=takes_turns,
         timeout_s=float(timeout),
         remote_workers=whole_number("remote_workers", remote_workers),
     )

@@ -259,10 +259,11 @@ class Registry:
             stream.offering.place_cursor(GOES_ON, position, waiting=True)
         if stream.in_use:
             return
-        # Other trainers may not have batches that were made from live state, or that depend on those made before them:
-        # the next tick drops the ring.
-        is_private = stream.is_private or stream.window.ahead == LIVE
-        stream.lingers_until_s = 0.0 if is_private else until_s
+        if stream.is_private or stream.window.ahead == LIVE:
+            # Other trainers may not have batches that depend on live state, or on those made before them.
+            self.drop(stream)
+            return
+        stream.lingers_until_s = until_s
         stream.left_cleanly = clean
         if position is None:
             return

@@ -157,7 +157,7 @@ class WorkerResults:
     def _wrote(self, stream: StreamState, what: str) -> bool:
         """Report to the stream's trainers that samples depend on the process that makes them, or write into it. False
         when none of them can do anything about it."""
-        if stream.spec.dealt or stream.keeper is not None:
+        if stream.spec.private or stream.keeper is not None:
             return False
         stream.is_private = True
         self._commands.append(Log.line("info", "samples write", stream=stream.name, what=what))

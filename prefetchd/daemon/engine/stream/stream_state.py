@@ -177,7 +177,7 @@ class StreamState:
         self.leaver_lives = False
         self.left_cleanly = False
         # Its samples change what the program holds: no other trainer may have its batches.
-        self.is_private = False
+        self.is_private = spec.private
         self.paused = False
         self.draining = False
         self.account = Account()
