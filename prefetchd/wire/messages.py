@@ -356,13 +356,15 @@ class EpochStates(Message):
     """Gives the states of the trainer's generators where a sampler decides the order: before `epoch` as it was planned
     (`stage` 0), after the sampler has given its first batch (1), at its end (2), in the order of the program's
     `generators`. `sampler_epoch` is what the sampler's set_epoch was called with, or -1. Comes before the epoch's
-    batches, and before those of another plan of it: the client compares stage 0 each time that it changes."""
+    batches, and before those of another plan of it: the client compares stage 0 each time that it changes. `attributes`
+    are what the sampler has in plain attributes of its own then (wire.sampler_epochs)."""
 
     cursor: int
     epoch: int
     stage: int
     sampler_epoch: int
     states: Blobs = ()
+    attributes: bytes = b""
 
 
 STAGES = BEFORE, AFTER_FIRST, AT_END = range(3)
@@ -773,6 +775,7 @@ class Begun(Message):
     stage: int
     sampler_epoch: int
     states: Blobs = ()
+    attributes: bytes = b""
 
 
 @_numbered(67)

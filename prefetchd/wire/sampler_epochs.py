@@ -1,10 +1,18 @@
-"""Defines what daemon and client take for a sampler's epoch: the number that set_epoch() was called with."""
+"""Defines what a sampler keeps from one pass to the next, beside its generators: the epoch that set_epoch() was called
+with, and plain attributes that it changes itself, such as a count of its passes. Planner and client agree on both."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgpack
+
+from prefetchd.wire.errors import ProtocolError
+
 NO_EPOCH = -1
+
+_PLAIN = (int, float, bool, str, type(None))
+_LONGEST_TEXT = 200
 
 
 def parts_of(sampler: Any) -> list[Any]:
@@ -26,3 +34,35 @@ def epoch_holders(sampler: Any) -> list[Any]:
         for each in parts_of(sampler)
         if callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int
     ]
+
+
+def pack_attributes(sampler: Any) -> bytes:
+    """Return the numbers and short texts among the attributes of the sampler's parts. torch's own parts keep nothing of
+    their passes and are left out, as is an epoch that set_epoch() decides."""
+    holders = epoch_holders(sampler)
+    found = []
+    for number, part in enumerate(parts_of(sampler)):
+        if type(part).__module__.startswith("torch."):
+            continue
+        for name, value in _attributes_of(part).items():
+            is_epoch = name == "epoch" and any(part is each for each in holders)
+            if type(value) in _PLAIN and not is_epoch and (type(value) is not str or len(value) <= _LONGEST_TEXT):
+                # Other integers are not a count of anything.
+                if type(value) is not int or abs(value) < 1 << 63:
+                    found.append((number, name, value))
+    return bytes(msgpack.packb(found)) if found else b""
+
+
+def unpack_attributes(packed: bytes) -> dict[tuple[int, str], Any]:
+    """Return the values by (number of the part, name). Raises ProtocolError."""
+    try:
+        return {(number, name): value for number, name, value in msgpack.unpackb(packed)} if packed else {}
+    except Exception as error:
+        raise ProtocolError(f"a sampler's attributes of {len(packed)} bytes: {error}") from None
+
+
+def _attributes_of(part: Any) -> dict[str, Any]:
+    try:
+        return dict(object.__getattribute__(part, "__dict__"))
+    except AttributeError:
+        return {}

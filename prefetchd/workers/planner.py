@@ -75,7 +75,7 @@ def answers(sampling: Sampling, message: Message) -> list[Message]:
     ends = planned.ended and end >= len(planned.keys)
     # What is known of an epoch comes before the batches that it is about; its end only with the last of them.
     told: list[Message] = [
-        Begun(epoch, stage, planned.sampler_epochs[stage], states)
+        Begun(epoch, stage, planned.sampler_epochs[stage], states, planned.attributes[stage])
         for stage, states in sorted(planned.states.items())
         if stage >= message.stage and (stage != AT_END or ends)
     ]

@@ -31,7 +31,7 @@ from torch.utils.data import (
 from prefetchd.plan.keys import pack_batch, pack_one
 from prefetchd.plan.seeds import sampler_seed
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
-from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, parts_of
+from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, pack_attributes, parts_of
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.held_values import first_change, plain_values
 from prefetchd.workers.program import Program
@@ -61,6 +61,7 @@ class PlannedEpoch:
     counts its own passes changes that itself."""
 
     sampler_epochs: dict[int, int] = dataclasses.field(default_factory=dict)
+    attributes: dict[int, bytes] = dataclasses.field(default_factory=dict)
     states: dict[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
     keys: list[bytes] = dataclasses.field(default_factory=list)
     samples: list[int] = dataclasses.field(default_factory=list)
@@ -144,6 +145,7 @@ class Sampling:
                 for holder in self._holders:
                     holder.set_epoch(former + (epoch - since) * self._stride)
             planned.sampler_epochs[BEFORE] = self._sampler_epoch
+            planned.attributes[BEFORE] = self._attributes()
             planned.states[BEFORE] = self.states()
             torch.default_generator.manual_seed(seed)
             np.random.seed(seed >> 31)
@@ -159,6 +161,7 @@ class Sampling:
         self._extend(planned, epoch, 1)
         planned.states.setdefault(AFTER_FIRST, self.states())
         planned.sampler_epochs.setdefault(AFTER_FIRST, self._sampler_epoch)
+        planned.attributes.setdefault(AFTER_FIRST, self._attributes())
 
     def _extend(self, planned: PlannedEpoch, epoch: int, steps: int) -> None:
         if planned.ended or len(planned.keys) >= steps:
@@ -194,6 +197,7 @@ class Sampling:
         planned.ended, planned.error, planned.batches = True, error, None
         planned.states[AT_END] = self.states()
         planned.sampler_epochs[AT_END] = self._sampler_epoch
+        planned.attributes[AT_END] = self._attributes()
 
     def _finish(self, epoch: int) -> None:
         # The trainer's own sampler is where the trainer has left it.
@@ -205,6 +209,10 @@ class Sampling:
     @property
     def _sampler_epoch(self) -> int:
         return int(self._holders[0].epoch) if self._holders else NO_EPOCH
+
+    def _attributes(self) -> bytes:
+        """Return what the sampler may keep of its passes in plain attributes."""
+        return b"" if self._shared else pack_attributes(self._sampler)
 
     @property
     def _has_gone_on(self) -> bool:

@@ -79,6 +79,7 @@ class EpochPlans:
             after = cursor.states.get(AFTER_FIRST, cursor.began_with)
             self._sampler_state.set(after.states)
             self._sampler_state.advance(cursor.began_with.sampler_epoch, after.sampler_epoch)
+            self._sampler_state.go_on(cursor.began_with.attributes, after.attributes)
         return waited_us
 
     def ended(self, cursor: ClientCursor) -> None:
@@ -88,6 +89,7 @@ class EpochPlans:
             if self._sampler_state.states == after.states:
                 self._sampler_state.set(end.states)
             self._sampler_state.advance(after.sampler_epoch, end.sampler_epoch)
+            self._sampler_state.go_on(after.attributes, end.attributes)
 
     def ran_out(self, cursor: ClientCursor, run_out: Callable[[], object]) -> None:
         """Calls run_out() where ended() would set the generators: the end is not known yet, but what is drawn there."""

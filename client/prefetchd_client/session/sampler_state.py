@@ -14,7 +14,7 @@ import torch
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Assume, EpochStates
-from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders
+from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, pack_attributes, parts_of, unpack_attributes
 
 # So that the states before and after fit into packets.
 MOST_GENERATORS = 8
@@ -29,10 +29,15 @@ class SamplerState:
             raise CallerError(f"the sampler uses {len(generators)} generators; allowed: {MOST_GENERATORS}")
         self.generators = list(generators)
         self._holders = epoch_holders(index_sampler)
+        self._parts = parts_of(index_sampler)
+        self._has_attributes = bool(pack_attributes(index_sampler))
+        # By (part, name): what an attribute was when the program was handed over, and what the planner's sampler has
+        # made of it.
+        self._gone_on: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def __bool__(self) -> bool:
         """Returns True when there is anything to compare."""
-        return bool(self.generators or self._holders)
+        return bool(self.generators or self._holders or self._has_attributes)
 
     @property
     def states(self) -> tuple[bytes, ...]:
@@ -51,6 +56,21 @@ class SamplerState:
         somebody has set it to another meanwhile."""
         if before != after and self.sampler_epoch == before:
             self.set_epoch(after)
+
+    def go_on(self, before: bytes, after: bytes) -> None:
+        """Set the sampler's plain attributes to what its pass in the planner has made of them. An attribute that is not
+        what it was there before the pass stays: the script has set it."""
+        former, latter = unpack_attributes(before), unpack_attributes(after)
+        for key, value in latter.items():
+            number, name = key
+            part = self._parts[number] if number < len(self._parts) else None
+            if part is None or key not in former or former[key] == value:
+                continue
+            own = vars(part)
+            if own.get(name) == former[key]:
+                original, _ = self._gone_on.get(key, (former[key], value))
+                self._gone_on[key] = original, value
+                own[name] = value
 
     def about(self, epoch: int) -> Assume:
         """Returns how `epoch` would begin now."""
@@ -75,15 +95,25 @@ class SamplerState:
 
     @contextlib.contextmanager
     def at_epoch_zero(self) -> Iterator[None]:
-        """Hides, while its block runs, which epoch the sampler was set to: that makes no other stream."""
+        """Hides, while its block runs, which epoch the sampler was set to, and what its passes have made of it: that makes
+        no other stream."""
         found = [holder.epoch for holder in self._holders]
+        hidden = [
+            (vars(self._parts[number]), name, original, now)
+            for (number, name), (original, now) in self._gone_on.items()
+            if vars(self._parts[number]).get(name) == now
+        ]
         try:
             for holder in self._holders:
                 holder.epoch = 0
+            for own, name, original, _ in hidden:
+                own[name] = original
             yield
         finally:
             for holder, epoch in zip(self._holders, found):
                 holder.epoch = epoch
+            for own, name, _, now in hidden:
+                own[name] = now
 
 
 def as_assumed(planned: EpochStates) -> Assume:

@@ -218,7 +218,7 @@ class Plans:
         told: list[Message] = []
         while (stage := self._next_news(cursor)) is not None:
             begun = self._states[cursor.epoch, stage]
-            told.append(EpochStates(number, begun.epoch, stage, begun.sampler_epoch, begun.states))
+            told.append(EpochStates(number, begun.epoch, stage, begun.sampler_epoch, begun.states, begun.attributes))
             self._stage_sent[cursor.key] = (cursor.epoch, stage)
         return told
 
@@ -226,7 +226,7 @@ class Plans:
         epoch, stage = self._stage_sent.get(cursor.key, (-1, -1))
         after = stage + 1 if epoch == cursor.epoch else 0
         begun = self._states.get((cursor.epoch, after))
-        return after if begun is not None and (begun.states or begun.sampler_epoch >= 0) else None
+        return after if begun is not None and (begun.states or begun.sampler_epoch >= 0 or begun.attributes) else None
 
     # --- the beginning ---
 
