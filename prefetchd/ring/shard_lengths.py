@@ -38,6 +38,12 @@ class ShardLengths(EpochLengths):
             del self._batches[oldest]
             self._ends.pop(oldest, None)
 
+    def forget_shards(self, epoch: int) -> None:
+        """Forget where the epoch's shards end: they are iterated over anew, and may end elsewhere."""
+        self._batches.pop(epoch, None)
+        self._ends.pop(epoch, None)
+        self.forget(range(epoch, epoch + 1))
+
     def steps(self, epoch: int) -> int | None:
         return self._ends.get(epoch)
 

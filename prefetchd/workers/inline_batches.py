@@ -83,6 +83,11 @@ class InlineBatches:
             np.random.set_state(states[1])
             random.setstate(states[2])
 
+    def began_with(self, epoch: int) -> tuple[int, tuple[bytes, ...]] | None:
+        """Return the sampler's epoch and the generators' states before `epoch`, where a sampler decides the order and has
+        been asked for the epoch lately."""
+        return self._sampling.began_with(epoch) if self._sampling is not None else None
+
     def use_start(self, epoch: int, shard: int, start: ShardState) -> None:
         """Lets the shard begin at `start` in that epoch."""
         self._filler.use_keys((epoch, shard), pack(start))

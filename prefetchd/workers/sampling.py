@@ -82,7 +82,9 @@ class Sampling:
         self._generator = program.generator
         self._generators = list(program.generators)
         self._seeds_once = program.seeds_once
-        self._holders = [] if shared else epoch_holders(self._sampler)
+        # A trainer sets the epoch of its own sampler itself.
+        self._told_epoch = epoch_holders(self._sampler)
+        self._holders = [] if shared else self._told_epoch
         self._shared = shared
         self._jumps = shared or (not self._generators and is_stateless(self._sampler))
         self._next = 0
@@ -128,6 +130,11 @@ class Sampling:
         planned = self._epochs[epoch]
         self._extend(planned, epoch, steps)
         return planned
+
+    def began_with(self, epoch: int) -> tuple[int, tuple[bytes, ...]] | None:
+        """Return the sampler's epoch and the generators' states before `epoch`; None when it is not kept."""
+        planned = self._epochs.get(epoch)
+        return (planned.sampler_epochs[BEFORE], planned.states[BEFORE]) if planned is not None else None
 
     # --- inside ---
 
@@ -208,7 +215,7 @@ class Sampling:
 
     @property
     def _sampler_epoch(self) -> int:
-        return int(self._holders[0].epoch) if self._holders else NO_EPOCH
+        return int(self._told_epoch[0].epoch) if self._told_epoch else NO_EPOCH
 
     def _attributes(self) -> bytes:
         """Return what the sampler may keep of its passes in plain attributes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prefetchd.wire.messages import BEFORE, EpochStates
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.inline_batches import EpochEnds, InlineBatches, NoSuchBatch
@@ -87,6 +88,8 @@ class InlineStream:
                 cursor.step -= 1
                 raise EndOfEpoch from None
             self._yielded += 1
+            if cursor.began_with is None and (begun := self._batches.began_with(cursor.epoch)) is not None:
+                cursor.began_with = EpochStates(cursor.number, cursor.epoch, BEFORE, *begun)
             if (found := self._batches.shard_state()) is not None:
                 _, shard, number, state = found
                 cursor.shard_states[shard] = (number, state)

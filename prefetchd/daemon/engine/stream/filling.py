@@ -150,7 +150,7 @@ class Filling:
         for batch in batches:
             batch.check_due = True
             if batch.error is not None:
-                self.window.void(batch)
+                self._void(batch)
             elif batch.filled:
                 self._check(batch)
 
@@ -175,12 +175,18 @@ class Filling:
         if unchanged:
             batch.filled = True
             return
-        self.window.void(batch)
+        self._void(batch)
         if self._shard_lengths is not None:
             epoch, step = batch.position
             for each in list(self.window.batches.values()):
                 if each.position[0] == epoch and each.position[1] > step:
                     self.window.void(each)
+
+    def _void(self, batch: Batch) -> None:
+        """Drop a batch that is made again. Its shard's iterator may end elsewhere then."""
+        self.window.void(batch)
+        if self._shard_lengths is not None:
+            self._shard_lengths.forget_shards(batch.position[0])
 
     def deviates(self, piece: Piece) -> None:
         """Notes that a row does not fit the layout, or is left out (rule 5)."""
@@ -217,6 +223,8 @@ class Filling:
             batch.pending.clear()
             batch.cancelled = True
             self._ends_cancelled(batch)
+            if self._shard_lengths is not None:
+                self._shard_lengths.forget_shards(batch.position[0])
             return False
         batch.error = error
         batch.pending.clear()

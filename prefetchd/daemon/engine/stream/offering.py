@@ -22,8 +22,8 @@ Pure. The rules, whose reasons are in decisions 0011 (offers, recalls, copies), 
    confirms the plan any more. Until a recall is answered, what its consumer yields confirms nothing either: that may be
    of the former plan.
 8. An error is offered like a batch, without a slot. It goes when the last cursor that wants it has passed it.
-9. A waiting cursor is offered no error, and no batch for which files were read. When its iterator begins, files are
-   checked and what has failed is made again (Filling).
+9. A waiting cursor is offered no error, and no batch for which files were read, and is told no end. When its iterator
+   begins, files are checked and what has failed is made again (Filling).
 """
 
 from __future__ import annotations
@@ -286,7 +286,8 @@ class Offering:
         if position[0] != cursor.epoch:
             return False
         if self.window.lengths.is_end(position):
-            return not cursor.knows_end
+            # Rule 9: what is learnt of an epoch before it begins may have to be learnt again.
+            return not cursor.knows_end and not cursor.waiting
         batch = self.window.batches.get(position)
         if batch is None or not batch.done or not batch.plan_verified or cursor.recalled:
             return False

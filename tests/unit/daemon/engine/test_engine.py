@@ -9,6 +9,7 @@ from prefetchd.daemon.engine.engine import Engine, Limits
 QUERIES = {
     "has_news",
     "host_of",
+    "now_s",
     "is_busy",
     "is_ring_tuned",
     "is_tuned",
