@@ -9,11 +9,19 @@ from tests.fuzz.programs import Program
 
 RULES = {
     "order": "shuffle=True without a generator gives an order of the loader's own: the same samples, in other batches",
-    "random": "random samples have other numbers: as many different ones, and the same in each run",
-    "race": "where two runs of DataLoader differ from each other, only what they have in common is compared",
-    "resumed": "a loader that resumes has another process: what it has counted before is not compared",
+    "random": "random samples have other numbers, which are the same in each run",
+    "race": "where two runs of DataLoader differ from each other, the outcome is not compared",
+    "resumed": "a loader that resumes begins with the program as it is then: what was counted before is not compared",
+    "together": "two iterators of one loader with a generator draw their base seeds as each begins, and not at iter()",
+    "files": "where DataLoader's workers read wrong rows through a file that they share, ours are right",
 }
 """The accepted differences, by name. docs/compatibility.md has each of them."""
+
+WRONG_ROW = -1
+RANDOM = {"GlobalDraws", "NumpyDraws", "PythonDraws", "HeldDraws"}
+COUNTING = {
+    "Counter", "ClassCounter", "GlobalCounter", "SharedCounter", "Cache", "Sobol", "Gathered", "PassesStream", "Seen"
+}  # fmt: skip
 
 
 def difference(what: Program, theirs: list[Any], again: list[Any], ours: list[Any]) -> str:
@@ -21,8 +29,10 @@ def difference(what: Program, theirs: list[Any], again: list[Any], ours: list[An
     if len(ours) != len(theirs):
         return f"{len(ours)} outcomes, DataLoader has {len(theirs)}"
     for number, (their, other, mine) in enumerate(zip(theirs, again, ours)):
-        if _reduced(what, their) != _reduced(what, other):
-            # Rule "race".
+        if WRONG_ROW in _numbers(mine):
+            return f"outcome {number}: {mine} has wrong rows"
+        if WRONG_ROW in _numbers(their) or _reduced(what, their) != _reduced(what, other):
+            # Rules "files" and "race".
             continue
         if _reduced(what, mine) != _reduced(what, their):
             return f"outcome {number}: {mine}, DataLoader's is {their}"
@@ -35,44 +45,28 @@ def _reduced(what: Program, outcome: Any) -> Any:
         name, told = outcome
         if what.how == "resumed" and what.part in COUNTING:
             return name
-        if what.order == "shuffle" and isinstance(told, list):
-            return name, sorted(told)
-        return outcome
-    numbers, others = _flat(outcome)
-    if what.part in ("GlobalDraws", "NumpyDraws", "PythonDraws", "HeldDraws"):
-        numbers = [number % BASE for number in numbers]
-    if what.how == "resumed" and what.part in COUNTING:
-        numbers = [number % BASE for number in numbers]
-    if what.order == "shuffle" and (others or len(numbers) < LENGTH):
-        # Which samples come first is the order's affair.
-        return len(numbers), sorted(number // BASE for number in numbers), others
-    if what.order == "shuffle":
-        return sorted(number % BASE for number in numbers), sorted(number // BASE for number in numbers), others
-    return outcome if what.part not in COUNTING | RANDOM else (numbers, others)
+        return (name, sorted(told)) if what.order == "shuffle" and isinstance(told, list) else outcome
+    batches = [each for each in outcome if not isinstance(each, str)]
+    others = [each for each in outcome if isinstance(each, str)]
+    counts: list[int] = []
+    if what.collate == "collator":
+        counts, batches = [each[0] for each in batches], [each[1:] for each in batches]
+    samples = [number for each in batches for number in (each if isinstance(each, list) else [each])]
+    states, indices = [number // BASE for number in samples], [number % BASE for number in samples]
+    if what.part in RANDOM:
+        states = []
+    if what.how == "resumed":
+        counts = []
+        states = [] if what.part in COUNTING else states
+    if what.order == "shuffle" or (what.order == "generator" and what.how == "together"):
+        # Of an epoch that is left early, which samples come first is the order's affair.
+        is_whole = len(samples) == LENGTH
+        return sorted(indices) if is_whole else len(indices), sorted(states), counts, others
+    sizes = [len(each) if isinstance(each, list) else 0 for each in batches]
+    return indices, states, sizes, counts, others
 
 
-COUNTING = {
-    "Counter",
-    "ClassCounter",
-    "GlobalCounter",
-    "SharedCounter",
-    "Cache",
-    "Sobol",
-    "Gathered",
-    "PassesStream",
-    "Seen",
-}
-RANDOM = {"GlobalDraws", "NumpyDraws", "PythonDraws", "HeldDraws"}
-
-
-def _flat(outcome: Any) -> tuple[list[int], list[str]]:
-    numbers: list[int] = []
-    others: list[str] = []
-    for batch in outcome:
-        if isinstance(batch, str):
-            others.append(batch)
-        elif isinstance(batch, list):
-            numbers += batch
-        else:
-            numbers.append(batch)
-    return numbers, others
+def _numbers(outcome: Any) -> list[Any]:
+    if isinstance(outcome, tuple):
+        return []
+    return [number for each in outcome for number in (each if isinstance(each, list) else [each])]
