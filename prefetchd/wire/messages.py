@@ -240,6 +240,7 @@ class Assume(Message):
     epoch: int
     sampler_epoch: int
     states: Blobs = ()
+    attributes: bytes = b""
 
 
 @_numbered(18)
@@ -763,6 +764,7 @@ class Rebase(Message):
     epoch: int
     sampler_epoch: int
     states: Blobs = ()
+    attributes: bytes = b""
 
 
 @_numbered(66)

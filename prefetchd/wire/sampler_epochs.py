@@ -53,6 +53,15 @@ def pack_attributes(sampler: Any) -> bytes:
     return bytes(msgpack.packb(found)) if found else b""
 
 
+def set_attributes(sampler: Any, packed: bytes) -> None:
+    """Set plain attributes of the sampler's parts to what pack_attributes() has found in a sampler like it. Raises
+    ProtocolError."""
+    parts = parts_of(sampler)
+    for (number, name), value in unpack_attributes(packed).items():
+        if number < len(parts) and type(_attributes_of(parts[number]).get(name)) in _PLAIN:
+            vars(parts[number])[name] = value
+
+
 def unpack_attributes(packed: bytes) -> dict[tuple[int, str], Any]:
     """Return the values by (number of the part, name). Raises ProtocolError."""
     try:

@@ -66,7 +66,7 @@ def run_planner(sock: socket.socket, spec: StreamSpec, program: Program, note: W
 def answers(sampling: Sampling, message: Message) -> list[Message]:
     """Returns what a planner answers to a message, in order. Raises OutOfReach."""
     if isinstance(message, Rebase):
-        sampling.rebase(message.epoch, message.sampler_epoch, message.states)
+        sampling.rebase(message.epoch, message.sampler_epoch, message.states, message.attributes)
     if not isinstance(message, AskPlan):
         return []
     epoch, first = message.epoch, message.first_step

@@ -31,7 +31,7 @@ from torch.utils.data import (
 from prefetchd.plan.keys import pack_batch, pack_one
 from prefetchd.plan.seeds import sampler_seed
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE
-from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, pack_attributes, parts_of
+from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, pack_attributes, parts_of, set_attributes
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd.workers.held_values import first_change, plain_values
 from prefetchd.workers.program import Program
@@ -95,7 +95,7 @@ class Sampling:
         # What it keeps of its passes is no generator's state: nobody can tell it to be another.
         self._fresh = None if self._jumps or not (self._holders or self._generators) else self._kept()
 
-    def rebase(self, epoch: int, sampler_epoch: int, states: tuple[bytes, ...]) -> None:
+    def rebase(self, epoch: int, sampler_epoch: int, states: tuple[bytes, ...], attributes: bytes = b"") -> None:
         """Begins `epoch` with these states, whatever came before it; it and those after it are planned anew. Raises
         ValueError when these are not the generators' states, and OutOfReach when the sampler has gone on by itself
         since the epoch began."""
@@ -112,6 +112,7 @@ class Sampling:
         self._next = epoch
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        set_attributes(self._sampler, attributes)
         since, former = self._anchor
         if epoch > since:
             self._stride = (sampler_epoch - former) // (epoch - since)

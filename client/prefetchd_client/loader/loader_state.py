@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from prefetchd.wire.errors import CallerError
+from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.messages import Assume
 from prefetchd.wire.plain_state import decode_node
-from prefetchd.wire.sampler_epochs import NO_EPOCH
+from prefetchd.wire.sampler_epochs import NO_EPOCH, unpack_attributes
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import StreamSpec
 from prefetchd_client.caller_warnings import warn_caller
@@ -28,14 +28,16 @@ ResumePoint = tuple[tuple[int, int], Assume | None, tuple[int, Mapping[int, Shar
 
 @dataclasses.dataclass(frozen=True)
 class LoadedState:
-    """Says where to go on; `generators` are their states before the epoch, or None, and `sampler_epoch` what the
-    sampler's set_epoch() was called with before it, or -1; `shards` are those of an iterable dataset, by shard."""
+    """Says where to go on; `generators` are their states before the epoch, or None, `sampler_epoch` what the sampler's
+    set_epoch() was called with before it, or -1, and `attributes` its plain attributes then; `shards` are those of an
+    iterable dataset, by shard."""
 
     epoch: int
     step: int
     generators: tuple[bytes, ...] | None = None
     shards: Mapping[int, ShardState] = dataclasses.field(default_factory=dict)
     sampler_epoch: int = NO_EPOCH
+    attributes: bytes = b""
 
 
 def to_state(
@@ -51,6 +53,8 @@ def to_state(
         state["generators"] = as_text(sampler.states)
     if sampler is not None and sampler.sampler_epoch >= 0:
         state["sampler_epoch"] = sampler.sampler_epoch
+    if sampler is not None and sampler.attributes:
+        state["sampler_attributes"] = as_text([sampler.attributes])
     if shards:
         texts = as_text([state for _, state in shards.values()])
         state["shards"] = [[shard, number, text] for (shard, (number, _)), text in zip(shards.items(), texts)]
@@ -84,7 +88,12 @@ def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     sampler_epoch = state.get("sampler_epoch", NO_EPOCH)
     if sampler_epoch != NO_EPOCH:
         whole(sampler_epoch, "the sampler's epoch", STEP_LIMIT)
-    return LoadedState(epoch, step, generators, shards, sampler_epoch)
+    attributes = from_text(state.get("sampler_attributes", ()), "sampler_attributes")
+    try:
+        unpack_attributes(b"".join(attributes))
+    except ProtocolError as error:
+        raise CallerError(f"the state's 'sampler_attributes' are damaged: {error}") from None
+    return LoadedState(epoch, step, generators, shards, sampler_epoch, b"".join(attributes))
 
 
 def _check_length(spec: StreamSpec, state: Mapping[str, Any], step: int) -> None:

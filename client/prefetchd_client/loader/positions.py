@@ -79,10 +79,12 @@ class Positions:
             self.sampler_state.set(place.generators)
         if self.sampler_state is not None and place.sampler_epoch >= 0:
             self.sampler_state.set_epoch(place.sampler_epoch)
+        if self.sampler_state is not None:
+            self.sampler_state.set_attributes(place.attributes)
         self._shard_states = (place.epoch, place.shards)
         # Before the cursor is placed: whoever begins there is to know.
         self._sessions.ensure().begin_shards(*self._shard_states)
-        if place.generators is not None:
+        if place.generators is not None or place.attributes:
             # Likewise: what is ready of a plan from other states would be dropped.
             self._sessions.ensure().assume(place.epoch)
         self._go_to(place.epoch, place.step)

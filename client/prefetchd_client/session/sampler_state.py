@@ -14,7 +14,14 @@ import torch
 
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.messages import Assume, EpochStates
-from prefetchd.wire.sampler_epochs import NO_EPOCH, epoch_holders, pack_attributes, parts_of, unpack_attributes
+from prefetchd.wire.sampler_epochs import (
+    NO_EPOCH,
+    epoch_holders,
+    pack_attributes,
+    parts_of,
+    set_attributes,
+    unpack_attributes,
+)
 
 # So that the states before and after fit into packets.
 MOST_GENERATORS = 8
@@ -29,11 +36,9 @@ class SamplerState:
             raise CallerError(f"the sampler uses {len(generators)} generators; allowed: {MOST_GENERATORS}")
         self.generators = list(generators)
         self._holders = epoch_holders(index_sampler)
+        self._sampler = index_sampler
         self._parts = parts_of(index_sampler)
         self._has_attributes = bool(pack_attributes(index_sampler))
-        # By (part, name): what an attribute was when the program was handed over, and what the planner's sampler has
-        # made of it.
-        self._gone_on: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def __bool__(self) -> bool:
         """Returns True when there is anything to compare."""
@@ -68,13 +73,15 @@ class SamplerState:
                 continue
             own = vars(part)
             if own.get(name) == former[key]:
-                original, _ = self._gone_on.get(key, (former[key], value))
-                self._gone_on[key] = original, value
                 own[name] = value
 
     def about(self, epoch: int) -> Assume:
         """Returns how `epoch` would begin now."""
-        return Assume(epoch, self.sampler_epoch, self.states)
+        return Assume(epoch, self.sampler_epoch, self.states, pack_attributes(self._sampler))
+
+    def set_attributes(self, attributes: bytes) -> None:
+        """Set the sampler's plain attributes to what about() has told of a sampler like it. Raises ProtocolError."""
+        set_attributes(self._sampler, attributes)
 
     def set(self, states: Sequence[bytes]) -> None:
         """Sets the generators' states. Raises CallerError when these are none, and leaves the generators as they
@@ -95,30 +102,29 @@ class SamplerState:
 
     @contextlib.contextmanager
     def at_epoch_zero(self) -> Iterator[None]:
-        """Hides, while its block runs, which epoch the sampler was set to, and what its passes have made of it: that makes
-        no other stream."""
+        """Hides, while its block runs, which epoch the sampler was set to, and its plain attributes: these make another
+        plan, and no other stream."""
         found = [holder.epoch for holder in self._holders]
         hidden = [
-            (vars(self._parts[number]), name, original, now)
-            for (number, name), (original, now) in self._gone_on.items()
-            if vars(self._parts[number]).get(name) == now
+            (vars(self._parts[number]), name, value)
+            for (number, name), value in unpack_attributes(pack_attributes(self._sampler)).items()
         ]
         try:
             for holder in self._holders:
                 holder.epoch = 0
-            for own, name, original, _ in hidden:
-                own[name] = original
+            for own, name, _ in hidden:
+                own[name] = None
             yield
         finally:
             for holder, epoch in zip(self._holders, found):
                 holder.epoch = epoch
-            for own, name, _, now in hidden:
-                own[name] = now
+            for own, name, value in hidden:
+                own[name] = value
 
 
 def as_assumed(planned: EpochStates) -> Assume:
     """Returns what an epoch was planned from, as the trainer says it."""
-    return Assume(planned.epoch, planned.sampler_epoch, planned.states)
+    return Assume(planned.epoch, planned.sampler_epoch, planned.states, planned.attributes)
 
 
 def as_text(states: Sequence[bytes]) -> list[str]:

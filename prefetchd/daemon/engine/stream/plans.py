@@ -117,7 +117,7 @@ class Plans:
         self._asked_in_vain = False
         due = [each for each in self._assumed[self._planner_knows :] if each.epoch <= epoch]
         self._planner_knows += len(due)
-        return [*(Rebase(each.epoch, each.sampler_epoch, each.states) for each in due[-1:]), self._asked]
+        return [*(Rebase(each.epoch, each.sampler_epoch, each.states, each.attributes) for each in due[-1:]), self._asked]
 
     def planner_is_new(self) -> None:
         """Forgets what the planner was told: another one begins, or the last one has gone. Its question is asked
@@ -187,7 +187,7 @@ class Plans:
         """Returns what the epoch is planned from, as far as anything is known of that."""
         begun = self._states.get((epoch, BEFORE))
         if begun is not None:
-            return Assume(epoch, begun.sampler_epoch, begun.states)
+            return Assume(epoch, begun.sampler_epoch, begun.states, begun.attributes)
         return next((each for each in self._assumed if each.epoch == epoch), None)
 
     def has_begun(self, epoch: int) -> bool:
