@@ -117,8 +117,10 @@ class Filler:
             self._samples = Samples(spec, self.plan, program.dataset, self._seeder, self.note, self.times)
             self._seeder.seek(OwnGenerators({"dataset": program.dataset, "collate_fn": program.collate_fn}))
         self._effects = None
-        if self._samples is not None and not spec.private:
-            roots = {"dataset": program.dataset, "collate_fn": program.collate_fn}
+        if not spec.private:
+            # Each epoch of an iterable dataset has a copy of its own, unless DataLoader iterates over one object.
+            dataset = program.dataset if self._shards is None or program.reuses_dataset else None
+            roots = {"dataset": dataset, "collate_fn": program.collate_fn}
             self._effects = SampleEffects(roots, with_shared=not spec.workers)
         self._comes_without_workers = not spec.workers
         self._looks = 0
@@ -166,7 +168,10 @@ class Filler:
         return dataclasses.replace(found, wrote=wrote, varies=varies)
 
     def _varies(self, position: Position, rows: int, found: Measure, deadly: Deadly) -> bool:
-        """Return True when what was measured is something else when it is made again."""
+        """Return True when what was measured is something else when it is made again. An iterator cannot go back: what
+        its dataset or collate_fn keeps is taken to matter."""
+        if self._shards is not None:
+            return True
         if found.layout:
             return self._by_key.varies(position, deadly)
         first = self._kept.peek(self._identity_of(position))
@@ -175,6 +180,8 @@ class Filler:
     def later_write(self) -> str:
         """Return the way to what samples have written into the program since this was asked last; empty if nothing, or
         where DataLoader has workers. Looks now and then, less and less often."""
+        if self._shards is not None:
+            return self._shards.take_change()
         if self._effects is None or not self._comes_without_workers:
             return ""
         self._looks += 1

@@ -35,6 +35,8 @@ class Program:
     persist. Where an iterable dataset decides it: `reuses_dataset` says that DataLoader would iterate over one object
     in all epochs, as persistent workers and the trainer itself do.
 
+    `has_worker_info` is False where get_worker_info() returns None, as in the trainer.
+
     `segment_fd` is its own, and where it was loaded from; -1 for one whose objects are the trainer's, or that nobody
     wants anew. `once`: this process is a fork, whose objects are nobody else's; they may be used once, without a
     copy."""
@@ -48,6 +50,7 @@ class Program:
     generators: Sequence[Any] = ()
     seeds_once: bool = False
     reuses_dataset: bool = False
+    has_worker_info: bool = True
     segment_fd: int = -1
     once: bool = False
     is_spent: bool = False

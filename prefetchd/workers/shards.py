@@ -86,7 +86,8 @@ class Shards:
         self._walks: dict[int, list[_Walk]] = {}
         self._starts: dict[int, tuple[int, ShardState]] = {}
         self._latest: _Walk | None = None
-        self._warns_of_change = program.reuses_dataset
+        self._looks_for_change = program.reuses_dataset
+        self._change = ""
         self._has_warned_of_state = False
 
     def use_start(self, position: Position, start: ShardState) -> None:
@@ -166,7 +167,7 @@ class Shards:
             if walk.iterator is None:
                 raise NoSuchBatch(walk.number)
             self._seeder.seed(self._plan.samples_seed(walk.epoch, step))
-            torch_worker._worker_info = walk.info
+            torch_worker._worker_info = walk.info if self._program.has_worker_info else None
             with user_code(f"next() of the dataset's iterator, {where}"):
                 samples = _next_few(walk.iterator, self._rows)
         except UserCodeError:
@@ -174,7 +175,7 @@ class Shards:
             raise
         # Fewer samples than a batch has: the iterator has ended, and what it holds is let go.
         if len(samples) < self._rows:
-            self._warn_of_change(walk)
+            self._look_for_change(walk)
             walk.iterator = walk.info = None
             if not samples or self._drop_last:
                 raise NoSuchBatch(walk.number)
@@ -188,7 +189,7 @@ class Shards:
         walk.info = torch_worker.WorkerInfo(
             id=walk.shard, num_workers=self._plan.shards, seed=seed, dataset=program.dataset
         )
-        torch_worker._worker_info = walk.info
+        torch_worker._worker_info = walk.info if self._program.has_worker_info else None
         self._seeder.seed(seed)
         if isinstance(program.dataset, IterDataPipe):
             with user_code(f"sharding the data pipe, {where}"):
@@ -199,7 +200,7 @@ class Shards:
         # As torchdata's loader does: the dataset before it is iterated over, the iterator at once.
         of_dataset, of_iterator = self._states(walk, where)
         walk.has_state = has_full_state(program.dataset)
-        walk.began_as = plain_values(program.dataset) if self._warns_of_change else None
+        walk.began_as = plain_values(program.dataset) if self._looks_for_change else None
         if of_dataset is not None:
             with user_code(f"load_state_dict() of the dataset, {where}"):
                 program.dataset.load_state_dict(of_dataset)
@@ -210,15 +211,17 @@ class Shards:
                 iterator: Any = walk.iterator
                 iterator.load_state_dict(of_iterator)
 
-    def _warn_of_change(self, walk: _Walk) -> None:
-        """Warns once of a dataset that is not, after a pass, what it was before."""
+    def take_change(self) -> str:
+        """Return what a pass has changed in a dataset that all epochs have in common, once; empty if there is nothing
+        to report."""
+        change, self._change = self._change, ""
+        return change
+
+    def _look_for_change(self, walk: _Walk) -> None:
+        """Look whether the dataset is, after a pass, what it was before."""
         if walk.began_as is not None and (change := first_change(walk.began_as, plain_values(walk.info.dataset))):
-            self._warns_of_change = False
-            _warn(
-                f"iterating over the dataset changes it ({change}). DataLoader would begin the next epoch with that, "
-                "as it is set here; prefetchd begins each with the dataset as it was handed over. Set such a value in "
-                "your script before each epoch, without persistent_workers"
-            )
+            self._looks_for_change = False
+            self._change = change.partition(":")[0]
 
     def _states(self, walk: _Walk, where: str) -> tuple[Any, Any]:
         """Returns what dataset and iterator are to go on from; None where there is nothing to go on from."""
@@ -231,6 +234,9 @@ class Shards:
         return found
 
     def _anew(self, where: str) -> Program:
+        if self._program.reuses_dataset:
+            # As DataLoader's persistent workers do, and the trainer itself.
+            return self._program
         if self._program.is_spent:
             raise ProgramSpentError
         with user_code(f"a copy of the dataset, {where}"):

@@ -17,8 +17,8 @@ from prefetchd.workers.program import Program
 
 @contextlib.contextmanager
 def as_torch_worker(spec: StreamSpec, program: Program, worker_index: int, workers: int) -> Iterator[None]:
-    """Makes get_worker_info answer in the block as in DataLoader's workers, and keeps default_collate out of shared
-    memory.
+    """Makes get_worker_info answer in the block as in DataLoader's workers, if the program is to see any, and keeps
+    default_collate out of shared memory.
 
     In a DataLoader worker default_collate stacks into a new shared segment a tensor; here the stack is copied into the
     slot, so it belongs into ordinary memory.
@@ -34,12 +34,13 @@ def as_torch_worker(spec: StreamSpec, program: Program, worker_index: int, worke
         finally:
             torch_worker._worker_info = info
 
-    torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=worker_index,
-        num_workers=workers,
-        seed=worker_seed(spec.seed, worker_index, spec.rank),
-        dataset=program.dataset,
-    )
+    if program.has_worker_info:
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=worker_index,
+            num_workers=workers,
+            seed=worker_seed(spec.seed, worker_index, spec.rank),
+            dataset=program.dataset,
+        )
     torch_collate.default_collate_fn_map[torch.Tensor] = collate_privately
     try:
         yield

@@ -632,7 +632,9 @@ class PrefetchLoader(RebuildGuard):
             batch_size=_rows_of(own) if own is not None else self.batch_size,
             drop_last=self.drop_last,
             collate_fn=self.collate_fn,
-            worker_init_fn=self.worker_init_fn,
+            # Without workers DataLoader calls none, and get_worker_info() returns None.
+            worker_init_fn=self.worker_init_fn if self.num_workers else None,
+            has_worker_info=self.num_workers > 0,
             num_workers=self.num_workers,
             timeout=self.timeout,
             index_sampler=self._index_sampler,

@@ -2,23 +2,30 @@
 
 DataLoader without workers makes each batch when next() asks for it, and shows such a change at once. The watch is asked
 before each next(), so it looks at little: the attributes of the dataset, of objects that it holds, and of the
-collate_fn; of a container its length; and globals that the dataset's own methods name. What is written into an array or
-into an element of a list is not seen before the next epoch.
+collate_fn; of a container its length; of small arrays, tensors and shared values their content; and globals that the
+dataset's own methods name. What is written into a large array or into an element of a list is not seen before the next
+epoch.
 """
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+import torch
+
 from prefetchd_client.fingerprint.code_digest import names_in
 from prefetchd_client.fingerprint.code_parts import is_installed
 
 _MOST_OBJECTS = 64
 _MOST_ITEMS = 32
+_MOST_BYTES = 4096
+_CDATA: Any = ctypes.Structure.__mro__[1]
 _SIZED = (list, dict, set, deque)
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type, types.ModuleType)
 
@@ -36,6 +43,13 @@ class LoopWatch:
             if isinstance(value, _SIZED)
         ]
         self._lengths = [len(value) for _, value in self._sized]
+        self._memory = [
+            (space.way + name, memory)
+            for space, values in zip(self._spaces, self._values)
+            for name, value in zip(space.names(), values)
+            if (memory := _memory_of(value)) is not None
+        ]
+        self._contents = [bytes(memory) for _, memory in self._memory]
 
     def changed(self) -> str:
         """Return the way to something that is not what it was, such as "dataset.scale"; empty if all is. Takes a
@@ -49,7 +63,25 @@ class LoopWatch:
         for (way, value), length in zip(self._sized, self._lengths):
             if len(value) != length:
                 return way
+        for (way, memory), content in zip(self._memory, self._contents):
+            if memory != content:
+                return way
         return ""
+
+
+def _memory_of(value: Any) -> memoryview | None:
+    """Return the bytes of a small array, tensor or shared value, as they are whenever they are looked at."""
+    if type(value) is torch.Tensor and value.is_cpu and value.layout is torch.strided and not value.requires_grad:
+        value = value.numpy() if value.dtype != torch.bfloat16 and value.is_contiguous() else None
+    elif hasattr(type(value), "get_obj") and type(value).__module__ == "multiprocessing.sharedctypes":
+        value = value.get_obj()
+    if isinstance(value, np.ndarray):
+        if value.nbytes > _MOST_BYTES or value.dtype.hasobject or not value.flags.c_contiguous:
+            return None
+        value = value.reshape(-1).view(np.uint8) if value.size else None
+    elif not isinstance(value, _CDATA):
+        return None
+    return memoryview(value).cast("B") if value is not None and memoryview(value).nbytes <= _MOST_BYTES else None
 
 
 class _Space:

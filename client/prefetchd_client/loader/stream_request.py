@@ -278,6 +278,7 @@ def stream_request(
     remote_workers: int = 0,
     run_ahead: bool | None = None,
     takes_turns: bool = False,
+    has_worker_info: bool = True,
 ) -> StreamRequest:
     """Resolves everything but the fingerprint; `index_sampler` and `generator` decide where the order is a sampler's,
     and `batch_size` is -1 there when a batch_sampler decides it. `name` is for a stream that nobody has named. Raises
@@ -309,6 +310,8 @@ def stream_request(
         sampler_state = SamplerState(index_sampler, added["generators"])
     if iterable and (persistent_workers or not num_workers):
         parts["reuses_dataset"] = True
+    if not has_worker_info:
+        parts["has_worker_info"] = False
     # It may have seeded what nobody can find: a generator in a library. Then batches are what their worker is.
     dealt = (worker_init_fn is not None or takes_turns) and num_workers > 0 and not iterable
     if dealt:

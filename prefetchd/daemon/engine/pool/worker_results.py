@@ -70,7 +70,10 @@ class WorkerResults:
         elif isinstance(message, FillFailed):
             _fail(worker.stream, self._take(worker, message.task), message.error)
         elif isinstance(message, SamplesWrote):
-            self._wrote(worker.stream, message.what)
+            # A dataset that has been iterated over goes on where it is: another process has not what it has become.
+            worker.stream.is_private = True
+            if not worker.stream.shards:
+                self._wrote(worker.stream, message.what)
         elif isinstance(message, ShardCame):
             worker.stream.starts.take(message)
         elif isinstance(message, Spent):
