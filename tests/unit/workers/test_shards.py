@@ -298,15 +298,18 @@ class Resting(Noted):
         del self.at
 
 
-@pytest.mark.parametrize(("kind", "reuses", "told"), [(Epochs, True, 1), (Epochs, False, 0), (Resting, True, 0)])
-def test_a_dataset_that_a_pass_changes_is_told_where_dataloader_would_go_on_with_that(kind, reuses, told):
+@pytest.mark.parametrize(
+    ("kind", "reuses", "change", "passes"),
+    [(Epochs, True, "dataset.passes", 2), (Epochs, False, "", 0), (Resting, True, "", None)],
+)
+def test_reused_dataset_keeps_what_its_passes_change(kind, reuses, change, passes):
     made = Made([4], kind=kind, reuses_dataset=reuses)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        for epoch in (0, 1):
-            assert [made(step, epoch) for step in range(3)][-1] == "2 batches"
-    assert len(found) == told
-    assert all("(dataset.passes: nothing, then 1)" in str(each.message) for each in found)
+    changes = []
+    for epoch in (0, 1):
+        assert [made(step, epoch) for step in range(3)][-1] == "2 batches"
+        changes.append(made.shards.take_change())
+    assert changes == [change, ""], "reported once"
+    assert getattr(made.program.dataset, "passes", None) == passes
 
 
 class Locked(Noted):
