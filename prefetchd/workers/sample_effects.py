@@ -76,9 +76,8 @@ class SampleEffects:
             for name, shared in _class_attributes(type(value)):
                 # Until the object has an attribute of that name.
                 found.setdefault(f"{way}.{name}", _compared(shared))
-        for kind in sorted(
-            {each for kind in kinds for each in _users_classes(kind)}, key=lambda each: each.__qualname__
-        ):
+        own = {base for kind in kinds for base in _users_classes(kind)}
+        for kind in sorted(own, key=lambda each: each.__qualname__):
             functions += [each for each in vars(kind).values() if type(each) is types.FunctionType]
             for name, value in list(vars(kind).items()):
                 if name.startswith("__") or type(value) is types.FunctionType:

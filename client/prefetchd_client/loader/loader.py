@@ -396,8 +396,8 @@ class PrefetchLoader(RebuildGuard):
         iterators go on as they are. O(1): no batch is skipped over.
 
         With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
-        CallerError when `state` is none of ours, or of a longer dataset and beyond the end of this one. Warns when it is
-        of other batches than this loader's: the position is taken all the same.
+        CallerError when `state` is none of ours, or of a longer dataset and beyond the end of this one. Warns when it
+        is of other batches than this loader's: the position is taken all the same.
         """
         check_not_forked(self)
         self._positions.load(self.spec, state)

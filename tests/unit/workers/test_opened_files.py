@@ -112,7 +112,7 @@ def test_other_files_are_not_remembered(watched, data, use):
 
 def test_missing_file_is_not_remembered(watched, tmp_path):
     with pytest.raises(FileNotFoundError):
-        open(tmp_path / "none")
+        (tmp_path / "none").read_text()
     assert watched.take() == b""
 
 

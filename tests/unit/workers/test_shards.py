@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import warnings
 from pathlib import Path
 
 import hypothesis.strategies as st
