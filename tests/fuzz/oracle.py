@@ -56,7 +56,9 @@ def _reduced(what: Program, outcome: Any) -> Any:
     states, indices = [number // BASE for number in samples], [number % BASE for number in samples]
     if what.part in RANDOM:
         states = []
-    if what.part == "Cache" and what.workers:
+    leaves = any(each.breaks or each.raises for each in what.epochs)
+    if what.workers and (what.part == "Cache" or (what.part == "SharedCounter" and leaves)):
+        # Rules "cache" and "race": workers of DataLoader go on after the loop has left.
         states = []
     if what.how == "resumed":
         counts = []

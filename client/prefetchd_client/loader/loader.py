@@ -454,11 +454,11 @@ class PrefetchLoader(RebuildGuard):
             return
         self._replace(request)
 
-    def _replace(self, request: StreamRequest) -> None:
+    def _replace(self, request: StreamRequest, epoch: int | None = None) -> None:
         request = self._watched(request)
         if self._fork_teller is not None:
             self._fork_teller.ask(self._sessions)
-        self._positions.replace(request, self._sessions.prepare(request))
+        self._positions.replace(request, self._sessions.prepare(request), epoch)
         self._watch.begin()
         self._ask_fork()
 
@@ -574,31 +574,35 @@ class PrefetchLoader(RebuildGuard):
             self._sessions.close_cursor(session, cursor)
             # Another iterator of this loader may have come here first.
             if self._moved_to is None:
-                self._move(why)
+                self._positions.rewind(cursor)
+                self._move(why, cursor.epoch)
             return self._positions.move(cursor, step)
 
-    def _move(self, why: MustMove | None) -> None:
+    def _move(self, why: MustMove | None, epoch: int) -> None:
         name, what = self.spec.name, why.what if why is not None else ""
         self._loop_watch = None
         self._has_begun = True
         if why is None:
-            self._move_to(Where.TRAINER, CUDA_WARNING.format(name=name))
+            self._move_to(Where.TRAINER, CUDA_WARNING.format(name=name), epoch)
         elif self.num_workers:
-            self._move_to(Where.DEALT, DEALT_WARNING.format(name=name, what=what))
+            self._move_to(Where.DEALT, DEALT_WARNING.format(name=name, what=what), epoch)
         elif why.is_stuck:
             try:
                 text = STUCK_WARNING.format(name=name, what=what, where=IN_INTERPRETER)
-                self._move_to(Where.INTERPRETER, text)
+                self._move_to(Where.INTERPRETER, text, epoch)
             except UnpicklableError:
                 text = STUCK_WARNING.format(name=name, what=what, where=IN_TRAINER)
-                self._move_to(Where.TRAINER, text)
+                self._move_to(Where.TRAINER, text, epoch)
         else:
             text = LOOP_WARNING if isinstance(why, LoopChange) else WROTE_WARNING
-            self._move_to(Where.TRAINER, text.format(name=name, what=what))
+            self._move_to(Where.TRAINER, text.format(name=name, what=what), epoch)
 
-    def _move_to(self, where: Where, text: str) -> None:
+    def _move_to(self, where: Where, text: str, epoch: int) -> None:
         self._moved_to = where
-        self._replace(self._request(self.spec.name))
+        self._replace(self._request(self.spec.name), epoch)
+        if self.persistent_workers:
+            # Its first epoch has begun.
+            self._watch_samplers_only()
         remember(self.dataset, self.collate_fn, where)
         warn_caller(text)
 

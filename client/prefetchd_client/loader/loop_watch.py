@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -34,7 +35,7 @@ class LoopWatch:
     """Remember what `roots` hold, by name, and tell what has changed. One thread at a time."""
 
     def __init__(self, roots: dict[str, Any]) -> None:
-        self._spaces = list(_spaces(roots))
+        self._spaces = [*_spaces(roots), _Space("environment variable ", os.environ._data)]  # type: ignore[attr-defined]
         self._values = [list(space.values()) for space in self._spaces]
         self._sized = [
             (space.way + name, value)
@@ -59,7 +60,7 @@ class LoopWatch:
             if len(now) != len(before) or not all(map(operator.is_, now, before)):
                 found = _first_change(space, before, now)
                 if found:
-                    return space.way + found
+                    return space.way + (os.fsdecode(found) if isinstance(found, bytes) else found)
         for (way, value), length in zip(self._sized, self._lengths):
             if len(value) != length:
                 return way
