@@ -46,6 +46,7 @@ class Batch:
     keys            what tasks about it need, where a sampler decides the order
     plan            the digest of its keys, or 0 where the order is arithmetic
     plan_verified   the plan is known to want these very keys there
+    node            the other machine that made it, if it was not compared with one that was made here
     """
 
     position: Position
@@ -67,6 +68,7 @@ class Batch:
     keys: bytes = b""
     plan: int = 0
     plan_verified: bool = True
+    node: str = ""
 
     @property
     def is_whole_task(self) -> bool:
