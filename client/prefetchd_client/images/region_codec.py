@@ -91,7 +91,9 @@ def open_jpeg(encoded: Encoded, most_pixels: float) -> Jpeg | None:
     """Returns the JPEG, or None for what is better left to Pillow: other formats, CMYK, other than 8 bits, no pixels,
     files that were cut short or are damaged where their markers stand, and more than `most_pixels`."""
     codec = _codec(CPU)
-    if END_OF_IMAGE not in bytes(encoded[-TAIL_BYTES:]) or not is_whole(memoryview(encoded)):
+    if END_OF_IMAGE not in bytes(encoded[-TAIL_BYTES:]) or not is_whole(
+        memoryview(encoded) if isinstance(encoded, bytes) else encoded.data
+    ):
         return None
     try:
         stream = codec.library.CodeStream(encoded)
