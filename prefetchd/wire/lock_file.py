@@ -16,6 +16,8 @@ from prefetchd.wire.trusted_paths import is_trusted_file
 _POLL_S = 0.02
 NUMBER_DIGITS = 18
 """The most digits of a number in the file: it goes into 64 bits elsewhere."""
+NOTE_OFFSET = 32
+NOTE_LIMIT_BYTES = 1 << 20
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -97,6 +99,17 @@ class LockFile:
 
     def write_number(self, number: int) -> None:
         os.pwrite(self._fd, b"%-31d\n" % number, 0)
+
+    def write_note(self, note: bytes) -> None:
+        """Writes what the next holder is to read, behind the number."""
+        os.pwrite(self._fd, note, NOTE_OFFSET)
+
+    def take_note(self) -> bytes:
+        """Returns what write_note() has written, and removes it; empty when there is nothing."""
+        found = os.pread(self._fd, NOTE_LIMIT_BYTES, NOTE_OFFSET)
+        if found:
+            os.ftruncate(self._fd, NOTE_OFFSET)
+        return found
 
     def _open(self) -> int:
         try:

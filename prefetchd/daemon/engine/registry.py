@@ -94,6 +94,8 @@ class Registry:
         self._planners = planners
         self._commands = commands
         self._next_stream = 1
+        self.held: dict[str, bool] = {}
+        """Names of streams that were paused in the daemon before, and have not come yet; True: drained."""
 
     def acquire_stream(self, hello: Hello) -> StreamState:
         """Returns the stream that a trainer asks for: one that is there, or a new one in its place or beside it (rule
@@ -408,6 +410,10 @@ class Registry:
         stream = StreamState(self._next_stream, spec, self._commands)
         self._next_stream += 1
         self._streams[stream.number] = stream
+        is_drained = self.held.pop(spec.name, None)
+        if is_drained is not None:
+            stream.paused, stream.draining = True, is_drained
+            self._commands.append(Log.line("info", "stream paused", stream=spec.name, since="the daemon before"))
         return stream
 
     def _lingering(self) -> list[StreamState]:
