@@ -4,8 +4,8 @@ and the line it stands on.
 The checks, in the order in which they are made for each stream:
 
 1. Interpreter and directory are there (`python`, `cwd`).
-2. The store's directory is there, ours, writable and no other daemon's; one that is not in memory is worth a note, and so is a progress
-   file's that is not there.
+2. The store's directory is there, ours, writable and no other daemon's; one that is not in memory is worth a note, and
+   so is a progress file's that is not there.
 3. A buffer that is given in bytes fits what the store has left, beside the streams before it.
 4. The dataset can be made and gives a batch, in a process as the daemon's (dataset_look.py). Left out on demand.
 5. A ring of such batches fits, as the daemon would reckon it; and the watermarks lie within it.

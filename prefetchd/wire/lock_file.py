@@ -157,7 +157,7 @@ class LockFile:
 
 
 def _holder_of(found: os.stat_result) -> int:
-    """Returns the process that /proc/locks names for a file; 0 for one of a PID namespace that is not seen from here."""
+    """Returns the process that /proc/locks names for a file; 0 for one of a PID namespace not seen from here."""
     file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with open("/proc/locks") as locks:
         for line in locks:
