@@ -92,7 +92,12 @@ class Service:
         self.held = NOTHING_HELD
         """What an operator has set here, for the next daemon; only after stop(keep=True)."""
         told_config = os.fsencode(config_file) if config_file is not None else b""
-        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, started_as.supervised, told_config))
+        self.engine = Engine(
+            limits,
+            Identity(
+                __version__, os.getpid(), generation, started_as.supervised, told_config, managed=started_as.managed
+            ),
+        )
         self.engine.hold(held.streams)
         self._begun_log_level = log.level
         if held.log_level:
