@@ -3,15 +3,11 @@ status."""
 
 from __future__ import annotations
 
-_found = False
+found = False
+"""True once note() was called in this process, or before it was forked. Read after each task: no call is made for it."""
 
 
 def note() -> None:
     """Note that a sample cache which this process reads has damaged samples."""
-    global _found
-    _found = True
-
-
-def is_noted() -> bool:
-    """True once note() was called in this process, or before it was forked."""
-    return _found
+    global found
+    found = True

@@ -90,7 +90,7 @@ class TaskRunner:
         answer = self._do(task)
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)
-        if damage_found.is_noted():
+        if damage_found.found:
             note.damage_found()
         if isinstance(answer, int):
             samples = self._filler.samples_in(task.rows)
