@@ -4,7 +4,7 @@ status."""
 from __future__ import annotations
 
 found = False
-"""True once note() was called in this process, or before it was forked. Read after each task: no call is made for it."""
+"""True once note() was called in this process, or before it was forked. Read after each task, so it is no call."""
 
 
 def note() -> None:
