@@ -117,7 +117,8 @@ class Welcome(Message):
     again. A trainer that asked by name alone gets the `spec` of its stream. `config` is the path of the configuration
     file that the daemon has, for whoever starts the next one; empty: none. When it gets another one, Welcome is sent
     again. `is_new`: no batch of the
-    stream was there before. `workers` is how many the stream may have busy at once.
+    stream was there before. `workers` is how many the stream may have busy at once. `managed`: a service manager
+    starts the daemon again, after a pause of its own.
     """
 
     protocol: int
@@ -132,6 +133,7 @@ class Welcome(Message):
     config: bytes = b""
     is_new: bool = False
     workers: int = 0
+    managed: bool = False
 
 
 @_numbered(3)

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes import damage_found
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
@@ -103,6 +104,8 @@ class TaskRunner:
         answer = self._do(task)
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)
+        if damage_found.found:
+            note.damage_found()
         if isinstance(answer, int):
             samples = self._filler.samples_in(task.rows)
             opened = self._opened.take()

@@ -104,6 +104,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "retries": 1,
         "bad_samples": 3,
         "bad_samples_named": ["dataset[7] (epoch 0, step 1, row 3) is left out: ValueError: broken"],
+        "cache_damaged": False,
         "output_lines_left_out": 0,
         "replanned_batches": 0,
         "remote": None,

@@ -133,6 +133,8 @@ class WorkerResults:
         if not message.is_equal:
             self._commands.append(differs_on(stream, piece))
             stream.filling.differs(piece, stream.task_sizes.pieces)
+            for consumer, recall in stream.offering.distrust(piece.node):
+                self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
         elif stream.filling.filled(piece, piece.batch.payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
@@ -173,7 +175,10 @@ class WorkerResults:
         stream = worker.stream
         ring = stream.window.ring
         if piece.node:
-            # What does not fit here was made elsewhere: it differs.
+            # What does not fit here was made elsewhere: it differs. Perhaps a sample failed here alone, so the node is
+            # compared again, and not refused.
+            if stream.remote is not None:
+                stream.remote.doubt(piece.node)
             stream.filling.differs(piece, stream.task_sizes.pieces)
             return
         if message.deviates:

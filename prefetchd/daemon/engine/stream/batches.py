@@ -48,6 +48,7 @@ class Batch:
     plan_verified   the plan is known to want these very keys there
     opened          the files that were read for it, as Filled.opened has them
     check_due       it was made before its epoch began: it is offered once its files are known to be unchanged
+    node            the other machine that made it, if it was not compared with one that was made here
     """
 
     position: Position
@@ -71,6 +72,7 @@ class Batch:
     plan_verified: bool = True
     opened: list[bytes] = dataclasses.field(default_factory=list)
     check_due: bool = False
+    node: str = ""
 
     @property
     def is_whole_task(self) -> bool:

@@ -54,6 +54,7 @@ MESSAGES: tuple[m.Message, ...] = (
         config=b"/home/a/streams.toml",
         is_new=True,
         workers=16,
+        managed=True,
     ),
     m.Refused(code="buffer_too_small", message="the ring would hold 2 batches; allowed: 4 or more. Raise buffer="),
     m.Program(name="/prefetchd-0a1b2c3d-program-1", program_bytes=1 << 33),
