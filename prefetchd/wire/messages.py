@@ -708,14 +708,16 @@ class Fill(Message):
     slot are (row, attempt) pairs of samples that are known to end their workers: they count as samples that raise;
     row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
     bytes; empty for orders that are arithmetic. kind 5 makes a batch once more, beside the one that another machine has
-    made, and compares the two.
+    made, and compares the two. kind 6 begins the iterator of the shard of an iterable dataset that has the batch, and
+    takes the iterator's first batch; with 1 in the slot's place the worker drops the iterator that it has. `keys` has
+    the shard's state there, if there is one.
     """
 
     tasks: Rows
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE = 0, 1, 2, 3, 4, 5
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE, BEGIN = 0, 1, 2, 3, 4, 5, 6
 
 
 # --- daemon <-> planner ---------------------------------------------------------------------------------------
@@ -902,6 +904,15 @@ class ShardEnded(Message):
 
     task: int
     batches: int
+
+
+@_numbered(97)
+@record
+class ShardBegun(Message):
+    """Says that the task's shard of the iterable dataset has begun: its iterator has given a first batch, has ended, or
+    has raised."""
+
+    task: int
 
 
 @_numbered(73)

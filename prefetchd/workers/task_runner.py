@@ -10,6 +10,7 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
+    BEGIN,
     COMPARE,
     DIGEST,
     FILL_ROWS,
@@ -23,6 +24,7 @@ from prefetchd.wire.messages import (
     Helped,
     Measured,
     Message,
+    ShardBegun,
     ShardCame,
     ShardEnded,
     Spent,
@@ -57,7 +59,8 @@ class TaskRunner:
         self._filler = filler
         self._ring: RingMemory | None = None
         self._of_owner: SharedSamples | None = None
-        self._told_shard_s: dict[int, float] = {}
+        # By shard: in which epoch, and when.
+        self._told_shard: dict[int, tuple[int, float]] = {}
 
     def use_ring(self, fd: int, layout: bytes) -> None:
         """Maps the ring behind `fd`, which it takes over; `layout` is the stream's row layout or empty."""
@@ -105,9 +108,10 @@ class TaskRunner:
             return []
         epoch, shard, number, state = found
         now_s = time.monotonic()
-        if now_s - self._told_shard_s.get(shard, 0.0) < TELL_SHARD_EVERY_S:
+        told_epoch, told_s = self._told_shard.get(shard, (-1, 0.0))
+        if told_epoch == epoch and now_s - told_s < TELL_SHARD_EVERY_S:
             return []
-        self._told_shard_s[shard] = now_s
+        self._told_shard[shard] = epoch, now_s
         return [ShardCame(epoch, shard, number, state)]
 
     def _bad_samples(self, task: int) -> list[BadSamples]:
@@ -130,6 +134,9 @@ class TaskRunner:
                 return Measured(number, measure.payload_bytes, measure.layout, self._filler.one_by_one)
             if task.kind == HELP:
                 return self._help(task)
+            if task.kind == BEGIN:
+                self._filler.begin_shard(position, anew=task.begins_anew)
+                return ShardBegun(number)
             ring = self._ring
             assert ring is not None
             if task.kind == FILL_ROWS:

@@ -104,6 +104,7 @@ NUMBERS = {
     90: "LateAnswer",
     91: "RemoteEnded",
     92: "RemotePrinted",
+    97: "ShardBegun",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

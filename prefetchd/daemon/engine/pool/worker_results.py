@@ -20,6 +20,7 @@ from prefetchd.wire.messages import (
     Helped,
     Measured,
     Message,
+    ShardBegun,
     ShardCame,
     ShardEnded,
     Spent,
@@ -63,8 +64,10 @@ class WorkerResults:
             _fail(worker.stream, self._take(worker, message.task), message.error)
         elif isinstance(message, ShardCame):
             worker.stream.starts.take(message)
+        elif isinstance(message, ShardBegun):
+            worker.stream.begins.begun(self._take(worker, message.task))
         elif isinstance(message, Spent):
-            worker.stream.filling.lost(self._take(worker, message.task))
+            worker.stream.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
             # Checked before _take() ends the task: what raises has changed nothing.
             worker.stream.filling.check_shard_end(worker.tasks[message.task], message.batches)
