@@ -88,6 +88,7 @@ def _stream(
         "lingering": stream.lingers_until_s is not None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, stats),
+        "absent_consumers": sorted(each.pid for each in stream.absents.values() if not each.departed),
         "workers_limit": workers,
         "workers_asked": spec.workers,
         "workers": [

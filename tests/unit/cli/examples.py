@@ -78,6 +78,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "paused": False,
         "ring": ring(),
         "consumers": [consumer()],
+        "absent_consumers": [],
         "workers_limit": 2,
         "tuned": True,
         "buffer_tuned": True,

@@ -96,6 +96,8 @@ class Pool:
         if self.finishing:
             return
         self._isolation.end_if_over(self._now_s)
+        # Before batches are handed out, so that all shards begin their epochs in the same order.
+        self._begin_shards()
         if not self._isolation.is_under_way and not self._suspect_goes_first():
             self._hand_out()
             # A piece that was claimed just now may be a suspect.
@@ -136,7 +138,8 @@ class Pool:
                 if worker is None or worker.stage is not WorkerStage.READY:
                     continue
                 piece = stream.begins.take(key)
-                if piece is not None and key not in worker.stands:
+                is_of_use = any(cursor.walks(position) for cursor in stream.window.cursors.values())
+                if piece is not None and is_of_use and key not in worker.stands:
                     self._assign(worker, self._given(worker, piece))
 
     def _given(self, worker: Worker, piece: Piece) -> list[tuple[FillTask, bytes]]:
@@ -416,7 +419,7 @@ class Pool:
             timeout_s = worker.stream.spec.timeout_s
             if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s and not worker.stream.shards:
                 self._end_overdue(worker)
-            elif worker.stream.shards > 1 and worker.stage is WorkerStage.READY:
+            elif worker.stream.shards > 1:
                 self._watch_beginning(worker)
         for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
             if len(self.workers) <= (self.limit or self._stream_workers):
@@ -425,11 +428,15 @@ class Pool:
                 self._stop(worker)
 
     def _watch_beginning(self, worker: Worker) -> None:
-        """Does what ShardBegins says of a beginning that takes long (rules 4 and 5)."""
+        """Does what ShardBegins says of a beginning that takes long (rules 4 to 6)."""
         stream, head = worker.stream, next(iter(worker.tasks.values()), None)
         if head is None or not head.begins:
             return
         waited_s = self._now_s - worker.head_since_s
+        if worker.stage is WorkerStage.STOPPING:
+            if waited_s > ALONE_S:
+                self._commands.append(StopWorker(worker.number, kill=True))
+            return
         if head.again and waited_s > ALONE_S:
             head.again = False
             self._commands.append(Log.line("info", "shards begin anew", stream=stream.name, worker=worker.number))

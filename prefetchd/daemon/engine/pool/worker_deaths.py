@@ -54,7 +54,7 @@ class Deaths:
             if not innocent:
                 stream.blame.died(piece.batch.position, note, alone=False)
         elif piece.begins:
-            stream.begins.lost(piece, died=not innocent)
+            stream.begins.lost(piece, died=not innocent and worker.stage is not WorkerStage.STOPPING)
         elif worker.overdue_task == task:
             self._fail(stream, piece, _overdue(worker, piece, note))
         elif innocent or piece.batch.error is not None or piece.batch.cancelled:

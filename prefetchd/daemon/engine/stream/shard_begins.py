@@ -12,7 +12,9 @@ come there. DataLoader's workers all begin with the epoch, so such a dataset wor
    shard's first batch begins the iterator, and Blame judges the deaths.
 4. A shard that had begun in a worker that is gone begins alone: all others are past their beginnings. When that takes
    ALONE_S, its worker may be waiting for them: then they drop their iterators and begin anew, once.
-5. Where the kernel kills workers for memory, shards share workers. One worker cannot be at two beginnings at once: when
+5. A worker that is to end after its tasks may be waiting for others that have ended: when its beginning takes ALONE_S,
+   it is killed. That is no death of rule 3.
+6. Where the kernel kills workers for memory, shards share workers. One worker cannot be at two beginnings at once: when
    the first one takes SHARED_S, the stream fails.
 """
 
@@ -90,7 +92,11 @@ class ShardBegins:
             self._deaths[key] = self._deaths.pop(key, 0) + 1
             while len(self._deaths) > KEPT:
                 del self._deaths[next(iter(self._deaths))]
+        # Workers that wait for one another must come to their epochs in the same order.
+        others = dict(self.wanted)
+        self.wanted.clear()
         self._want(piece.batch.position)
+        self.wanted.update(others)
 
     def key(self, position: Position) -> Key:
         """Returns the epoch and the shard of the batch at `position`."""
