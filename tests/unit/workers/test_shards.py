@@ -221,6 +221,23 @@ def test_no_state_where_there_is_none():
     assert ended.shards.state is None, "its end is found at once"
 
 
+class Wanting(Noted):
+    """Is no Stateful of torchdata's, though it has the methods' names."""
+
+    def state_dict(self, num_samples):
+        raise AssertionError("nobody knows what to call it with")
+
+    def load_state_dict(self, state) -> None:
+        raise AssertionError("it gave none")
+
+
+def test_a_state_dict_that_needs_arguments_means_no_state():
+    """Found as a TypeError in the place of each batch of MosaicML's and litdata's datasets."""
+    made = Made([10, 10], kind=Wanting)
+    assert made(0) == Made([10, 10])(0)
+    assert made.shards.state is None
+
+
 class Elsewhere(Stateful):
     """Its state is what nobody may put into a checkpoint."""
 
