@@ -223,9 +223,10 @@ def _at_work(workers: Iterable[Worker], waiting: StreamState) -> Cause:
 def _beginning(worker: Worker) -> str:
     """Returns what a worker may wait for that begins a shard; empty for another one."""
     head = next(iter(worker.tasks.values()), None)
-    if head is None or not head.begins:
+    begins = worker.stream.begins
+    if begins is None or head is None or not head.begins:
         return ""
-    _, shard = worker.stream.begins.key(head.batch.position)
+    _, shard = begins.key(head.batch.position)
     return (
         f"shard {shard} of {worker.stream.shards} begins: it may wait at a barrier, or for a lock, that other workers "
         "have not reached"

@@ -35,7 +35,7 @@ from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
 from prefetchd.daemon.engine.pool.worker_results import WorkerResults
 from prefetchd.daemon.engine.stream.batches import Piece
-from prefetchd.daemon.engine.stream.shard_begins import ALONE_S, SHARED_S
+from prefetchd.daemon.engine.stream.shard_begins import ALONE_S, SHARED_S, ShardBegins
 from prefetchd.daemon.engine.stream.stages import Stage, Stuck, WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, StreamState, Worker
 from prefetchd.processes.process_exit import ProcessExit
@@ -130,21 +130,23 @@ class Pool:
     def _begin_shards(self) -> None:
         """Lets shards begin that are wanted (ShardBegins), each in its own worker."""
         for stream in self._streams.values():
-            if not stream.begins.wanted or stream.stage is not Stage.RUNNING or stream.paused:
+            begins, affinity = stream.begins, stream.shard_affinity
+            if begins is None or affinity is None or stream.stage is not Stage.RUNNING or stream.paused:
                 continue
-            assert stream.shard_affinity is not None
-            for key, position in list(stream.begins.wanted.items()):
-                worker = self.workers.get(stream.shard_affinity.of(position))
+            for key, position in list(begins.wanted.items()):
+                worker = self.workers.get(affinity.of(position))
                 if worker is None or worker.stage is not WorkerStage.READY:
                     continue
-                piece = stream.begins.take(key)
+                piece = begins.take(key)
                 is_of_use = any(cursor.walks(position) for cursor in stream.window.cursors.values())
                 if piece is not None and is_of_use and key not in worker.stands:
                     self._assign(worker, self._given(worker, piece))
 
     def _given(self, worker: Worker, piece: Piece) -> list[tuple[FillTask, bytes]]:
         stream = worker.stream
-        begin = None if piece.begins else stream.begins.before(piece, worker.stands)
+        begin = None
+        if stream.begins is not None and not piece.begins:
+            begin = stream.begins.before(piece, worker.stands)
         pieces = [piece] if begin is None else [begin, piece]
         return [(self._task(worker, each), stream.starts.task_keys(each, worker.stands)) for each in pieces]
 
@@ -419,15 +421,15 @@ class Pool:
             timeout_s = worker.stream.spec.timeout_s
             if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s and not worker.stream.shards:
                 self._end_overdue(worker)
-            elif worker.stream.shards > 1:
-                self._watch_beginning(worker)
+            elif worker.stream.begins is not None:
+                self._watch_beginning(worker, worker.stream.begins)
         for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
             if len(self.workers) <= (self.limit or self._stream_workers):
                 return
             if self._is_retirable(worker) and worker.idle_since_s + self._retire_after_s <= now_s:
                 self._stop(worker)
 
-    def _watch_beginning(self, worker: Worker) -> None:
+    def _watch_beginning(self, worker: Worker, begins: ShardBegins) -> None:
         """Does what ShardBegins says of a beginning that takes long (rules 4 to 6)."""
         stream, head = worker.stream, next(iter(worker.tasks.values()), None)
         if head is None or not head.begins:
@@ -442,7 +444,7 @@ class Pool:
             self._commands.append(Log.line("info", "shards begin anew", stream=stream.name, worker=worker.number))
             for other in stream.workers.values():
                 if other is not worker and other.stage is WorkerStage.READY:
-                    for piece in stream.begins.anew(head, other.stands):
+                    for piece in begins.anew(head, other.stands):
                         self._assign(other, self._given(other, piece))
         waiting = [each for each in worker.tasks.values() if each.begins and each is not head]
         if waited_s > SHARED_S and any(each.batch.position[0] == head.batch.position[0] for each in waiting):
@@ -495,7 +497,8 @@ class Pool:
             self.workers.pop(number, None)
             worker.tasks.clear()
         stream.workers.clear()
-        stream.begins.wanted.clear()
+        if stream.begins is not None:
+            stream.begins.wanted.clear()
         stream.workers_changed()
 
     def _is_retirable(self, worker: Worker) -> bool:

@@ -53,7 +53,7 @@ class Deaths:
             # Nothing is lost. But what ends helpers is the batch's: it is made without them from then on.
             if not innocent:
                 stream.blame.died(piece.batch.position, note, alone=False)
-        elif piece.begins:
+        elif stream.begins is not None and piece.begins:
             stream.begins.lost(piece, died=not innocent and worker.stage is not WorkerStage.STOPPING)
         elif worker.overdue_task == task:
             self._fail(stream, piece, _overdue(worker, piece, note))

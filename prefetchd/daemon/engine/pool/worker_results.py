@@ -65,7 +65,9 @@ class WorkerResults:
         elif isinstance(message, ShardCame):
             worker.stream.starts.take(message)
         elif isinstance(message, ShardBegun):
-            worker.stream.begins.begun(self._take(worker, message.task))
+            piece = self._take(worker, message.task)
+            if worker.stream.begins is not None:
+                worker.stream.begins.begun(piece)
         elif isinstance(message, Spent):
             worker.stream.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):

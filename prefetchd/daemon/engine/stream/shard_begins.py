@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[int, int]
 
 
 class ShardBegins:
-    """The beginnings of one stream's shards. A stream of fewer than two shards has none."""
+    """The beginnings of one stream's shards, of which there are two or more."""
 
     def __init__(self, shards: int, rows: int, lengths: EpochLengths) -> None:
         """`rows` are a batch's at most."""
@@ -54,7 +54,7 @@ class ShardBegins:
     def before(self, piece: Piece, stands: Mapping[Key, int]) -> Piece | None:
         """Returns the beginning that goes before `piece` (rule 2), in a worker whose iterators stand as in `stands`;
         None when there is none."""
-        if self._shards < 2 or piece.digests or self.key(piece.batch.position) in stands:
+        if piece.digests or self.key(piece.batch.position) in stands:
             return None
         epoch, step = piece.batch.position
         for each in range(step, step + self._shards):

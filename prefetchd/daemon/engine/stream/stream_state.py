@@ -132,7 +132,8 @@ class StreamState:
         self.shard_affinity = ShardAffinity(turns, self.workers) if turns else None
         self.task_sizes = TaskSizes(self.schedule.rows_per_batch, self.workers, by_turns=bool(turns))
         self.starts = ShardStarts(self.shards)
-        self.begins = ShardBegins(self.shards, self.schedule.rows_per_batch, self.window.lengths)
+        rows = self.schedule.rows_per_batch
+        self.begins = ShardBegins(self.shards, rows, self.window.lengths) if self.shards > 1 else None
         self.remote = RemoteWork(spec.remote_workers) if spec.remote_workers else None
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.shard_affinity))
         self.filling = Filling(self.window, self.claims, self.blame, shard_lengths)
@@ -327,7 +328,7 @@ class StreamState:
 
     def lost(self, piece: Piece) -> None:
         """Hands out again what a worker has not done, and does not do any more."""
-        if piece.begins:
+        if self.begins is not None and piece.begins:
             self.begins.lost(piece, died=False)
         else:
             self.filling.lost(piece)

@@ -6,13 +6,14 @@ import dataclasses
 
 import pytest
 
+from prefetchd.daemon.engine.commands import StopWorker
 from prefetchd.daemon.engine.pool.busy_limit import BusyLimit
 from prefetchd.daemon.engine.pool.pool import RING_COMES_WITHIN_S
 from prefetchd.daemon.engine.stream.shard_begins import ALONE_S, SHARED_S
 from prefetchd.daemon.engine.stream.stream_state import StreamState
 from prefetchd.wire.messages import BEGIN, MEASURE
 from prefetchd.wire.stream_spec import StreamSpec
-from tests.property.world import World
+from tests.property.world import KILLED, World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 240, 4)
 
@@ -247,3 +248,22 @@ def test_shards_that_share_a_worker_and_do_not_begin_fail_with_both_numbers():
     assert stream.failure is not None
     assert "2 shards" in stream.failure[1]
     assert "allowed: 1 workers" in stream.failure[1]
+
+
+def test_a_worker_that_is_to_end_and_does_not_begin_is_killed():
+    world = World(workers=2, slots=2, by_rows=False, shards=[50, 50])
+    stream = shards_of(world, 2)
+    first, second = sorted(world.workers)
+    works(world, first)
+    world.engine.pool._stop(world.engine.pool.workers[second])
+    world.now += ALONE_S - 1
+    world.tick()
+    assert second in world.engine.pool.workers
+    world.now += 2
+    world.engine.tick(world.now)
+    assert StopWorker(second, kill=True) in world.engine.take_commands()
+    world.engine.worker_died(second, KILLED, world.now)
+    arrive(world)
+    assert stream.begins is not None
+    assert not stream.begins._deaths, "that is no death of its own"
+    assert (0, 1) in stream.begins.wanted
