@@ -733,14 +733,16 @@ class Fill(Message):
     row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
     bytes; empty for orders that are arithmetic. kind 5 makes a batch once more, beside the one that another machine has
     made, and compares the two. kind 6 checks whether the files that were read for a batch have changed: its `keys` are
-    what Filled.opened had.
+    what Filled.opened had. kind 7 begins the iterator of the shard of an iterable dataset that has the batch, and takes
+    the iterator's first batch; with 1 in the slot's place the worker drops the iterator that it has. `keys` has the
+    shard's state there, if there is one.
     """
 
     tasks: Rows
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE, CHECK_FILES = 0, 1, 2, 3, 4, 5, 6
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE, CHECK_FILES, BEGIN = 0, 1, 2, 3, 4, 5, 6, 7
 
 
 # --- daemon <-> planner ---------------------------------------------------------------------------------------
@@ -940,6 +942,15 @@ class ShardEnded(Message):
 
     task: int
     batches: int
+
+
+@_numbered(97)
+@record
+class ShardBegun(Message):
+    """Says that the task's shard of the iterable dataset has begun: its iterator has given a first batch, has ended, or
+    has raised."""
+
+    task: int
 
 
 @_numbered(73)

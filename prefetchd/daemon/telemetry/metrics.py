@@ -100,6 +100,7 @@ def _stream(
         "lingers_s": max(0.0, stream.lingers_until_s - now_s) if stream.lingers_until_s is not None else None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, stats),
+        "absent_consumers": sorted(each.pid for each in stream.absents.values() if not each.departed),
         "workers_limit": workers,
         "workers_asked": spec.workers,
         "workers": [

@@ -80,6 +80,7 @@ def stream(**changes: Any) -> dict[str, Any]:
         "not_ahead": "",
         "ring": ring(),
         "consumers": [consumer()],
+        "absent_consumers": [],
         "workers_limit": 2,
         "tuned": True,
         "buffer_tuned": True,

@@ -23,6 +23,7 @@ from prefetchd.wire.messages import (
     Measured,
     Message,
     SamplesWrote,
+    ShardBegun,
     ShardCame,
     ShardEnded,
     Spent,
@@ -76,8 +77,12 @@ class WorkerResults:
                 self._wrote(worker.stream, message.what)
         elif isinstance(message, ShardCame):
             worker.stream.starts.take(message)
+        elif isinstance(message, ShardBegun):
+            piece = self._take(worker, message.task)
+            if worker.stream.begins is not None:
+                worker.stream.begins.begun(piece)
         elif isinstance(message, Spent):
-            worker.stream.filling.lost(self._take(worker, message.task))
+            worker.stream.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
             # Checked before _take() ends the task: what raises has changed nothing.
             worker.stream.filling.check_shard_end(worker.tasks[message.task], message.batches)

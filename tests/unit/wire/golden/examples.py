@@ -138,6 +138,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Digested(task=9, digest=0xFEDCBA9876543210, duration_us=20_000),
     m.StoreFailed(task=9, reason="/mnt/ram: No space left on device", is_full=True),
     m.ShardEnded(task=9, batches=17),
+    m.ShardBegun(task=9),
     m.ShardCame(epoch=2, shard=1, following=301, state=b"\x80\x05"),
     m.Compared(task=9, is_equal=True, duration_us=30_000),
     m.OpenBridge(spec=b"\x80", address="10.0.0.1:6379", insecure=True),
