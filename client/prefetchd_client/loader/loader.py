@@ -546,7 +546,7 @@ class PrefetchLoader(RebuildGuard):
             begun = self._positions.begin_epoch(anew=self._held_files.have_changed())
             self._beginning.begun(begun[1].epoch)
             if not self.num_workers and not isinstance(begun[0], InlineStream) and not is_elsewhere(self.dataset):
-                self._loop_watch = LoopWatch({"dataset": self.dataset, "collate_fn": self.collate_fn})
+                self._loop_watch = LoopWatch({"dataset": self.dataset, "collate_fn": self.collate_fn}, self)
             if self.persistent_workers and not self._workers_stay:
                 self._watch_samplers_only()
         if self._positions.sampler_state is None and self.generator is not None and not self._is_seeded:
@@ -678,7 +678,9 @@ class PrefetchLoader(RebuildGuard):
     def _may_run_ahead(self) -> RunAhead:
         """Return whether batches may be made before their epoch begins, by what is known of the program now."""
         reiterates = self.spec.order == "iterable" and self.persistent_workers
-        found = self._request_made.live or [*self._live, *(self._watch.live or ())]
+        # Whoever attaches holds nothing of what the samples are made of.
+        live = () if is_elsewhere(self.dataset) else self._request_made.live
+        found = live or [*self._live, *(self._watch.live or ())]
         return decide(self.run_ahead, found, reiterates=reiterates)
 
     def _watched(self, request: StreamRequest) -> StreamRequest:
