@@ -151,8 +151,9 @@ def test_another_loader_goes_on_where_the_first_one_was(shared_daemon, expected,
         state = first.state_dict()
     with loader(iterables.Draws()) as second:
         second.load_state_dict(state)
-        assert equal(list(second), expected[0][taken:])
-        assert equal(list(second), expected[1])
+        rest = expected[0][taken:]
+        assert equal(list(second), rest or expected[1])
+        assert equal(list(second), expected[1 if rest else 2])
 
 
 def test_two_trainers_on_one_stream(shared_daemon, expected):

@@ -546,6 +546,7 @@ class Engine:
         """Pauses the stream, or all when `name` is empty; returns their names."""
         return self._admin_actions.pause(name)
 
+    @_event
     def hold(self, names: Mapping[str, bool]) -> None:
         """Pauses streams of these names as soon as they are there, as they were in the daemon before; True: drained."""
         self.registry.held = dict(names)
