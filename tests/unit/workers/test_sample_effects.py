@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import multiprocessing as mp
 import random
+import tarfile
 import types
+import zipfile
 
 import numpy as np
 import pytest
@@ -126,3 +128,18 @@ def test_collate_function_is_looked_at():
     effects.begin()
     collate.batches += 1
     assert effects.first_write() == "collate_fn.batches"
+
+
+def test_what_an_open_archive_notes_is_no_write(tmp_path):
+    with tarfile.open(tmp_path / "rows.tar", "w") as tar, zipfile.ZipFile(tmp_path / "rows.zip", "w") as archive:
+        for number in range(3):
+            tar.addfile(tarfile.TarInfo(str(number)))
+            archive.writestr(str(number), "row")
+    with tarfile.open(tmp_path / "rows.tar") as tar, zipfile.ZipFile(tmp_path / "rows.zip") as archive:
+        effects = SampleEffects({"dataset": types.SimpleNamespace(tar=tar, zip=archive)}, with_shared=True)
+        effects.begin()
+        before = len(tar.members)
+        assert tar.getmember("2").name == "2"
+        assert archive.read("1") == b"row"
+        assert len(tar.members) > before
+        assert effects.first_write() == ""
