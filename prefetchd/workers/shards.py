@@ -174,7 +174,8 @@ class Shards:
         """Returns the walk that is nearest before the batch, or begins one."""
         walks = self._walks.setdefault(shard, [])
         before = [each for each in walks if each.epoch == epoch and each.number <= number]
-        walk = max(before, key=lambda each: each.number, default=_Walk(epoch, shard))
+        # Of two in one place the later one: the batches of the other were dropped, as a file of theirs has changed.
+        walk = max(reversed(before), key=lambda each: each.number, default=_Walk(epoch, shard))
         of_epoch, (start, state) = self._starts.get(shard, (-1, (0, b"")))
         is_nearer = walk.number < start or (walk.number == start and not walk.has_begun)
         if of_epoch == epoch and is_nearer and start <= number:

@@ -141,6 +141,16 @@ def test_what_was_passed_is_made_again_by_another_iterator():
     assert begun == [0, 0]
 
 
+def test_of_two_iterators_in_one_place_the_later_one_goes_on():
+    """Batches are made again when a file of theirs has changed, by an iterator that has read the new one."""
+    made = Made([15])
+    by_first = [made(step) for step in range(2)]
+    first = made.shards._walks[0][-1].iterator
+    assert [made(step) for step in range(2)] == by_first
+    made(2)
+    assert made.shards._walks[0][-1].iterator is not first
+
+
 def test_a_batch_that_raises_is_passed():
     made = Made([10], bad=((0, 4),))
     assert made(1) == "next() of the dataset's iterator, epoch 0, step 1, shard 0: LookupError(4)"
