@@ -158,8 +158,8 @@ class Filler:
             self._shards.use_start(position, unpack(keys))
 
     def work_of(self, position: Position) -> Position:
-        """Return what the batch at `position` has in common with tasks that prepare it: its place, or the epoch and
-        the shard whose iterator makes it."""
+        """Return a key that the task of filling the batch at `position` shares with the tasks that prepare it: the
+        position, or (epoch, shard) where a shard's iterator makes the batch."""
         if isinstance(self.plan, ShardPlan):
             return position[0], self.plan.shard_of(position[1])[0]
         return position

@@ -7,13 +7,15 @@ So the worker that makes a stream's first sample looks at the program's plain va
 What counts: numbers, texts, small arrays, and the lengths of containers, of the dataset, the collate_fn and all that
 they hold, of their classes, and of globals that their code names. What does not count: generators, which are set before
 each sample; what is there for the first time, such as a file handle that is opened lazily; what an open file or archive
-of the standard library notes while it is read; and what prefetchd's own datasets note, such as a SampleCache.
+of the standard library notes while it is read; and of an object that names itself what a fingerprint takes of it, such
+as a SampleCache, all that it does not name.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import sys
 import types
 from collections import deque
@@ -32,7 +34,6 @@ MOST_BYTES = 1 << 16
 _CDATA: Any = ctypes.Structure.__mro__[1]
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, deque)
 _FILES = ("_io", "bz2", "gzip", "lzma", "mmap", "tarfile", "zipfile")
-_OURS = ("prefetchd", "prefetchd_client")
 _PLAIN = (int, float, complex, bool, str, bytes)
 
 
@@ -69,20 +70,8 @@ class SampleEffects:
         found: dict[str, Any] = {}
         kinds: set[type] = set()
         functions: list[types.FunctionType] = []
-        files: list[str] = []
-        ours: set[str] = set()
-        for number, (way, value) in enumerate(held_objects(self._roots, numbers=True)):
-            if number >= MOST_OBJECTS:
-                break
-            if files and way.startswith(tuple(files)):
-                continue
-            if type(value).__module__ in _FILES:
-                files.append(f"{way}.")
-                continue
-            if _is_ours(type(value).__module__):
-                ours.add(way)
-            elif way.rpartition(".")[0] not in ours:
-                found[way] = _compared(value)
+        for way, value in itertools.islice(_counted_objects(self._roots), MOST_OBJECTS):
+            found[way] = _compared(value)
             kinds.add(type(value))
             if type(value) is types.FunctionType:
                 functions.append(value)
@@ -99,6 +88,26 @@ class SampleEffects:
         for name, value in _globals_of(functions):
             found.setdefault(f"global {name}", _compared(value))
         return found
+
+
+def _counted_objects(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each object that is held, with the way to it, without what is below a file or is not named by an object
+    that names what counts."""
+    coming = [roots]
+    asked: set[int] = set()
+    while coming:
+        closed: list[str] = []
+        for way, value in held_objects(coming.pop(), numbers=True):
+            if closed and way.startswith(tuple(closed)):
+                continue
+            names = getattr(type(value), "__prefetchd_fingerprint__", None)
+            if names is not None and id(value) not in asked:
+                asked.add(id(value))
+                coming.append({f"{way}.{name}": each for name, each in names(value).items()})
+            if names is not None or type(value).__module__ in _FILES:
+                closed.append(f"{way}.")
+            else:
+                yield way, value
 
 
 def _class_attributes(kind: type) -> Iterator[tuple[str, Any]]:
@@ -140,11 +149,7 @@ def _is_users_module(name: object) -> bool:
     if not isinstance(name, str) or name.partition(".")[0] in sys.stdlib_module_names:
         return name == "__main__"
     file = getattr(sys.modules.get(name), "__file__", None)
-    return isinstance(file, str) and "site-packages" not in file and "dist-packages" not in file and not _is_ours(name)
-
-
-def _is_ours(module: object) -> bool:
-    return isinstance(module, str) and module.partition(".")[0] in _OURS
+    return isinstance(file, str) and "site-packages" not in file and "dist-packages" not in file
 
 
 def _compared(value: Any) -> Any:

@@ -118,7 +118,7 @@ class TaskRunner:
                 (opened,) if opened else (),
             )
         if isinstance(answer, (Measured, ShardBegun, Unfit)):
-            # What was read for the batch, or for the first one of its shard, is not read again when that is filled.
+            # Files that were read for this task are not read again by the task that fills the batch.
             self._opened.set_aside(self._filler.work_of(task.position))
         return answer
 

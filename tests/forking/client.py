@@ -155,5 +155,5 @@ class _Server:
         self._control.close()
 
     def close(self) -> None:
-        self._control.close()
+        self.close_here()
         self._process.wait()

@@ -146,6 +146,23 @@ def test_what_an_open_archive_notes_is_no_write(tmp_path):
         assert effects.first_write() == ""
 
 
+def test_object_that_names_itself_is_asked_once():
+    class Naming:
+        other = 0
+
+        def __prefetchd_fingerprint__(self):
+            return {"own": self, "held": self.held}
+
+    held = Naming()
+    held.held = Base()
+    effects = SampleEffects({"dataset": held}, with_shared=True)
+    effects.begin()
+    held.other = 5
+    assert effects.first_write() == ""
+    held.held.number = 5
+    assert effects.first_write() == "dataset.held.number"
+
+
 def test_what_a_sample_cache_notes_does_not_count(tmp_path):
     class Counting:
         calls = 0
