@@ -87,6 +87,7 @@ class SimWorker:
     kept: tuple | None = None  # the batch that it retains
     kept_version: int = 0  # of the file, when it read that
     walk: tuple | None = None  # (epoch, shard, number of the next batch) of the iterator that it began
+    begun: dict = dataclasses.field(default_factory=dict)  # (epoch, shard) -> version of the file, read by then
 
 
 @dataclasses.dataclass
@@ -1038,6 +1039,8 @@ class World:
             spent = worker.host in self.fork_of and worker.walk is not None and (slot or worker.walk[:2] != begins)
             if not spent and (slot or worker.walk is None or worker.walk[:2] != begins):
                 worker.walk = (*begins, 0)
+            if not spent and (slot or begins not in worker.begun):
+                worker.begun[begins] = self.version
             self.engine.worker_message(worker.number, Spent(task) if spent else ShardBegun(task), self.now)
             return
         if shards and has_rows and self._is_spent(worker, position, shards):
@@ -1079,6 +1082,9 @@ class World:
         else:
             whole = kind != FILL_ROWS
             version = worker.kept_version if worker.kept == position else self.version
+            if shards:
+                # What an iterator gives first was taken as it began.
+                version = worker.begun.pop((epoch, step % shards), version)
             worker.kept = None
             filled = range(rows) if whole else range(first, end)
             self._fill(worker.stream, slot, position, filled, task)

@@ -68,7 +68,7 @@ class TrainerMessages:
             if not batch.under_way:
                 stream.claims.forget_measuring(batch)
         if not message.waiting:
-            stream.filling.check_files(list(stream.window.batches.values()))
+            stream.filling.check_files(list(stream.window.batches.values()), message.epoch)
 
     def stood(self, stream: StreamState, session: int, number: int, epoch: int, step: int, now_s: float) -> None:
         """Counts progress that was made and not told any more."""

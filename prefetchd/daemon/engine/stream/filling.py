@@ -20,7 +20,8 @@ rules, whose reasons are in decisions 0009 (measuring), 0010 (larger batches), 0
    two are equal, and made anew when they are not (decision 0120).
 10. A batch that was made before its epoch began is checked when that begins, if files were read for it: it is offered
     when they are what they were, and made anew when they are not. One that has failed is made anew in any case: a file
-    may have been written just then (decision 0130).
+    may have been written just then (decision 0130). Of each shard the first batch that is made after the epoch has
+    begun is checked, too: the shard may have begun, and read files, before.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Filling:
         """`shard_lengths` are the window's lengths where the stream has shards."""
         self.window = window
         self._shard_lengths = shard_lengths
+        # (epoch, shard) of which the next batch is to be checked.
+        self._first_due: set[tuple[int, int]] = set()
         self._claims = claims
         self._queue = claims.queue
         self._blame = blame
@@ -76,6 +79,11 @@ class Filling:
         if batch.whole and piece.rows != batch.rows:
             self._refill_whole(batch)
             return False
+        if self._shard_lengths is not None:
+            epoch, step = batch.position
+            if (key := (epoch, step % self._shard_lengths.shards)) in self._first_due:
+                self._first_due.remove(key)
+                batch.check_due = True
         if batch.check_due and TOO_MANY_FILES in batch.opened:
             self._give_up_room(batch)
             self.window.remove(batch)
@@ -144,9 +152,13 @@ class Filling:
         if batch.check_due:
             self._check(batch)
 
-    def check_files(self, batches: Iterable[Batch]) -> None:
-        """Have the files checked that were read for `batches`, which were made before their epoch began. Drop those
-        that have failed (rule 10)."""
+    def check_files(self, batches: Iterable[Batch], epoch: int) -> None:
+        """Have the files checked that were read for `batches`, which were made before `epoch` began. Drop those that
+        have failed (rule 10)."""
+        if self._shard_lengths is not None:
+            living = {each.epoch for each in self.window.cursors.values() if not each.waiting}
+            self._first_due = {key for key in self._first_due if key[0] in living}
+            self._first_due |= {(epoch, shard) for shard in range(self._shard_lengths.shards)}
         for batch in batches:
             batch.check_due = True
             if batch.error is not None:
