@@ -496,6 +496,11 @@ def found_orders():
         {"workers": 1, "slots": 4, "by_rows": False, "shards": [1, 0], "reads": True, "odd": {(0, 0): "kills"}},
         "next_iterator",
     )
+    yield (
+        "a shard that has begun, and read a file, before its epoch begins, and has no batch by then",
+        {"workers": 2, "slots": 5, "by_rows": False, "shards": [2, 2], "reads": True},
+        "deliver deliver:2 deliver:3 work:1 rewrite next_iterator",
+    )
 
 
 ARGUMENTS = {
@@ -518,6 +523,7 @@ DEFAULTS = {
     "another_trainer": {},
     "all_leave_and_one_comes_back": {"crash": True, "others": False, "rest": True},
     "crash_the_daemon": {},
+    "rewrite": {},
 }
 
 
