@@ -146,7 +146,7 @@ class _Trainer:
         # by nobody any more, and need not be kept.
         self._iterator = None
         iterator = self._iterator = iter(loader)
-        epoch, step = (self._state["epoch"], self._state["step"]) if self._state is not None else (0, 0)
+        epoch, step = self._work.begin_of((self._state["epoch"], self._state["step"]) if self._state else (0, 0))
         if self._work.reseeds and step == 0 and isinstance(loader, PrefetchLoader):
             loader.generator.manual_seed(self._work.seed_of(epoch))
         while True:

@@ -156,6 +156,8 @@ class Trail:
             self.lives.append(line["at"])
             if "pid" in line:
                 self.pids.append(line["pid"])
+            if what == "loader":
+                self._expected = self.work.begin_of(self._expected)
             self.begins.append((line["at"], self._expected))
             if line.get("fresh") or self._asks_anew:
                 # No daemon need have heard of it before; one may have though the trainer was killed.

@@ -135,6 +135,11 @@ class Work:
         """Returns the next step that has a batch, or the epoch's end."""
         return next((each for each in self._real_steps if each >= step), self.steps)
 
+    def begin_of(self, position: tuple[int, int]) -> tuple[int, int]:
+        """Returns where a loader that resumes at `position` begins: after an epoch's last batch with the next epoch."""
+        epoch, step = position
+        return (epoch + 1, 0) if self.next_real_step(step) == self.steps else (epoch, step)
+
     def seed_of(self, epoch: int) -> int:
         """Returns what a generator that reseeds begins `epoch` with."""
         return 1000 * self.seed + epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -140,13 +141,15 @@ def test_it_may_be_off(daemon, said):
     assert found["tuning"] == []
 
 
+@functools.cache
+def kept() -> bytes:
+    """What a process needs for its samples: no attribute, which DataLoader would have in the trainer."""
+    return os.urandom(WORKER_BYTES)
+
+
 class Large(Waiting):
-    """What a process needs for its samples it keeps."""
-
-    kept = b""
-
     def __getitem__(self, index: int) -> int:
-        Large.kept = Large.kept or os.urandom(WORKER_BYTES)
+        kept()
         return super().__getitem__(index)
 
 

@@ -361,6 +361,28 @@ def test_a_loader_resumes_in_the_middle_of_an_epoch(shared_daemon):
 
 
 @pytest.mark.parametrize("seeds", [True, False])
+@pytest.mark.parametrize("inline", ["", "1"])
+def test_what_is_resumed_after_the_last_batch_is_the_next_epoch(shared_daemon, monkeypatch, inline, seeds):
+    """As the script has set the generator for it, if it has."""
+    monkeypatch.setenv("PREFETCHD_INLINE", inline)
+    straight = seeded()
+    with PrefetchLoader(Numbers(40), 4, shuffle=True, generator=straight, fresh=True, stream="ended") as loader:
+        batches = iter(loader)
+        for _ in range(10):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert list(batches) == []
+        if seeds:
+            straight.manual_seed(5)
+        later = [order(loader), order(loader)]
+    with PrefetchLoader(Numbers(40), 4, shuffle=True, generator=seeded(), fresh=True, stream="ended") as loader:
+        loader.load_state_dict(state)
+        if seeds:
+            loader.generator.manual_seed(5)
+        assert [order(loader), order(loader)] == later
+
+
+@pytest.mark.parametrize("seeds", [True, False])
 def test_a_resumed_epoch_is_not_mixed_of_two_orders(shared_daemon, monkeypatch, seeds):
     """Found by chaos: the trainer before it had seeded the epoch, as this one `seeds` it when it has loaded its state.
     What it was told of that one's plan was right, and void by then: the state's had taken its place. And what it was

@@ -42,6 +42,8 @@ class Positions:
         self._began_with: Assume | None = None
         # (epoch, by shard) where an iterable dataset's iterators stand after the batch that was yielded last.
         self._shard_states: tuple[int, Mapping[int, ShardState]] = (0, {})
+        # What load() has made of sampler and generators, if it has gone to an epoch's end.
+        self._loaded_at_end: Assume | None = None
         # A stream that was there already is filled where its last trainer stopped: this one may want to go on there,
         # and says where with its set_epoch() or its first next().
         self._waiting = sessions.current.take_first_cursor()
@@ -88,6 +90,8 @@ class Positions:
             # Likewise: what is ready of a plan from other states would be dropped.
             self._sessions.ensure().assume(place.epoch)
         self._go_to(place.epoch, place.step)
+        if self.sampler_state is not None and 0 < spec.epoch_steps <= place.step:
+            self._loaded_at_end = self.sampler_state.about(place.epoch)
 
     def resume_point(self) -> ResumePoint:
         """Returns where state() says that the trainer stands."""
@@ -108,6 +112,7 @@ class Positions:
     def begin_epoch(self, *, anew: bool = False) -> tuple[Session, ClientCursor]:
         """Returns session and cursor of an iterator that begins; the one after it is filled ahead from now on, if that
         is allowed. With `anew` the iterator gets no batch that was made before."""
+        self._leave_ended_epoch()
         if self._waiting is None:
             self._place_waiting()
         cursor = self._waiting
@@ -178,6 +183,15 @@ class Positions:
         """Gives the stream up, as Sessions.give_up does."""
         self._waiting = None
         self._sessions.give_up(again)
+
+    def _leave_ended_epoch(self) -> None:
+        """Goes to the next epoch if load() has gone to an epoch's end and the script has set sampler or generators
+        since: they are set for the epoch whose batches come next, and that epoch's end has no say in its order."""
+        loaded, self._loaded_at_end = self._loaded_at_end, None
+        if loaded is None or self.sampler_state is None or self._epoch != loaded.epoch or not self._step:
+            return
+        if self.sampler_state.about(loaded.epoch) != loaded:
+            self._go_to(self._epoch + 1, 0)
 
     def _go_to(self, epoch: int, step: int) -> None:
         if (epoch, step) != (self._epoch, self._step):

@@ -314,3 +314,13 @@ def test_the_daemon_s_log_tells_what_became_of_rings(tmp_path):
     log.write_text("\n".join(lines) + "\nFatal Python error\n")
     assert fates_of_rings(log) == [lines[0], lines[2]]
     assert fates_of_rings(None) == []
+
+
+def test_a_loader_that_resumes_after_the_last_batch_begins_the_next_epoch(tmp_path):
+    whole = run(0, ALONE.steps)
+    resumed = trail_of(tmp_path, [*whole, {"at": 1.0, "what": "closed"}, LOADER, batch(1, 0)])
+    assert not resumed.wrong
+    assert trail_of(tmp_path, [*whole, batch(1, 0)]).wrongs == {"lost": 1}
+
+
+LOADER = {"at": 1.0, "what": "loader", "took_s": 0.1, "fresh": False}
