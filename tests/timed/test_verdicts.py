@@ -24,8 +24,8 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
+from prefetchd.status.status_object import status_object
 from tests.scenario.waiting import DEADLINE_S, until, worker_pids
 from tests.timed.situations import DirectReads, Samples, SlowCollate, SlowStart, evenly, in_bursts
 

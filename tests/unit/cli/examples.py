@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefetchd.cli.snapshot import Report
+from prefetchd.status.snapshot import Report
 
 GIB = 1 << 30
 

@@ -349,7 +349,9 @@ def test_perfect_speedup_is_what_a_trainer_of_known_pace_gains(step_s, task_s):
 
 def test_answer_names_the_share_and_the_speedup():
     found = verdict(Pipeline(2, 16, always(0.2), always(0.089)))
-    assert found.answer == "the trainer waited 11% of the last minute; with data always ready it would run 1.12x as fast"
+    assert (
+        found.answer == "the trainer waited 11% of the last minute; with data always ready it would run 1.12x as fast"
+    )
 
 
 def test_answer_of_a_trainer_that_never_waits_promises_nothing():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from prefetchd import __version__
-from prefetchd.cli.snapshot import Report
 from prefetchd.diagnosis.health import health
 from prefetchd.diagnosis.judged import judged_streams
+from prefetchd.status.snapshot import Report
 from prefetchd.wire.errors import ProtocolError
 
 
