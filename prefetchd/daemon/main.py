@@ -55,7 +55,8 @@ class Options:
     `supervised`: who started it may start it again when it dies; `ray`: the cluster of remote
     workers, or empty, and whether it may be insecure; `metrics`: where it answers scrapes; `notifier`: who
     is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
-    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come. `given`
+    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come. `history`: the file that keeps the
+    streams' history for good. `given`
     are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
 
     limits: Limits
@@ -75,6 +76,7 @@ class Options:
     config: Config = NO_CONFIG
     config_file: Path | None = None
     environment: bytes = b""
+    history: Path | None = None
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -137,6 +139,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             ),
             config=options.config,
             config_file=options.config_file,
+            history=options.history,
         )
         ending.callback(_keep_count, service, lock)
         ending.callback(service.close)

@@ -104,6 +104,10 @@ def stream(**changes: Any) -> dict[str, Any]:
         "retries": 1,
         "bad_samples": 3,
         "bad_samples_named": ["dataset[7] (epoch 0, step 1, row 3) is left out: ValueError: broken"],
+        "slowest_samples": [
+            {"worker": 1, "index": 31_007, "phase": "loading", "lasted_s": 2.25, "ago_s": 41.0},
+            {"worker": 2, "index": -1, "phase": "collating", "lasted_s": 0.75, "ago_s": 3.0},
+        ],
         "output_lines_left_out": 0,
         "replanned_batches": 0,
         "remote": None,

@@ -117,7 +117,10 @@ class Plans:
         self._asked_in_vain = False
         due = [each for each in self._assumed[self._planner_knows :] if each.epoch <= epoch]
         self._planner_knows += len(due)
-        return [*(Rebase(each.epoch, each.sampler_epoch, each.states, each.attributes) for each in due[-1:]), self._asked]
+        return [
+            *(Rebase(each.epoch, each.sampler_epoch, each.states, each.attributes) for each in due[-1:]),
+            self._asked,
+        ]
 
     def planner_is_new(self) -> None:
         """Forgets what the planner was told: another one begins, or the last one has gone. Its question is asked
