@@ -308,6 +308,7 @@ class Service:
             "generation": self._generation,
             "socket": str(self._paths.socket),
             "log": str(self._paths.log),
+            "history": str(self._history.path),
             **self._birth.about(),
             "sessions": len(self._publishing.sessions),
             "supervised": self._started_as.supervised,

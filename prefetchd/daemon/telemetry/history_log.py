@@ -26,7 +26,7 @@ class HistoryLog:
 
     def __init__(self, path: Path, *, kept: bool) -> None:
         """`kept`: the file outlives the daemon, and may be larger."""
-        self._path = path
+        self.path = path
         self._is_kept = kept
         self._most_bytes = MOST_KEPT_BYTES if kept else MOST_BYTES
         self._points: dict[str, StreamPoints] = {}
@@ -61,7 +61,7 @@ class HistoryLog:
         self._append(b"".join(line_of({"t": time.time(), "ended": each}) for each in self._last.values()))
         self._last = {}
         if drop and not self._is_kept:
-            for path in (self._path, former(self._path)):
+            for path in (self.path, former(self.path)):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
@@ -70,18 +70,18 @@ class HistoryLog:
             return
         try:
             fd = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
             )
             try:
                 if os.fstat(fd).st_size + len(data) > self._most_bytes:
-                    os.rename(self._path, former(self._path))
+                    os.rename(self.path, former(self.path))
                     os.close(fd)
-                    fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                    fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 os.write(fd, data)
             finally:
                 os.close(fd)
         except OSError as error:
             if not self._has_complained:
                 self._has_complained = True
-                fields = {"path": str(self._path), "error": error.strerror or str(error)}
+                fields = {"path": str(self.path), "error": error.strerror or str(error)}
                 log.warning("history cannot be written", extra={"fields": fields})
