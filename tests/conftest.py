@@ -43,6 +43,7 @@ LONGEST_FIRST = (
     "sample_cache",
     "documents",
     "cluster",
+    "dashboard",
     "scenario",
     "attacks",
     "contract",
@@ -59,6 +60,7 @@ SLOW = (
     "compatibility",
     "strangers",
     "cluster",
+    "dashboard",
     "timed",
 )
 """Directories and files of which each test is marked `slow`: others' programs and libraries, and DataLoader beside

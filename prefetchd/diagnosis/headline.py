@@ -39,7 +39,7 @@ def headline(status: Mapping[str, Any], socket: str) -> dict[str, str]:
         text = status["streams"][0]["verdict"]["text"] if len(status["streams"]) == 1 else "no trainer is measured yet"
         return _said(UNKNOWN, text if status["streams"] else "no trainer has opened a stream yet")
     worst = max(judged, key=lambda each: each["verdict"]["stalled_share"])
-    of = f" ({worst['name']})" if len(status["streams"]) > 1 else ""
+    of = f" (stream {worst['name']})" if len(status["streams"]) > 1 else ""
     return _said(colour_of(worst["verdict"]), worst["verdict"]["answer"] + of)
 
 

@@ -41,7 +41,7 @@ const Charts = (() => {
       scales: { y: { range: (self, low, high) => [0, top ?? Math.max(high || 0, 1e-9) * 1.1] } },
       axes: [
         { ...axis, values: (self, splits) => splits.map((each) => clock(each)) },
-        { ...axis, size: 56, values: (self, splits) => splits.map(format) },
+        { ...axis, size: 72, values: (self, splits) => splits.map((each) => format(each)) },
       ],
       series: [{}, ...series.map((each) => ({
         label: each.label, stroke: colour(each.colour), width: 2, dash: each.dash, points: { show: false },
