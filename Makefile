@@ -61,6 +61,8 @@ test: check
 	$(PYTEST) -m 'not slow' $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED)) || failed=1; \
 	[ -z "$$failed" ]
 
+# The dashboard's tests need chromium and chromedriver, which no target installs: `apt-get install chromium
+# chromium-driver` does on Debian, as .ci/run. Without them these tests are skipped, unless CI=true.
 # What takes long: others' programs, each case beside DataLoader, times, and all examples of the properties.
 test-slow: $(STAMP)
 	@failed=; set -x; \

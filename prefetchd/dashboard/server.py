@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import socket
 from urllib.parse import parse_qs
 
@@ -23,6 +24,7 @@ from prefetchd.dashboard.watcher import Watcher
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 LONGEST_NAME = 1000
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::[0-9]+)?")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -64,8 +66,8 @@ class Guard:
 
 def _host_name(host: str) -> str:
     """Return the name in a Host header. The port is left out: it may be one that ssh forwards."""
-    name, bracket, _ = host.partition("]")
-    return (name + bracket if bracket else host.partition(":")[0]).lower()
+    found = _HOST.fullmatch(host)
+    return found["name"].lower() if found is not None else ""
 
 
 def application(watcher: Watcher, token: str) -> ASGIApp:
