@@ -7,23 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Protocol
 
 from prefetchd.dashboard.document import document
 from prefetchd.dashboard.lanes import Lanes
+from prefetchd.dashboard.past import history_path, read_past
 from prefetchd.dashboard.series import Series
 from prefetchd.dashboard.usage import Usage
-from prefetchd.status.points import COLUMNS, StreamPoints
+from prefetchd.status.points import StreamPoints
 from prefetchd.status.snapshot import read_report
 from prefetchd.status.status_object import status_object
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.history_file import read_history
 from prefetchd.wire.messages import TraceEvents
 from prefetchd.wire.runtime_paths import RuntimePaths
 
 LOOK_EVERY_S = 1.0
-HISTORY_S = 3600.0
 LOOKED_AT_S = 5.0
 """Seconds after a page's last request in which a trace goes on."""
 MOST_ENDED = 64
@@ -135,9 +133,10 @@ class Watcher:
             self._series.pop(oldest, None)
 
     def _read_history(self) -> None:
-        found = series_of(history_path(self._status, self._paths))
+        points, _ = read_past(history_path(self._status, self._paths))
         with self._lock:
-            self._series = {**self._series, **found}
+            # The look before this has at most one point of each stream.
+            self._series = {**self._series, **points}
 
     def _look_on(self) -> None:
         while not self._ends.wait(LOOK_EVERY_S):
@@ -158,22 +157,6 @@ class Watcher:
     def _wants_trace(self) -> bool:
         is_looked_at = time.monotonic() - self._asked_at_s < LOOKED_AT_S
         return is_looked_at and self._status["state"] == "running" and bool(self._status.get("streams"))
-
-
-def history_path(status: dict[str, Any], paths: RuntimePaths) -> Path:
-    """Return where the daemon writes its history."""
-    return Path(status.get("daemon", {}).get("history") or paths.history)
-
-
-def series_of(history: Path) -> dict[str, Series]:
-    """Return each stream's points of the last hour that the history file has."""
-    found: dict[str, Series] = {}
-    for entry in read_history(history, time.time() - HISTORY_S):
-        points = entry.get("points")
-        for name, values in points.items() if isinstance(points, dict) else ():
-            if isinstance(values, list) and len(values) == len(COLUMNS) - 1:
-                found.setdefault(name, Series()).add((entry["t"], *values))
-    return found
 
 
 def _worst(streams: dict[str, dict[str, Any]]) -> str:

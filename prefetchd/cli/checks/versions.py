@@ -39,11 +39,6 @@ print(json.dumps(found))
 """
 
 
-def findings(paths: RuntimePaths) -> Iterator[Finding]:
-    yield daemon_version(paths)
-    yield from torch_and_gpu()
-
-
 def daemon_version(paths: RuntimePaths) -> Finding:
     """Checks the version of the daemon that runs on this socket."""
     check = "daemon's version"

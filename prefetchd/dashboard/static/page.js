@@ -208,6 +208,16 @@
     }
   }
 
+  function showComparison(found) {
+    byId("compare").hidden = !found.compare;
+    if (!found.compare) return;
+    const { names, rows } = found.compare;
+    const place = element("div", null, "scroll");
+    place.append(table(["stream", "what", `A: ${names[0]}`, `B: ${names[1]}`], rows, "The two runs have no stream in common."));
+    for (const cell of place.querySelectorAll("td:nth-child(n + 3)")) cell.className = "wide";
+    byId("compare").replaceChildren(element("h2", "Side by side"), place);
+  }
+
   function showReport(found) {
     byId("report").hidden = !found.report;
     if (!found.report) return;
@@ -224,6 +234,7 @@
     latest = found;
     showHead(found);
     showStreams(found);
+    showComparison(found);
     showReport(found);
     const names = Object.keys(found.details);
     const name = names.includes(wanted) ? wanted : names.includes(found.first) ? found.first : names[0];
