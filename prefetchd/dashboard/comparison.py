@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefetchd.dashboard.report import mean
-from prefetchd.status.points import COLUMNS
 from prefetchd.wire.errors import CallerError
+
+UNKNOWN = "not known"
 
 
 def comparison(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
@@ -31,7 +32,11 @@ def comparison(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple
     both = list(zip(marks, (first, second)))
     return {
         **second,
-        "headline": {"colour": "unknown", "word": "Two runs", "text": f"A is {names[0]}, and B is {names[1]}"},
+        "headline": {
+            "colour": "unknown",
+            "word": "Two runs side by side",
+            "text": f"A is {names[0]}, and B is {names[1]}",
+        },
         "problems": [],
         "streams": [{**each, "name": f"{mark}: {each['name']}"} for mark, found in both for each in found["streams"]],
         "ended": [f"{mark}: {name}" for mark, found in both for name in found["ended"]],
@@ -49,14 +54,14 @@ def _rows(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> lis
         return [name, what, *values]
 
     def means(column: str, text: str) -> list[str]:
-        found = [mean(each["history"], COLUMNS.index(column)) for each in both]
-        return ["–" if value is None else format(value, text) for value in found]
+        found = [mean(each["history"], column) for each in both]
+        return [UNKNOWN if value is None else format(value, text) for value in found]
 
     def of(value: Any) -> list[str]:
         return [str(value(each["status"])) for each in both]
 
     return [
-        row("answer, last minute", of(lambda each: each["verdict"]["answer"] or "–")),
+        row("answer, last minute", of(lambda each: each["verdict"]["answer"] or UNKNOWN)),
         row("limit", of(lambda each: each["verdict"]["limit"])),
         row("mean share of time waited", means("stalled", ".1%")),
         row("mean batches used a second", means("used", ".2f")),
@@ -73,4 +78,4 @@ def _rows(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> lis
 
 def _slowest(stream: Mapping[str, Any]) -> str:
     found = stream.get("slowest_samples")
-    return f"{found[0]['lasted_s']:.2f} s, index {found[0]['index']}" if found else "–"
+    return f"{found[0]['lasted_s']:.2f} s, index {found[0]['index']}" if found else UNKNOWN

@@ -21,7 +21,7 @@ def history_path(status: Mapping[str, Any], paths: RuntimePaths) -> Path:
 
 
 def read_past(history: Path, since_unix_s: float | None = None) -> tuple[dict[str, Series], dict[str, dict[str, Any]]]:
-    """Return each stream's points since then, by default of the last hour, and the last status of each that has ended."""
+    """Return each stream's points since then, by default of the last hour, and the last status of each ended stream."""
     points: dict[str, Series] = {}
     ended: dict[str, dict[str, Any]] = {}
     for entry in read_history(history, time.time() - HISTORY_S if since_unix_s is None else since_unix_s):

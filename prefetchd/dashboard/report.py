@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prefetchd.dashboard.document import brief, document
+from prefetchd.dashboard.document import document
 from prefetchd.dashboard.page import frozen_page
 from prefetchd.dashboard.series import Series
-from prefetchd.diagnosis.headline import WORDS
+from prefetchd.diagnosis.answer import answer_of_a_run
+from prefetchd.diagnosis.headline import WORDS, colour_of_share
+from prefetchd.status.points import COLUMNS
 
 MOST_BYTES = 2_000_000
 _PATH = re.compile(r"(?<![\w.:/<])/(?:[^\s/'\",:;()]+/)+(?=[^\s/'\",:;()])")
@@ -36,7 +38,7 @@ def report(
     if stream and stream not in living and stream not in gone:
         raise KeyError(stream)
     names = [stream] if stream else [*living, *gone]
-    details = {
+    details: dict[str, dict[str, Any]] = {
         name: {
             "status": living.get(name) or gone[name],
             "ended": name not in living,
@@ -45,13 +47,14 @@ def report(
         }
         for name in names
     }
-    shown = {**status, "streams": [living[name] for name in names if name in living]} if "streams" in status else status
+    shown: Mapping[str, Any] = (
+        {**status, "streams": [living[name] for name in names if name in living]} if "streams" in status else status
+    )
     found = document(
         shown, details, socket=socket, made_unix_s=made_unix_s, ended=[name for name in names if name in gone]
     )
-    if not found["streams"] and details:
-        last = next(iter(details.values()))["status"]
-        found["headline"] = {**_of(last), "text": last["verdict"]["answer"] or last["verdict"]["text"]}
+    if not found["problems"] and found["state"] != "hanging":
+        found["headline"] = _of_the_run(details) or found["headline"]
     found["first"] = _waits_most(details)
     found["report"] = {**about, "options": {**(status.get("daemon") or {}).get("options", {})}}
     return found
@@ -76,9 +79,19 @@ def report_page(found: dict[str, Any], title: str) -> str:
     return page
 
 
-def _of(stream: Mapping[str, Any]) -> dict[str, str]:
-    colour = brief(stream)["colour"]
-    return {"colour": colour, "word": WORDS[colour]}
+def _of_the_run(details: Mapping[str, Mapping[str, Any]]) -> dict[str, str] | None:
+    """Return the headline of runs of which none goes on; None while one does, or where nothing was measured."""
+    if any(each["status"]["verdict"]["stalled_share"] is not None and not each["ended"] for each in details.values()):
+        return None
+    shares = {name: mean(each["history"], "stalled") for name, each in details.items()}
+    known = {name: share for name, share in shares.items() if share is not None}
+    if not known:
+        return None
+    worst = max(known, key=lambda name: known[name])
+    times = [row[0] for row in details[worst]["history"] if row[COLUMNS.index("stalled")] is not None]
+    colour = colour_of_share(known[worst])
+    of = f" (stream {worst})" if len(details) > 1 else ""
+    return {"colour": colour, "word": WORDS[colour], "text": answer_of_a_run(known[worst], times[-1] - times[0]) + of}
 
 
 def _waits_most(details: Mapping[str, Mapping[str, Any]]) -> str:
@@ -88,7 +101,8 @@ def _waits_most(details: Mapping[str, Mapping[str, Any]]) -> str:
     return max(details, key=share, default="")
 
 
-def mean(rows: Iterable[list[Any]], column: int) -> float | None:
-    """Return the mean of a column over time; None where nothing of it is known."""
-    known = [row[column] for row in rows if row[column] is not None]
+def mean(history: Iterable[list[Any]], column: str) -> float | None:
+    """Return the mean of a column over the points at which a trainer was measured; None where there is none."""
+    stalled, wanted = COLUMNS.index("stalled"), COLUMNS.index(column)
+    known = [row[wanted] for row in history if row[stalled] is not None and row[wanted] is not None]
     return sum(known) / len(known) if known else None

@@ -6,6 +6,7 @@ work in 1 - s of that time, so it would run 1 / (1 - s) times as fast.
 
 from __future__ import annotations
 
+from prefetchd.diagnosis.health import duration
 from prefetchd.diagnosis.rates import Rates
 from prefetchd.tuning.worker_tuner import WAITS_ALWAYS_SHARE
 
@@ -21,6 +22,16 @@ def perfect_speedup(stalled: float) -> float:
     It is at most 20: a trainer that waits for more than WAITS_ALWAYS_SHARE of its time has shown no pace of its own.
     """
     return 1 / (1 - min(stalled, WAITS_ALWAYS_SHARE))
+
+
+def answer_of_a_run(stalled: float, over_s: float) -> str:
+    """Return the sentence about a run that is over, or that has a pause: so many seconds of it were measured."""
+    share = f"{stalled:.0%}" if stalled >= 0.01 else f"{stalled:.1%}"
+    times = perfect_speedup(stalled)
+    return (
+        f"in the last {duration(over_s)} that were measured the trainer waited {share}; with data always ready it "
+        f"would have run {times:.2f}x as fast"
+    )
 
 
 def answer(rates: Rates, trainers: int) -> str:

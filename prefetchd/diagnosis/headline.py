@@ -16,7 +16,11 @@ WORDS = {GOOD: "No", FAIR: "A little", BAD: "Yes", UNKNOWN: "Not known"}
 
 def colour_of(verdict: Mapping[str, Any]) -> str:
     """Return GOOD, FAIR, BAD or UNKNOWN for a verdict as in `prefetchd status --json`."""
-    stalled = verdict["stalled_share"]
+    return colour_of_share(verdict["stalled_share"])
+
+
+def colour_of_share(stalled: float | None) -> str:
+    """Return the colour for a share of time that a trainer waited."""
     if stalled is None:
         return UNKNOWN
     return GOOD if stalled < STALLED_SHARE else FAIR if stalled < BAD_SHARE else BAD

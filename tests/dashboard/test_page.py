@@ -199,3 +199,40 @@ def test_first_paint_with_64_streams_takes_less_than_a_second(tmp_path, browser)
             assert painted < 1000
     finally:
         segment.close()
+
+
+def test_report_opens_without_a_server_and_survives_its_run(daemon, browser, tmp_path):
+    with loader(stream=MARKUP) as batches:
+        for _ in batches:
+            stream = next(iter(status_object(read_report(daemon.paths)).get("streams", [])), None)
+            if stream is not None and stream["verdict"]["answer"] and daemon.paths.history.exists():
+                break
+        running = tmp_path / "running.html"
+        daemon.command("report", "-o", str(running))
+    os.kill(daemon.pid, signal.SIGKILL)
+    after, data = tmp_path / "after.html", tmp_path / "after.json"
+    daemon.command("report", MARKUP, "-o", str(after))
+    daemon.command("report", "--json", "-o", str(data))
+    both = tmp_path / "both.html"
+    daemon.command("report", "--compare", str(data), str(data), "-o", str(both))
+    for page in (running, after):
+        assert page.stat().st_size < 2_000_000
+        browser.open(page.as_uri())
+        assert browser.text("#name") == MARKUP
+        assert "torch" in browser.text("#report")
+        assert browser.run("return document.querySelectorAll('main img, main b').length") == 0
+    browser.open(both.as_uri())
+    assert "Two runs side by side" in browser.text("h1")
+    assert "batches used in all" in browser.text("#compare")
+    assert browser.console() == []
+    found = daemon.command("report", "nope", check=False)
+    assert (found.returncode, len(found.stderr.splitlines())) == (1, 1)
+    assert "no stream 'nope'" in found.stderr
+    # The next daemon goes on with the history, and removes it when it ends.
+    daemon.start()
+
+
+def test_report_without_daemon_or_history_is_one_clear_line(daemon):
+    found = daemon.command("report", check=False)
+    assert (found.returncode, len(found.stderr.splitlines())) == (1, 1)
+    assert "no daemon on" in found.stderr

@@ -81,6 +81,10 @@ const Charts = (() => {
       let from = 0;
       for (let at = 1; at <= times.length; at += 1) {
         if (at < times.length && limits[at] === limits[from]) continue;
+        if (limits[from] === null) {
+          from = at;
+          continue;
+        }
         const left = ((times[from] - begin) / span) * width;
         const right = (((times[at] ?? times[times.length - 1]) - begin) / span) * width;
         context.fillStyle = colour(kinds[limits[from]] ?? "second");

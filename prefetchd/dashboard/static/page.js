@@ -59,6 +59,7 @@
     const { colour, word, text } = found.headline;
     byId("headline").className = colour;
     byId("word").textContent = word;
+    byId("question").hidden = Boolean(found.compare);
     byId("answer").textContent = text;
     const facts = [];
     if (found.daemon) facts.push(`daemon ${found.state}, pid ${found.daemon.pid}, version ${found.daemon.software}`);
