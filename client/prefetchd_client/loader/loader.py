@@ -23,6 +23,7 @@ from prefetchd_client.changes.held_files import HeldFiles
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.loader.beginnings import Beginning, beginning_of, note_iterator
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
+from prefetchd_client.loader.facts import Summary, card_of, line_of, metrics_of, summary_of
 from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
 from prefetchd_client.loader.inline import InlineStream
 from prefetchd_client.loader.iterator import PrefetchIterator
@@ -432,6 +433,33 @@ class PrefetchLoader(RebuildGuard):
         session = self._sessions.ensure()
         found = {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
         return found if self._path is None else found | self._path.stats()
+
+    def summary(self) -> Summary:
+        """Return how this loader's stream is doing, as the first screen of `prefetchd report` says it.
+
+        It is read from memory that the daemon writes, so it asks the daemon nothing. The result is a dict; its str() is
+        the text. Keys of what is not known are None.
+
+        Example:
+            print(loader.summary())     # Is it the data? Yes: the trainer waited 38% of the last minute; ...
+        """
+        return summary_of(self)
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures for a logger, as far as they are known: prefetchd/stalled_share (of the last minute, 0 to 1),
+        prefetchd/ready_batches and prefetchd/batches_per_s.
+
+        Example:
+            wandb.log(loader.metrics(), step=step)
+        """
+        return metrics_of(self)
+
+    def __repr__(self) -> str:
+        return line_of(self)
+
+    def _repr_html_(self) -> str:
+        """Return the card that notebooks show."""
+        return card_of(self)
 
     def record_stream(self, batch: Any, stream: Any) -> None:
         """Notes that `batch`, or a tensor of one, is used on `stream` too, which was not the current one at its next():
