@@ -83,7 +83,7 @@ class Reporting(transformers.TrainerCallback):
     def __init__(self):
         self.found = []
 
-    def on_train_begin(self, args, state, control, train_dataloader=None, **given):
+    def on_step_end(self, args, state, control, train_dataloader=None, **given):
         loader = train_dataloader.base_dataloader
         until(lambda: "prefetchd/ready_batches" in loader.metrics(), "the ring is shown")
 
