@@ -7,6 +7,7 @@ import io
 import pytest
 import torch
 from prefetchd_client import PrefetchLoader, progress
+from prefetchd_client.loader import beginnings
 from torch.utils.data import DataLoader, TensorDataset
 
 from prefetchd.status.snapshot import read_report
@@ -90,3 +91,14 @@ def test_plain_tqdm_takes_the_loader(loader):
     bar = tqdm(loader, file=io.StringIO())
     assert bar.total == len(loader)
     until(lambda: sum(1 for _ in bar) == len(loader), "an epoch")
+
+
+def test_loader_does_not_show_another_stream_of_the_name_it_asked_for(daemon):
+    with PrefetchLoader(DATA, batch_size=4, num_workers=1, seed=1) as first:
+        measured(first)
+        # As in another process that runs the same script with other data.
+        beginnings.forget()
+        with PrefetchLoader(TensorDataset(torch.zeros(8)), batch_size=2, num_workers=1) as second:
+            assert second.summary()["batches_per_s"] is None
+            next(iter(second))
+            assert second.summary()["stream"] == first.summary()["stream"] + "#2"

@@ -238,9 +238,13 @@ class Collected(Logger):
 
 
 def test_logger_gets_what_loading_costs(loader, tmp_path):
-    until(lambda: "prefetchd/ready_batches" in loader.metrics(), "the ring is shown")
+    class Waiting(Noting):
+        def training_step(self, batch, step):
+            until(lambda: "prefetchd/ready_batches" in loader.metrics(), "the ring is shown")
+            return super().training_step(batch, step)
+
     logger = Collected()
-    trainer(tmp_path, logger=logger, max_epochs=EPOCHS, log_every_n_steps=STEPS).fit(Noting(), loader)
+    trainer(tmp_path, logger=logger, max_epochs=EPOCHS, log_every_n_steps=STEPS).fit(Waiting(), loader)
     found = {step: metrics for step, metrics in logger.found if any(name.startswith("prefetchd/") for name in metrics)}
     assert list(found) == [STEPS * (epoch + 1) for epoch in range(EPOCHS)]
     assert found[STEPS]["prefetchd/ready_batches"] >= 0

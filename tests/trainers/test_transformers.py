@@ -92,7 +92,9 @@ class Reporting(transformers.TrainerCallback):
 
 
 def test_reports_get_what_loading_costs(trainers_daemon, tmp_path):
-    trainer = made(Prefetching, tmp_path, logging_strategy="steps", logging_steps=1, max_steps=3)
+    trainer = made(
+        Prefetching, tmp_path, logging_strategy="steps", logging_steps=1, max_steps=3, dataloader_num_workers=1
+    )
     reporting = Reporting()
     trainer.add_callback(reporting)
     LoadingCallback.add_to(trainer)

@@ -40,6 +40,9 @@ def summary_of(loader: PrefetchLoader) -> Summary:
     )
     if sessions is None or sessions.is_inline:
         return Summary(found, verdict=INLINE)
+    if not sessions.current.is_named:
+        # Another stream may have the name that was asked for.
+        return found
     try:
         return Summary(found, **_seen(loader.socket, name))
     except (PrefetchdError, OSError) as error:
