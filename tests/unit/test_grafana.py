@@ -13,11 +13,8 @@ import yaml
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "examples" / "grafana"
 DASHBOARD = json.loads((DIRECTORY / "dashboard.json").read_text("utf-8"))
-RULES = [
-    each
-    for group in yaml.safe_load((DIRECTORY / "alerts.yaml").read_text("utf-8"))["groups"]
-    for each in group["rules"]
-]
+(GROUP,) = yaml.safe_load((DIRECTORY / "alerts.yaml").read_text("utf-8"))["groups"]
+RULES = GROUP["rules"]
 PANELS = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
 QUERIES = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
 ALERTS = [(rule["alert"], rule["expr"]) for rule in RULES]
@@ -31,10 +28,7 @@ def known_metrics() -> dict[str, set[str]]:
     text = (DIRECTORY.parents[1] / "docs" / "metrics.md").read_text("utf-8")
     found = {}
     for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", text, re.M):
-        wire = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "info": ["_info", ""]}.get(
-            kind, [""]
-        )
-        for suffix in wire:
+        for suffix in {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(kind, [""]):
             found[name + suffix] = {*re.findall(r"\w+", labels)} | ({"le"} if suffix == "_bucket" else set())
     return found
 
@@ -66,11 +60,8 @@ def test_legend_names_labels_that_its_expression_keeps():
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             kept = re.search(r"by \((.*?)\)", target["expr"])
-            names = (
-                {*re.findall(r"\w+", kept[1])}
-                if kept
-                else known_metrics()[re.search(r"prefetchd_\w+", target["expr"])[0]]
-            )
+            (metric,) = re.findall(r"prefetchd_\w+", target["expr"])
+            names = {*re.findall(r"\w+", kept[1])} if kept else known_metrics()[metric]
             assert {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])} <= names, target
 
 
