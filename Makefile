@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # For the demo nothing is compiled before it is imported: compiling all took pip 15 s of CPU, what is imported takes 6.
 
-.PHONY: setup demo test test-slow test-fast check clean
+.PHONY: setup demo test test-slow test-fast fuzz check clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -72,6 +72,12 @@ test-slow: $(STAMP)
 	$(PYTEST) $(CLUSTER) || failed=1; \
 	$(PYTEST) $(TIMED) || failed=1; \
 	[ -z "$$failed" ]
+
+# Random programs with DataLoader as their oracle, for so many seconds.
+FUZZ_SECONDS ?= 600
+fuzz: $(STAMP)
+	@d=$$(mktemp -d); trap 'PREFETCHD_SOCKET=$$d/d.sock $(BIN)/prefetchd stop > /dev/null 2>&1; rm -rf $$d' EXIT; \
+	PREFETCHD_SOCKET=$$d/d.sock XDG_STATE_HOME=$$d $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # What one runs at each change: what needs no daemon, and few examples of the properties.
 test-fast: check

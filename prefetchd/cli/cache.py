@@ -15,12 +15,14 @@ from prefetchd.cli.options import socket_option
 from prefetchd.cli.patience import Patience
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.cache_directory import (
+    MARKS,
     CacheDescription,
     allocated_bytes,
     caches_in,
     check_sizes,
     read_description,
 )
+from prefetchd.wire.cache_marks import is_damage_noted
 from prefetchd.wire.cache_removal import remove_cache, remove_leftovers
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.printable import one_line
@@ -104,7 +106,8 @@ def ls(path: Path, as_json: bool) -> None:
         counts = f"{each['stored']:,} of {each['rows']:,} samples"
         of_dataset = f" ({each['length']:,} in the dataset)" if each["length"] != each["rows"] else ""
         size, dataset = format_bytes(each["bytes"]), one_line(each["dataset"])
-        click.echo(f"{each['fingerprint']}  {counts}{of_dataset}  {size}  {dataset}")
+        found_damage = "  damage was found: each sample is compared" if each["damage_found"] else ""
+        click.echo(f"{each['fingerprint']}  {counts}{of_dataset}  {size}  {dataset}{found_damage}")
 
 
 @command.command("rm")
@@ -198,6 +201,7 @@ def _looked_at(directory: Path) -> dict[str, Any]:
         "length": description.length,
         "rows": description.rows,
         "stored": stored,
+        "damage_found": is_damage_noted((directory / MARKS).stat().st_size, description.rows),
         "sample_bytes": description.sample_bytes,
         "bytes": size,
     }

@@ -18,7 +18,7 @@ from prefetchd.wire.cache_directory import (
     CacheDescription,
     row_digest,
 )
-from prefetchd.wire.cache_marks import marks_locked
+from prefetchd.wire.cache_marks import forget_damage, is_damage_noted, marks_locked
 from prefetchd.wire.errors import ProtocolError, UntrustedPathError
 from prefetchd.wire.file_locks import try_lock, unlock
 from prefetchd.wire.trusted_paths import open_below
@@ -33,8 +33,8 @@ def check_rows(
     directory: Path, description: CacheDescription, *, fix: bool, looked_at: Callable[[int], None] = lambda row: None
 ) -> tuple[list[int], list[int]]:
     """Compares all rows with their marks. Returns the rows that differ; and with `fix`, those of them whose marks were
-    cleared: not a row that somebody is storing just then. Calls looked_at() for each row that it comes to. Raises
-    OSError."""
+    cleared: not a row that somebody is storing just then. With `fix` also removes the note that damage was found, once
+    all marks of damaged rows are cleared. Calls looked_at() for each row that it comes to. Raises OSError."""
     with contextlib.ExitStack() as stack:
         maps = []
         for leaf in description.leaves:
@@ -52,7 +52,19 @@ def check_rows(
             if row_digest(iter(parts)) != mark:
                 # With the mark as it was read: whoever clears it looks whether it still is that one.
                 bad[row] = mark
-    return list(bad), _forgotten(directory, bad) if fix and bad else []
+    forgotten = _forgotten(directory, bad) if fix and bad else []
+    if fix and len(forgotten) == len(bad):
+        _forget_damage(directory, description.rows)
+    return list(bad), forgotten
+
+
+def _forget_damage(directory: Path, rows: int) -> None:
+    if is_damage_noted((directory / MARKS).stat().st_size, rows):
+        fd = _open(directory, MARKS, os.O_RDWR)
+        try:
+            forget_damage(fd, rows)
+        finally:
+            os.close(fd)
 
 
 def _forgotten(directory: Path, marks: dict[int, int]) -> list[int]:

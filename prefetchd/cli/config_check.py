@@ -4,8 +4,8 @@ and the line it stands on.
 The checks, in the order in which they are made for each stream:
 
 1. Interpreter and directory are there (`python`, `cwd`).
-2. The store's directory is there, ours and writable; one that is not in memory is worth a note, and so is a progress
-   file's that is not there.
+2. The store's directory is there, ours, writable and no other daemon's; one that is not in memory is worth a note, and
+   so is a progress file's that is not there.
 3. A buffer that is given in bytes fits what the store has left, beside the streams before it.
 4. The dataset can be made and gives a batch, in a process as the daemon's (dataset_look.py). Left out on demand.
 5. A ring of such batches fits, as the daemon would reckon it; and the watermarks lie within it.
@@ -33,6 +33,7 @@ from prefetchd.ring.file_ring import file_bytes
 from prefetchd.ring.memory_limits import cgroup_headroom_bytes, free_bytes
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError, NoSpaceError
+from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import SHARED_MEMORY, runtime_paths
 
 PROBLEM, NOTE, UNKNOWN = "problem", "note", "unknown"
@@ -70,6 +71,7 @@ class ConfigCheck:
         self._look = look
         self._timeout_s = timeout_s
         self._rooms = _Rooms(config.daemon.memory_bytes)
+        self._own_daemon = LockFile(runtime_paths().lock).holder()
         self.ring: Ring | None = None
         """The ring of the stream that was checked last, if it is known."""
 
@@ -124,8 +126,16 @@ class ConfigCheck:
         if stream.store == FILES:
             try:
                 BatchFiles(directory).check()
+                holder = BatchFiles(directory).holder()
             except CallerError as error:
                 yield self._remark(PROBLEM, stream, "store", str(error))
+                return
+            # The daemon on our socket gives it up for this stream, or goes on with it.
+            if holder is not None and holder != self._own_daemon:
+                whose = f"another daemon's (pid {holder})" if holder else "another daemon's"
+                yield self._remark(
+                    PROBLEM, stream, "store", f"{directory} is {whose}: choose another, or stop that one"
+                )
                 return
         if not os.access(directory, os.W_OK | os.X_OK):
             why = "mounted read-only" if os.statvfs(directory).f_flag & os.ST_RDONLY else "another user's"

@@ -14,7 +14,7 @@ from prefetchd.wire.runtime_paths import runtime_paths
 @socket_option
 @click.argument("level", type=click.Choice(LOG_LEVELS))
 def command(socket: str | None, level: str) -> None:
-    """Change what the running daemon logs, until it ends: debug, info, warning or error.
+    """Change what the daemon logs: debug, info, warning or error. Stays over `prefetchd restart`.
 
     Exit code: 0 done, 1 no daemon.
     """

@@ -17,8 +17,8 @@ def command(socket: str | None, streams: tuple[str, ...]) -> None:
     """Stop filling streams, all of them by default, until `prefetchd resume`.
 
     Batches that are ready are still served; a trainer that has used them up waits. Tasks that are under way end.
-    Workers stay, with their memory: `prefetchd drain` ends them too. A daemon that is started again knows nothing of
-    it.
+    Workers stay, with their memory: `prefetchd drain` ends them too. They stay
+    paused over `prefetchd restart`; a daemon that is started after a kill, or after `prefetchd stop`, fills them.
 
     Exit code: 0 done, 1 no such stream or no daemon.
     """

@@ -203,6 +203,8 @@ def _rates(stream: dict[str, Any], width: int) -> list[str]:
         )
         if stream[key]
     ]
+    if stream.get("cache_damaged"):
+        troubles.append("damaged samples in its sample cache (prefetchd cache verify --fix)")
     return _flow([*counts, ", ".join(troubles) or "no troubles"], width, hang="  ")
 
 

@@ -19,6 +19,7 @@ from prefetchd.daemon.sockets.listener import Listener
 from prefetchd.daemon.sockets.private_socket import listen_privately
 from prefetchd.wire.errors import CallerError, PrefetchdError
 from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.peer_credentials import peer_credentials
 from prefetchd.wire.runtime_paths import SOCKET_VARIABLE, RuntimePaths, make_private
 
 BACKLOG = 128
@@ -101,13 +102,20 @@ class DaemonEndpoint:
 
 
 def is_served(path: Path) -> bool:
-    """True when a daemon answers at `path`: one whose lock file was removed, or one that is not ours."""
+    """True when a daemon of ours answers at `path`, whose lock file was removed. Raises CallerError when another user's
+    process answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
             probe.connect(os.fspath(path))
         except OSError:
             return False
+        peer = peer_credentials(probe)
+    if peer.uid != os.geteuid():
+        raise CallerError(
+            f"{path} is served by uid {peer.uid} (pid {peer.pid}), and this is uid {os.geteuid()}. Choose another with "
+            f"--socket or ${SOCKET_VARIABLE}"
+        )
     return True
 
 
@@ -127,8 +135,8 @@ def clear_the_way(path: Path) -> None:
         except OSError:
             pass
     raise CallerError(
-        f"{path} is there and is not the socket of a daemon that died; it was left alone. "
-        f"Choose another with --socket or ${SOCKET_VARIABLE}"
+        f"{path} is there, of uid {path.lstat().st_uid}, and is not the socket of a daemon that died; it was left "
+        f"alone. Choose another with --socket or ${SOCKET_VARIABLE}"
     )
 
 

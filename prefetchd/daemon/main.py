@@ -19,6 +19,7 @@ from prefetchd import __version__
 from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
 from prefetchd.daemon.daemon_endpoint import DaemonEndpoint, clear_the_way, is_served
 from prefetchd.daemon.engine.engine import Limits
+from prefetchd.daemon.held import Held, decode_held, encode_held
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service, StartedAs
@@ -55,9 +56,8 @@ class Options:
     `supervised`: who started it may start it again when it dies; `ray`: the cluster of remote
     workers, or empty, and whether it may be insecure; `metrics`: where it answers scrapes; `notifier`: who
     is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
-    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come. `history`: the file that keeps the
-    streams' history for good. `given`
-    are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
+    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come.
+    `history`: the file that keeps the streams' history for good. `given` are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
 
     limits: Limits
     nice: int = 0
@@ -99,8 +99,9 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
         _raise_descriptor_limit()
         generation = lock.read_number() + 1
         lock.write_number(generation)
+        held = decode_held(lock.take_note())
         kill_point("daemon.start.locked")
-        _serve(paths, options, lock, generation, ready)
+        _serve(paths, options, lock, generation, held, ready)
     except PrefetchdError:
         raise
     except BaseException:
@@ -111,7 +112,14 @@ def run_daemon(paths: RuntimePaths, options: Options, ready: Callable[[], None])
     return True
 
 
-def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: int, ready: Callable[[], None]) -> None:
+def _serve(
+    paths: RuntimePaths,
+    options: Options,
+    lock: LockFile,
+    generation: int,
+    held: Held,
+    ready: Callable[[], None],
+) -> None:
     with contextlib.suppress(OSError):
         # A trainer that sends us a message goes on: being woken must not take its CPU (decision 0014). All children
         # inherit this.
@@ -140,6 +148,7 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
             config=options.config,
             config_file=options.config_file,
             history=options.history,
+            held=held,
         )
         ending.callback(_keep_count, service, lock)
         ending.callback(service.close)
@@ -174,8 +183,11 @@ def _serve(paths: RuntimePaths, options: Options, lock: LockFile, generation: in
 
 
 def _keep_count(service: Service, lock: LockFile) -> None:
-    """Keeps the number in the lock's file if rings are left: it counts the daemons whose rings are still there."""
-    if service.has_left_rings:
+    """Keeps the number in the lock's file if rings are left: it counts the daemons whose rings are still there. Beside
+    it the next daemon finds what an operator has set."""
+    if service.held:
+        lock.write_note(encode_held(service.held))
+    if service.has_left_rings or service.held:
         lock.keep_file()
 
 

@@ -18,6 +18,7 @@ from prefetchd.daemon.config.daemon_config import NO_CONFIG, Config
 from prefetchd.daemon.declared.declared_streams import DeclaredStreams
 from prefetchd.daemon.engine.engine import Engine, Limits
 from prefetchd.daemon.engine.trainers import Identity
+from prefetchd.daemon.held import NOTHING_HELD, Held
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.segments.recovery import empty_programs, reclaim_programs
 from prefetchd.daemon.segments.status_segment import StatusSegment
@@ -86,10 +87,23 @@ class Service:
         config: Config = NO_CONFIG,
         config_file: Path | None = None,
         history: Path | None = None,
+        held: Held = NOTHING_HELD,
     ) -> None:
+        """`held` is what an operator has set in the daemon before, which was restarted in order."""
         self.loop = loop
+        self.held = NOTHING_HELD
+        """What an operator has set here, for the next daemon; only after stop(keep=True)."""
         told_config = os.fsencode(config_file) if config_file is not None else b""
-        self.engine = Engine(limits, Identity(__version__, os.getpid(), generation, started_as.supervised, told_config))
+        self.engine = Engine(
+            limits,
+            Identity(
+                __version__, os.getpid(), generation, started_as.supervised, told_config, managed=started_as.managed
+            ),
+        )
+        self.engine.hold(held.streams)
+        self._begun_log_level = log.level
+        if held.log_level:
+            log.setLevel(held.log_level.upper())
         self._paths = paths
         self._started_as = started_as
         self._generation = generation
@@ -237,6 +251,9 @@ class Service:
     def _end(self, reason: str) -> None:
         if self.engine.stopping:
             return
+        if self._keeps:
+            changed = log.level != self._begun_log_level
+            self.held = Held(self.engine.held, logging.getLevelName(log.level).lower() if changed else "")
         self.engine.stop(reason, keep=self._keeps)
         kill_point("daemon.stop.begun")
         if self._publishing.listener is not None:

@@ -119,6 +119,11 @@ def _nothing_to_judge(stream: Mapping[str, Any]) -> str | None:
         return "paused: nothing is filled until `prefetchd resume`"
     if stream["store_fault"]:
         return "its batches cannot be stored"
+    # Of an older daemon it is missing.
+    absent = stream.get("absent_consumers", [])
+    if not living and absent:
+        pids = ", ".join(map(str, absent))
+        return f"pid {pids} has not connected to this daemon yet: it takes batches that an earlier daemon offered it"
     if not living and not followed:
         return "nobody consumes it"
     if not living and not stream["consumed_batches"]:

@@ -72,6 +72,13 @@ class BatchFiles:
         except OSError as error:
             raise self._useless(error) from None
 
+    def holder(self) -> int | None:
+        """Returns the process that has the directory, as LockFile.holder() does. Takes nothing."""
+        try:
+            return self._lock.holder()
+        except OSError as error:
+            raise self._useless(error) from None
+
     def _useless(self, error: OSError) -> CallerError:
         return CallerError(
             f"{self.directory} cannot hold batches: {error.strerror}. Make it, mount the RAM disk, or choose another "

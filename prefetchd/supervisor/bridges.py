@@ -16,7 +16,7 @@ from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.executed_child import ExecutedChild
 from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all, decode
+from prefetchd.wire.framing import decode
 from prefetchd.wire.messages import (
     LateAnswer,
     Message,
@@ -107,7 +107,7 @@ class Bridges:
             executed.pid,
             executed.pidfd,
             executed.output,
-            lambda message, fds: self._says(bridge, message, fds),
+            lambda message, _: self._says(bridge, message),
             lambda _: self._ended(bridge),
             lambda lines, left_out: self._events.remote_printed(stream, 0, lines, left_out),
         )
@@ -151,8 +151,7 @@ class Bridges:
             self.drop(bridge)
         self._burials.wait(CLOSE_DEADLINE_S)
 
-    def _says(self, bridge: int, message: Message, fds: list[int]) -> None:
-        close_all(fds)
+    def _says(self, bridge: int, message: Message) -> None:
         found, events = self._bridges[bridge], self._events
         if isinstance(message, Ready):
             events.bridge_ready(bridge)

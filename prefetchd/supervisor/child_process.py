@@ -15,6 +15,7 @@ from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_output import ChildOutput, OnOutput, silent
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import (
+    Descriptors,
     DescriptorsLostError,
     NoDescriptorError,
     close_all,
@@ -27,8 +28,8 @@ from prefetchd.wire.framing import (
 from prefetchd.wire.messages import Message, NotSpawned, Spare, Spawned
 from prefetchd.wire.os_errors import why
 
-OnMessage = Callable[[Message, list[int]], None]
-"""Called with a message and its descriptors, which are the receiver's."""
+OnMessage = Callable[[Message, Descriptors], None]
+"""Called with a message and its descriptors, of which it takes those that it keeps."""
 OnEnd = Callable[[ProcessExit], None]
 
 REASON_DEADLINE_S = 0.2
@@ -169,7 +170,7 @@ class ChildProcess:
 
     def forsake(self, then: Callable[[], None]) -> None:
         """Ignores what the child says from now on; once it is dead it is closed, and `then` called."""
-        self._on_message = lambda _, fds: close_all(fds)
+        self._on_message = lambda *_: None
         self._output.on_output = silent
         self.how = FORSAKEN
 
@@ -221,7 +222,8 @@ class ChildProcess:
                 self._stop_reading()
                 return
             try:
-                self._on_message(message, fds)
+                with Descriptors(fds) as received:
+                    self._on_message(message, received)
             except NoDescriptorError as lost:
                 self._hear_of_lost(message, lost)
             except ProtocolError as error:
@@ -231,7 +233,7 @@ class ChildProcess:
         """Takes a message about another child without the descriptors that came with it, for which this process had no
         room: it is no fault of who sent it. That other child ends, as nobody has its socket any more."""
         if isinstance(message, Spawned):
-            self._on_message(NotSpawned(message.child, str(lost)), [])
+            self._on_message(NotSpawned(message.child, str(lost)), Descriptors())
         elif not isinstance(message, Spare):
             self._refuse(lost)
 

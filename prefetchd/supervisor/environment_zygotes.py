@@ -12,6 +12,7 @@ from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.burials import Burials
 from prefetchd.supervisor.environment_zygote import EnvironmentZygote
 from prefetchd.wire.errors import ProtocolError
+from prefetchd.wire.framing import Descriptors
 from prefetchd.wire.messages import Message
 from prefetchd.wire.program_layout import Environment, decode_environment
 
@@ -21,9 +22,9 @@ KEEP_ENVIRONMENT_S = 600.0
 class ZygoteEvents(Protocol):
     """Receives what environment zygotes report."""
 
-    def zygote_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
-        """The zygote of that environment has sent `message`; the receiver owns `fds`. Raises ProtocolError for what it
-        must not say."""
+    def zygote_says(self, digest: bytes, message: Message, fds: Descriptors) -> None:
+        """The zygote of that environment has sent `message`; the receiver takes those of `fds` that it keeps. Raises
+        ProtocolError for what it must not say."""
 
     def zygote_ended(self, host: int, how: ProcessExit) -> None:
         """The zygote that was to fork this host, or has, is dead."""

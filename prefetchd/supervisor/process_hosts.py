@@ -21,7 +21,7 @@ from prefetchd.supervisor.stream_host import StreamHost, foreign_child, handed_c
 from prefetchd.supervisor.worker_status_file import WorkerStatusFile
 from prefetchd.wire.cache_directory import is_fingerprint
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all
+from prefetchd.wire.framing import Descriptors, close_all
 from prefetchd.wire.messages import (
     ChildEnded,
     Identified,
@@ -146,11 +146,10 @@ class ProcessHosts:
 
     # --- what environment zygotes tell ---
 
-    def zygote_says(self, digest: bytes, message: Message, fds: list[int]) -> None:
+    def zygote_says(self, digest: bytes, message: Message, fds: Descriptors) -> None:
         if isinstance(message, Spawned):
             self._came(digest, message, fds)
             return
-        close_all(fds)
         if isinstance(message, ChildEnded):
             found = self._hosts.get(message.child)
             if found is not None and found.environment == digest and found.child is not None:
@@ -170,17 +169,15 @@ class ProcessHosts:
     def zygote_printed(self, host: int, lines: list[str], left_out: int) -> None:
         self._printed(host, lines, left_out)
 
-    def _came(self, digest: bytes, message: Spawned, fds: list[int]) -> None:
+    def _came(self, digest: bytes, message: Spawned, fds: Descriptors) -> None:
         host = message.child
         found = self._hosts.get(host)
         if found is None:
             # The stream was dropped meanwhile: closing its socket ends the new zygote.
-            close_all(fds)
             return
         if found.environment != digest or found.child is not None:
-            close_all(fds)
             raise ProtocolError(f"a zygote has forked host {host}, which it was not asked for")
-        found.child = handed_child(self._watcher, message.pid, fds, *self._callbacks(host))
+        found.child = handed_child(self._watcher, message.pid, fds.take(), *self._callbacks(host))
 
     def _not_started(self, host: int, reason: str) -> None:
         found = self._hosts.pop(host)
@@ -195,25 +192,24 @@ class ProcessHosts:
         if found is not None:
             self._events.output(found.stream, 0, lines, left_out)
 
-    def _says(self, host: int, message: Message, fds: list[int]) -> None:
+    def _says(self, host: int, message: Message, fds: Descriptors) -> None:
         found = self._hosts.get(host)
         is_forked = found is not None and found.environment is None
         if isinstance(message, Spawned) and message.child in self._workers:
             if not self._workers.is_expected(message.child, host):
-                close_all(fds)
                 raise ProtocolError(f"a zygote has forked worker {message.child}, which it was not asked for")
-            self._workers.came(message.child, message.pid, fds)
+            self._workers.came(message.child, message.pid, fds.take())
             return
         if is_forked and isinstance(message, Program) and len(fds) == 1:
-            self._events.program_written(host, message, fds[0])
+            (fd,) = fds.take()
+            self._events.program_written(host, message, fd)
             return
         if is_forked and isinstance(message, Spare):
-            if self.spares.came(host, message.pid, fds):
+            if self.spares.came(host, message.pid, fds.take()):
                 self._events.spare_ready(host)
             return
         # From here on no message carries descriptors that anybody takes. What only a fork may say is ignored from
         # others, and what concerns a worker counts only from the host that forks it.
-        close_all(fds)
         if isinstance(message, Ready):
             self._events.host_ready(host, message.note[:MESSAGE_LIMIT_CHARACTERS])
         elif isinstance(message, LoadFailed) and found is not None:

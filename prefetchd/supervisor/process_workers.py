@@ -9,7 +9,6 @@ from prefetchd.supervisor.backend import BackendEvents
 from prefetchd.supervisor.child_output import OnOutput
 from prefetchd.supervisor.child_process import ChildProcess, OnEnd, OnMessage
 from prefetchd.supervisor.worker_status_file import WorkerStatusFile
-from prefetchd.wire.framing import close_all
 from prefetchd.wire.messages import LoadFailed, Message, Ready, UseRing, UseSamples
 from prefetchd.wire.remote_exception import decode_exception
 from prefetchd.wire.worker_status import NO_WORKER_STATUS, WorkerStatus
@@ -66,7 +65,7 @@ class ProcessWorkers:
         self._children[worker] = self._adopt(
             pid,
             fds,
-            lambda message, fds: self._says(stream, worker, message, fds),
+            lambda message, _: self._says(stream, worker, message),
             lambda how: self._ended(worker, how),
             lambda lines, left_out: self._events.output(stream, worker, lines, left_out),
         )
@@ -149,8 +148,7 @@ class ProcessWorkers:
             note.close()
         return self._children.pop(worker, None)
 
-    def _says(self, stream: int, worker: int, message: Message, fds: list[int]) -> None:
-        close_all(fds)
+    def _says(self, stream: int, worker: int, message: Message) -> None:
         if isinstance(message, Ready):
             self._events.worker_ready(worker)
         elif isinstance(message, LoadFailed):

@@ -8,7 +8,6 @@ from prefetchd.supervisor.child_output import silent
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.stream_host import foreign_child
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import close_all
 
 
 class Spares:
@@ -25,12 +24,10 @@ class Spares:
         died meanwhile."""
         self.bury(host)
         try:
-            spare = foreign_child(
-                self._watcher, pid, fds, lambda _, fds: close_all(fds), lambda _: None, silent, nice=self._nice
-            )
+            spare = foreign_child(self._watcher, pid, fds, lambda *_: None, lambda _: None, silent, nice=self._nice)
         except ProtocolError:
             return False
-        spare.tell(lambda _, fds: close_all(fds), lambda _: self._ended(host, spare), silent)
+        spare.tell(lambda *_: None, lambda _: self._ended(host, spare), silent)
         self._spares[host] = spare
         return True
 

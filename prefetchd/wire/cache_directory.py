@@ -2,7 +2,8 @@
 
     PATH/FINGERPRINT/           one cache; another version of the dataset has another fingerprint
         cache.json              the description below; never changes
-        marks                   8 bytes a row: 0, or the digest of the row's bytes in all leaves, one after another
+        marks                   8 bytes a row: 0, or the digest of the row's bytes in all leaves, one after another;
+                                8 bytes more once a process has found a row that differs from its mark
         samples/                a tensordict memory-mapped directory of `rows` rows, as TensorDict.load_memmap reads it
     PATH/FINGERPRINT.new-*/     one that is being made, or that its maker has left behind
     PATH/FINGERPRINT.old-*/     one that is being removed

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from prefetchd.wire.cache_directory import MARKS_LOCK_OFFSET
+from prefetchd.wire.cache_directory import MARK, MARKS_LOCK_OFFSET
 from prefetchd.wire.file_locks import try_lock, unlock
 
 LOCK_ATTEMPTS = 300
@@ -32,3 +32,23 @@ def marks_locked(fd: int, *, shared: bool = False) -> Iterator[bool]:
     finally:
         if locked:
             unlock(fd, MARKS_LOCK_OFFSET)
+
+
+def is_damage_noted(marks_bytes: int, rows: int) -> bool:
+    """True when marks of this size say that a process has found a damaged row. The size alone says so: readers look at
+    it anyway, before each read."""
+    return marks_bytes > MARK.size * rows
+
+
+def note_damage(fd: int, rows: int) -> bool:
+    """Notes for all processes, and for later ones, that a row differs from its mark. False when the marks cannot be
+    written: on a full or read-only file system, or with a read-only `fd`."""
+    try:
+        return os.pwrite(fd, MARK.pack(1), MARK.size * rows) == MARK.size
+    except OSError:
+        return False
+
+
+def forget_damage(fd: int, rows: int) -> None:
+    """Removes the note, after all rows were compared and the damaged ones forgotten. Raises OSError."""
+    os.ftruncate(fd, MARK.size * rows)

@@ -42,6 +42,11 @@ class FillTask(NamedTuple):
         return self.end - self.first
 
     @property
+    def begins_anew(self) -> bool:
+        """True when the worker is to drop the iterator that it has of the shard: it stands in the slot's place."""
+        return self.slot == 1
+
+    @property
     def payload_bytes(self) -> int:
         """The length of the batch whose digest is to be taken: it stands in the end row's place."""
         return self.end

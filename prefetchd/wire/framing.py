@@ -157,6 +157,22 @@ class DescriptorsLostError(ProtocolError):
         self.message = message
 
 
+class Descriptors(list[int]):
+    """Own the descriptors that came with one message: the end of the block closes those that nobody took over."""
+
+    def take(self) -> list[int]:
+        """Return the descriptors, which are the caller's from then on."""
+        taken = list(self)
+        self.clear()
+        return taken
+
+    def __enter__(self) -> Descriptors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        close_all(self.take())
+
+
 def close_all(fds: Sequence[int]) -> None:
     """Closes descriptors that came with a message and are not wanted."""
     for fd in fds:

@@ -16,6 +16,8 @@ from prefetchd.wire.trusted_paths import is_trusted_file
 _POLL_S = 0.02
 NUMBER_DIGITS = 18
 """The most digits of a number in the file: it goes into 64 bits elsewhere."""
+NOTE_OFFSET = 32
+NOTE_LIMIT_BYTES = 1 << 20
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -47,6 +49,21 @@ class LockFile:
                 return True
             # Its last holder removed the file between our open and our lock: it locks nothing any more.
             os.close(fd)
+
+    def holder(self) -> int | None:
+        """Returns the process that holds the lock; 0 where the kernel does not say which, None where none does. Creates
+        nothing. Raises OSError for a file that cannot be read."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder_of(os.fstat(fd))
+        finally:
+            os.close(fd)
+        return None
 
     @property
     def fd(self) -> int:
@@ -98,6 +115,17 @@ class LockFile:
     def write_number(self, number: int) -> None:
         os.pwrite(self._fd, b"%-31d\n" % number, 0)
 
+    def write_note(self, note: bytes) -> None:
+        """Writes what the next holder is to read, behind the number."""
+        os.pwrite(self._fd, note, NOTE_OFFSET)
+
+    def take_note(self) -> bytes:
+        """Returns what write_note() has written, and removes it; empty when there is nothing."""
+        found = os.pread(self._fd, NOTE_LIMIT_BYTES, NOTE_OFFSET)
+        if found:
+            os.ftruncate(self._fd, NOTE_OFFSET)
+        return found
+
     def _open(self) -> int:
         try:
             fd = os.open(self.path, _FLAGS, 0o600)
@@ -126,3 +154,14 @@ class LockFile:
             return False
         mine = os.fstat(fd)
         return (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino)
+
+
+def _holder_of(found: os.stat_result) -> int:
+    """Returns the process that /proc/locks names for a file; 0 for one of a PID namespace not seen from here."""
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with open("/proc/locks") as locks:
+        for line in locks:
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5] == file:
+                return int(fields[4])
+    return 0

@@ -117,7 +117,8 @@ class Welcome(Message):
     again. A trainer that asked by name alone gets the `spec` of its stream. `config` is the path of the configuration
     file that the daemon has, for whoever starts the next one; empty: none. When it gets another one, Welcome is sent
     again. `is_new`: no batch of the
-    stream was there before. `workers` is how many the stream may have busy at once.
+    stream was there before. `workers` is how many the stream may have busy at once. `managed`: a service manager
+    starts the daemon again, after a pause of its own.
     """
 
     protocol: int
@@ -132,6 +133,7 @@ class Welcome(Message):
     config: bytes = b""
     is_new: bool = False
     workers: int = 0
+    managed: bool = False
 
 
 @_numbered(3)
@@ -731,14 +733,16 @@ class Fill(Message):
     row -1 is __getitems__ for all rows at once. `keys` has, for planned orders, each task's sample keys as opaque
     bytes; empty for orders that are arithmetic. kind 5 makes a batch once more, beside the one that another machine has
     made, and compares the two. kind 6 checks whether the files that were read for a batch have changed: its `keys` are
-    what Filled.opened had.
+    what Filled.opened had. kind 7 begins the iterator of the shard of an iterable dataset that has the batch, and takes
+    the iterator's first batch; with 1 in the slot's place the worker drops the iterator that it has. `keys` has the
+    shard's state there, if there is one.
     """
 
     tasks: Rows
     keys: Blobs = ()
 
 
-MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE, CHECK_FILES = 0, 1, 2, 3, 4, 5, 6
+MEASURE, FILL_ROWS, FILL_WHOLE, DIGEST, HELP, COMPARE, CHECK_FILES, BEGIN = 0, 1, 2, 3, 4, 5, 6, 7
 
 
 # --- daemon <-> planner ---------------------------------------------------------------------------------------
@@ -938,6 +942,15 @@ class ShardEnded(Message):
 
     task: int
     batches: int
+
+
+@_numbered(97)
+@record
+class ShardBegun(Message):
+    """Says that the task's shard of the iterable dataset has begun: its iterator has given a first batch, has ended, or
+    has raised."""
+
+    task: int
 
 
 @_numbered(73)

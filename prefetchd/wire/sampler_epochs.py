@@ -46,10 +46,8 @@ def pack_attributes(sampler: Any) -> bytes:
             continue
         for name, value in _attributes_of(part).items():
             is_epoch = name == "epoch" and any(part is each for each in holders)
-            if type(value) in _PLAIN and not is_epoch and (type(value) is not str or len(value) <= _LONGEST_TEXT):
-                # Other integers are not a count of anything.
-                if type(value) is not int or abs(value) < 1 << 63:
-                    found.append((number, name, value))
+            if _is_plain(value) and not is_epoch:
+                found.append((number, name, value))
     return bytes(msgpack.packb(found)) if found else b""
 
 
@@ -58,7 +56,8 @@ def set_attributes(sampler: Any, packed: bytes) -> None:
     ProtocolError."""
     parts = parts_of(sampler)
     for (number, name), value in unpack_attributes(packed).items():
-        if number < len(parts) and type(_attributes_of(parts[number]).get(name)) in _PLAIN:
+        own = _attributes_of(parts[number]) if number < len(parts) else {}
+        if name in own and type(own[name]) in _PLAIN:
             vars(parts[number])[name] = value
 
 
@@ -68,6 +67,13 @@ def unpack_attributes(packed: bytes) -> dict[tuple[int, str], Any]:
         return {(number, name): value for number, name, value in msgpack.unpackb(packed)} if packed else {}
     except Exception as error:
         raise ProtocolError(f"a sampler's attributes of {len(packed)} bytes: {error}") from None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True for what travels: numbers that msgpack knows, and short texts."""
+    if type(value) is str:
+        return len(value) <= _LONGEST_TEXT
+    return type(value) in _PLAIN and (type(value) is not int or abs(value) < 1 << 63)
 
 
 def _attributes_of(part: Any) -> dict[str, Any]:

@@ -17,16 +17,21 @@ _NUMBER = struct.Struct("<Q")
 
 
 class Stated:
-    """A batch, with `state`, its shard's state after this batch, as a worker writes it whose dataset has states."""
+    """A batch with a state of its shard, as a worker writes it whose dataset has states. `following` is the number of
+    the shard's batch that comes next after `state`; None: the one after this batch."""
 
-    __slots__ = ("batch", "state")
+    __slots__ = ("batch", "following", "state")
 
-    def __init__(self, batch: Any, state: bytes) -> None:
+    def __init__(self, batch: Any, state: bytes, following: int | None = None) -> None:
         self.batch = batch
         self.state = state
+        self.following = following
 
-    def __reduce__(self) -> tuple[type[Stated], tuple[Any, bytes]]:
-        return Stated, (self.batch, self.state)
+    def __reduce__(self) -> tuple[type[Stated], tuple[Any, bytes] | tuple[Any, bytes, int]]:
+        # A client of before `following` reads the shorter form.
+        if self.following is None:
+            return Stated, (self.batch, self.state)
+        return Stated, (self.batch, self.state, self.following)
 
 
 def pack(state: ShardState) -> bytes:

@@ -7,7 +7,8 @@ stuck or dead.
             24  index      what the dataset is asked for, or -1
             32  attempt    0: the row's own sample; else the number of the sample that substitutes for it
             40  since_ns   monotonic clock when the row or the phase began
-            48  reserved
+            48  damage     1: damaged samples were found in a sample cache that the worker reads, at any time
+            56  reserved
             64  end; from STACK_OFFSET on stacks are written (stack_dumps), from SAMPLES_OFFSET on samples that other
                 workers have loaded for this one (workers.shared_samples)
 
@@ -27,17 +28,18 @@ PHASES = ("starting", "idle", "loading", "collating", "writing", "digesting", "s
 ALL_AT_ONCE = -1
 """The row of what concerns no single row, such as __getitems__."""
 
-STATUS_WORDS = struct.Struct("=6q16x")
+STATUS_WORDS = struct.Struct("=7q8x")
 STATUS_WORDS_BYTES = STATUS_WORDS.size
 STACK_OFFSET = 4096
 SAMPLES_OFFSET = 1 << 32
 
-TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE = range(6)
+TASK, PHASE, ROW, INDEX, ATTEMPT, SINCE, DAMAGE = range(7)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """The work that a worker was doing. All fields but `phase` are about `task`."""
+    """The work that a worker was doing. All fields but `phase` and `damage` are about
+    `task`."""
 
     # In the order of the layout.
     task: int = 0
@@ -46,6 +48,7 @@ class WorkerStatus:
     index: int = -1
     attempt: int = 0
     since_ns: int = 0
+    damage: int = 0
 
 
 NO_WORKER_STATUS = WorkerStatus()
@@ -54,7 +57,7 @@ NO_WORKER_STATUS = WorkerStatus()
 def read_worker_status(data: bytes | memoryview) -> WorkerStatus:
     """Decodes the status in the first bytes of `data`. Its writer runs the user's code: an unknown phase is read as
     IDLE."""
-    task, phase, row, index, attempt, since_ns = STATUS_WORDS.unpack_from(data)
+    task, phase, row, index, attempt, since_ns, damage = STATUS_WORDS.unpack_from(data)
     if not 0 <= phase < len(PHASES):
         phase = IDLE
-    return WorkerStatus(task, phase, row, index, attempt, since_ns)
+    return WorkerStatus(task, phase, row, index, attempt, since_ns, damage)

@@ -3,7 +3,7 @@
 A fork has the trainer's descriptors. Its sockets would keep a port taken, its pipes and terminals keep others waiting
 for their end, its GPU devices keep the driver from giving the GPU's memory back. Regular files, files in memory and the
 dataset's own handles stay. Descriptors that go are not closed but made /dev/null: whoever still holds their number, and
-closes it one day, must not close another's.
+closes it one day, must not close another's. Only a number above this process's own limit is closed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ def give_up_descriptors(kept: Collection[int], parts: Iterable[object] = ()) -> 
         missed -= own_handles(parts, missed)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in missed:
-        os.dup2(null, fd, inheritable=False)
+        try:
+            os.dup2(null, fd, inheritable=False)
+        except OSError:
+            # A number that the process may not have itself: it was inherited before `ulimit -n` was lowered. The kernel
+            # gives it to no other descriptor, so closing it is safe.
+            os.close(fd)
     os.close(null)
 
 

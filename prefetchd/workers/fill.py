@@ -157,6 +157,13 @@ class Filler:
         elif self._shards is not None:
             self._shards.use_start(position, unpack(keys))
 
+    def begin_shard(self, position: Position, *, anew: bool) -> None:
+        """Begins the iterator of the shard that has the batch at `position`. Raises ProgramSpentError."""
+        assert self._shards is not None
+        assert isinstance(self.plan, ShardPlan)
+        self._shards.begin(position[0], self.plan.shard_of(position[1])[0], anew=anew)
+        self._state = self._shards.state
+
     def measure(self, position: Position, rows: int, deadly: Deadly = NOT_DEADLY) -> Measure:
         """Measures the batch at `position` by rule 2; what it makes is kept by rule 3. Raises UserCodeError."""
         if self._effects is None:
@@ -363,7 +370,14 @@ class Filler:
         with user_code(f"{'writing' if is_file else 'pickling'} the batch, epoch {position[0]}, step {position[1]}"):
             if is_file:
                 return encode_file(batch, self._spec, position)
-            return encode_batch(batch if self._state is None else Stated(batch, self._state))
+            return encode_batch(batch if self._state is None else self._stated(batch, position, self._state))
+
+    def _stated(self, batch: Any, position: Position, state: bytes) -> Stated:
+        assert self._shards is not None
+        assert isinstance(self.plan, ShardPlan)
+        _, _, following = self._shards.location
+        _, number = self.plan.shard_of(position[1])
+        return Stated(batch, state, None if following == number + 1 else following)
 
 
 def _plan_of(spec: StreamSpec) -> BatchPlan | KeyedPlan | ShardPlan:

@@ -84,8 +84,8 @@ class InlineBatches:
             random.setstate(states[2])
 
     def began_with(self, epoch: int) -> tuple[int, tuple[bytes, ...]] | None:
-        """Return the sampler's epoch and the generators' states before `epoch`, where a sampler decides the order and has
-        been asked for the epoch lately."""
+        """Return the sampler's epoch and the generators' states before `epoch`, where a sampler decides the order and
+        was asked for the epoch lately."""
         return self._sampling.began_with(epoch) if self._sampling is not None else None
 
     def use_start(self, epoch: int, shard: int, start: ShardState) -> None:

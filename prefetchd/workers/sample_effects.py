@@ -6,7 +6,8 @@ So the worker that makes a stream's first sample looks at the program's plain va
 
 What counts: numbers, texts, small arrays, and the lengths of containers, of the dataset, the collate_fn and all that
 they hold, of their classes, and of globals that their code names. What does not count: generators, which are set before
-each sample; and what is there for the first time, such as a file handle that is opened lazily.
+each sample; what is there for the first time, such as a file handle that is opened lazily; and what an open file or
+archive of the standard library notes while it is read.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MOST_BYTES = 1 << 16
 
 _CDATA: Any = ctypes.Structure.__mro__[1]
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, deque)
+_FILES = ("_io", "bz2", "gzip", "lzma", "mmap", "tarfile", "zipfile")
 _PLAIN = (int, float, complex, bool, str, bytes)
 
 
@@ -66,9 +68,15 @@ class SampleEffects:
         found: dict[str, Any] = {}
         kinds: set[type] = set()
         functions: list[types.FunctionType] = []
+        files: list[str] = []
         for number, (way, value) in enumerate(held_objects(self._roots, numbers=True)):
             if number >= MOST_OBJECTS:
                 break
+            if files and way.startswith(tuple(files)):
+                continue
+            if type(value).__module__ in _FILES:
+                files.append(f"{way}.")
+                continue
             found[way] = _compared(value)
             kinds.add(type(value))
             if type(value) is types.FunctionType:
@@ -76,9 +84,8 @@ class SampleEffects:
             for name, shared in _class_attributes(type(value)):
                 # Until the object has an attribute of that name.
                 found.setdefault(f"{way}.{name}", _compared(shared))
-        for kind in sorted(
-            {each for kind in kinds for each in _users_classes(kind)}, key=lambda each: each.__qualname__
-        ):
+        own = {base for kind in kinds for base in _users_classes(kind)}
+        for kind in sorted(own, key=lambda each: each.__qualname__):
             functions += [each for each in vars(kind).values() if type(each) is types.FunctionType]
             for name, value in list(vars(kind).items()):
                 if name.startswith("__") or type(value) is types.FunctionType:

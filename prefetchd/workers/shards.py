@@ -24,6 +24,7 @@ from prefetchd.wire.errors import CallerError
 from prefetchd.wire.shard_states import ShardState
 from prefetchd.wire.stream_spec import Position, StreamSpec
 from prefetchd.wire.worker_status import ITERATING
+from prefetchd.workers.dataset_states import DatasetStates
 from prefetchd.workers.held_values import first_change, plain_values
 from prefetchd.workers.program import Program, ProgramSpentError
 from prefetchd.workers.seeding import SampleSeeder
@@ -47,7 +48,10 @@ class NoSuchBatch(Exception):  # noqa: N818 - it is none
 @dataclasses.dataclass(eq=False)
 class _Walk:
     """One iterator of a shard, which stands before batch `number` of the shard; `iterator` is None when it has ended
-    there. `begins_with` is a state that another iterator had come to; None: it begins with the epoch."""
+    there. `begins_with` is a state that another iterator had come to; None: it begins with the epoch.
+
+    `ahead` is what begin() took: the iterator's next batch, or the error in its place. `states` reads where it stands;
+    `first_state` is the only state that it gives, with its place, where it gives one for the whole epoch."""
 
     epoch: int
     shard: int
@@ -56,8 +60,10 @@ class _Walk:
     number: int = 0
     has_begun: bool = False
     begins_with: bytes | None = None
-    has_state: bool = False
+    states: DatasetStates | None = None
+    first_state: tuple[int, Any] | None = None
     began_as: dict[str, Any] | None = None
+    ahead: list[Any] | UserCodeError | None = None
 
 
 class Shards:
@@ -98,29 +104,50 @@ class Shards:
     @property
     def state(self) -> bytes | None:
         """The state after the batch that samples() gave last; None when the dataset has none to give, or one that is
-        not all there is to say. Raises UserCodeError."""
+        not all there is to say."""
         walk = self._latest
-        if walk is None or walk.iterator is None or not walk.has_state:
+        if walk is None or walk.iterator is None or walk.states is None:
             return None
-        where = f"epoch {walk.epoch}, shard {walk.shard}"
-        with user_code(f"state_dict() of the dataset, {where}"):
-            of_dataset, of_iterator = _state_of(walk.info.dataset), _state_of(walk.iterator)
-            if of_dataset is None and of_iterator is None:
-                return None
-            try:
-                return encode_state((of_dataset, of_iterator), walk.info.dataset)
-            except CallerError as error:
-                # It takes longer to come back to a place, and no more.
-                if not self._has_warned_of_state:
-                    self._has_warned_of_state = True
-                    _warn(f"{error}. Until then whoever goes on there begins with the epoch")
-                return None
+        found = walk.states.read(walk.iterator, walk.number) if walk.first_state is None else walk.first_state[1]
+        if found is None:
+            return None
+        try:
+            return encode_state(found, walk.info.dataset)
+        except CallerError as error:
+            self._warn_of_state(str(error))
+            return None
 
     @property
     def location(self) -> tuple[int, int, int]:
         """The place of that state: (epoch, shard, number of the batch that comes next)."""
-        assert self._latest is not None
-        return self._latest.epoch, self._latest.shard, self._latest.number
+        walk = self._latest
+        assert walk is not None
+        return walk.epoch, walk.shard, walk.number if walk.first_state is None else walk.first_state[0]
+
+    def begin(self, epoch: int, shard: int, *, anew: bool) -> None:
+        """Begins the shard's iterator in the epoch and takes its first batch, which samples() returns later: other
+        processes may wait for this shard to begin. Does nothing where an iterator has begun, unless `anew`: then that
+        one is dropped. `state` is then that of the whole epoch, where the dataset gives such. Raises
+        ProgramSpentError."""
+        self._latest = None
+        walks = self._walks.setdefault(shard, [])
+        if anew:
+            walks[:] = [each for each in walks if each.epoch != epoch]
+        elif any(each.epoch == epoch for each in walks):
+            return
+        of_epoch, (start, _) = self._starts.get(shard, (-1, (0, b"")))
+        walk = self._walk(epoch, shard, start if of_epoch == epoch else 0)
+        self._note.phase(ITERATING)
+        try:
+            walk.ahead = self._take(walk)
+        except NoSuchBatch:
+            return
+        except UserCodeError as error:
+            walk.ahead = error
+        # It stands before what was taken ahead.
+        walk.number -= 1
+        if walk.first_state is not None:
+            self._latest = walk
 
     def samples(self, position: Position) -> list[Any]:
         """Returns the samples of one batch, at least one. What is before it in its shard, and was not taken by this
@@ -149,7 +176,8 @@ class Shards:
         before = [each for each in walks if each.epoch == epoch and each.number <= number]
         walk = max(before, key=lambda each: each.number, default=_Walk(epoch, shard))
         of_epoch, (start, state) = self._starts.get(shard, (-1, (0, b"")))
-        if of_epoch == epoch and walk.number < start <= number:
+        is_nearer = walk.number < start or (walk.number == start and not walk.has_begun)
+        if of_epoch == epoch and is_nearer and start <= number:
             walk = _Walk(epoch, shard, number=start, begins_with=state)
         if walk in walks:
             walks.remove(walk)
@@ -159,6 +187,12 @@ class Shards:
 
     def _take(self, walk: _Walk) -> list[Any]:
         """Takes the walk's next batch. When that raises UserCodeError, the walk has passed it all the same."""
+        if walk.ahead is not None:
+            ahead, walk.ahead = walk.ahead, None
+            walk.number += 1
+            if isinstance(ahead, UserCodeError):
+                raise ahead
+            return ahead
         step = walk.number * self._plan.shards + walk.shard
         where = f"epoch {walk.epoch}, step {step}, shard {walk.shard}"
         try:
@@ -170,6 +204,7 @@ class Shards:
             torch_worker._worker_info = walk.info if self._program.has_worker_info else None
             with user_code(f"next() of the dataset's iterator, {where}"):
                 samples = _next_few(walk.iterator, self._rows)
+            self._read_first_state(walk)
         except UserCodeError:
             walk.number += 1
             raise
@@ -199,11 +234,14 @@ class Shards:
                 program.worker_init_fn(walk.shard)
         # As torchdata's loader does: the dataset before it is iterated over, the iterator at once.
         of_dataset, of_iterator = self._states(walk, where)
-        walk.has_state = has_full_state(program.dataset)
+        states = DatasetStates(program.dataset, self._rows, self._plan.shards, self._warn_of_state)
+        walk.states = states if has_full_state(program.dataset) else None
         walk.began_as = plain_values(program.dataset) if self._looks_for_change else None
         if of_dataset is not None:
             with user_code(f"load_state_dict() of the dataset, {where}"):
-                program.dataset.load_state_dict(of_dataset)
+                states.load(of_dataset)
+        else:
+            states.begin(walk.epoch)
         with user_code(f"iter(dataset), {where}"):
             walk.iterator = iter(program.dataset)
         if of_iterator is not None:
@@ -216,6 +254,17 @@ class Shards:
         to report."""
         change, self._change = self._change, ""
         return change
+
+    def _read_first_state(self, walk: _Walk) -> None:
+        """Reads the state of a dataset that gives one for the whole epoch, after the iterator's first samples."""
+        if walk.states is not None and walk.states.is_of_epoch and walk.first_state is None:
+            walk.first_state = walk.number, walk.states.read(walk.iterator, walk.number)
+
+    def _warn_of_state(self, why: str) -> None:
+        # It takes longer to come back to a place, and no more.
+        if not self._has_warned_of_state:
+            self._has_warned_of_state = True
+            _warn(f"{why}. Until then whoever goes on there begins with the epoch")
 
     def _look_for_change(self, walk: _Walk) -> None:
         """Look whether the dataset is, after a pass, what it was before."""
@@ -249,12 +298,6 @@ class Shards:
         graph_settings.apply_random_seed(pipe, generator)
         ranks = self._spec.world_size
         graph_settings.apply_sharding(pipe, self._plan.shards * ranks, walk.shard * ranks + self._spec.rank)
-
-
-def _state_of(value: Any) -> Any:
-    """Returns the value's state, if it can give one and go on from it, as torchdata's Stateful; else None."""
-    can = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
-    return value.state_dict() if can else None
 
 
 def _warn(text: str) -> None:

@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 from prefetchd.kill_points.kill_points import kill_point
+from prefetchd.processes import damage_found
 from prefetchd.wire.batch_file import STREAM_FILE, temporary_name
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
+    BEGIN,
     CHECK_FILES,
     COMPARE,
     DIGEST,
@@ -26,6 +28,7 @@ from prefetchd.wire.messages import (
     Measured,
     Message,
     SamplesWrote,
+    ShardBegun,
     ShardCame,
     ShardEnded,
     Spent,
@@ -62,7 +65,8 @@ class TaskRunner:
         self._opened = OpenedFiles()
         self._ring: RingMemory | None = None
         self._of_owner: SharedSamples | None = None
-        self._told_shard_s: dict[int, float] = {}
+        # By shard: in which epoch, and when.
+        self._told_shard: dict[int, tuple[int, float]] = {}
 
     def watch_files(self) -> None:
         """Remember from now on which files are opened for each task."""
@@ -103,6 +107,8 @@ class TaskRunner:
         answer = self._do(task)
         # Not when it raises: what ends this process is to be seen in the note.
         note.phase(IDLE)
+        if damage_found.found:
+            note.damage_found()
         if isinstance(answer, int):
             samples = self._filler.samples_in(task.rows)
             opened = self._opened.take()
@@ -125,9 +131,10 @@ class TaskRunner:
             return []
         epoch, shard, number, state = found
         now_s = time.monotonic()
-        if now_s - self._told_shard_s.get(shard, 0.0) < TELL_SHARD_EVERY_S:
+        told_epoch, told_s = self._told_shard.get(shard, (-1, 0.0))
+        if told_epoch == epoch and now_s - told_s < TELL_SHARD_EVERY_S:
             return []
-        self._told_shard_s[shard] = now_s
+        self._told_shard[shard] = epoch, now_s
         return [ShardCame(epoch, shard, number, state)]
 
     def _bad_samples(self, task: int) -> list[BadSamples]:
@@ -157,6 +164,9 @@ class TaskRunner:
                 )
             if task.kind == HELP:
                 return self._help(task)
+            if task.kind == BEGIN:
+                self._filler.begin_shard(position, anew=task.begins_anew)
+                return ShardBegun(number)
             ring = self._ring
             assert ring is not None
             if task.kind == FILL_ROWS:

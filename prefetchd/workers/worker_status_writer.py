@@ -8,6 +8,7 @@ import time
 
 from prefetchd.wire.worker_status import (
     ATTEMPT,
+    DAMAGE,
     IDLE,
     INDEX,
     PHASE,
@@ -65,6 +66,10 @@ class WorkerStatusWriter:
         words[ATTEMPT] = attempt
         words[INDEX] = index
         words[SINCE] = _now_ns()
+
+    def damage_found(self) -> None:
+        """Records that a sample cache which this process reads has damaged samples; for good."""
+        self.words[DAMAGE] = 1
 
     def read(self) -> WorkerStatus:
         return read_worker_status(memoryview(self._memory))

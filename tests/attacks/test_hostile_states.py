@@ -77,7 +77,7 @@ def text_of(content):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_pickle_in_a_state_is_never_loaded(daemon, tmp_path, dataset, version):
     made = tmp_path / "made"
-    with PrefetchLoader(dataset(), batch_size=4) as loader:
+    with PrefetchLoader(dataset(), batch_size=4, num_workers=1) as loader:
         state = {**loader.state_dict(), "version": version, "step": 2}
         state["shards"] = [[0, 2, text_of(pickle.dumps((Runs(made), None)))]]
         state = json.loads(json.dumps(state))
@@ -92,13 +92,13 @@ def test_a_pickle_in_a_state_is_never_loaded(daemon, tmp_path, dataset, version)
 
 
 def test_a_state_of_plain_values_goes_on_where_it_was(daemon):
-    with PrefetchLoader(Counting(), batch_size=4) as loader:
+    with PrefetchLoader(Counting(), batch_size=4, num_workers=1) as loader:
         batches = iter(loader)
         for _ in range(3):
             next(batches)
         state = json.loads(json.dumps(loader.state_dict()))
     assert state["shards"]
-    with PrefetchLoader(Counting(), batch_size=4) as loader:
+    with PrefetchLoader(Counting(), batch_size=4, num_workers=1) as loader:
         loader.load_state_dict(state)
         assert next(iter(loader)).tolist() == [12, 13, 14, 15]
 
@@ -190,7 +190,7 @@ def test_a_step_that_other_ranks_make_too_large_is_an_error(loader):
 def test_the_largest_numbers_do_no_harm(daemon, epoch, step):
     with PrefetchLoader(Numbers(16), batch_size=4, shuffle=True) as loader:
         loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "step": step})
-        assert len(list(loader)) == (0 if step else 4)
+        assert len(list(loader)) == 4
         loader.set_epoch(1)
         assert len(list(loader)) == 4
 
@@ -215,7 +215,7 @@ def test_the_largest_numbers_do_no_harm(daemon, epoch, step):
     ids=lambda shards: str(shards)[:30],
 )
 def test_shards_that_are_none_are_an_error(daemon, shards):
-    with PrefetchLoader(Counting(), batch_size=4) as loader:
+    with PrefetchLoader(Counting(), batch_size=4, num_workers=1) as loader:
         before = loader.state_dict()
         with pytest.raises(CallerError):
             loader.load_state_dict({**before, "shards": shards})

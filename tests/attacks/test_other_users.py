@@ -7,6 +7,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 
 import click
 import pytest
@@ -124,6 +126,38 @@ def test_a_client_does_not_talk_to_another_user_s_daemon(open_directory):
         os.close(stop)
         os.close(done)
     assert told_by(child) == "b''", "it was told something"
+
+
+@as_root
+@pytest.mark.parametrize("detach", [["--detach"], []], ids=["detached", "foreground"])
+def test_a_socket_that_another_user_serves_is_an_error_with_its_owner(shared_directory, detach):
+    """It used to be "a daemon serves already", and exit code 0 with --detach."""
+    path = shared_directory / "s"
+    ready, go_on = os.pipe()
+    done, stop = os.pipe()
+
+    def serve():
+        become_nobody()
+        os.close(stop)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.bind(os.fspath(path))
+            server.listen()
+            os.write(go_on, b"x")
+            os.read(done, 1)
+
+    child = forked(serve)
+    os.close(go_on)
+    os.read(ready, 1)
+    try:
+        command = [sys.executable, "-m", "prefetchd", "run", *detach, "--socket", os.fspath(path)]
+        started = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finally:
+        for fd in (ready, stop, done):
+            os.close(fd)
+    told_by(child)
+    assert started.returncode == 1
+    assert f"{path} is served by uid {NOBODY}" in started.stderr
+    assert started.stdout == ""
 
 
 @as_root

@@ -10,9 +10,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from prefetchd_client import BatchDirectory
 from prefetchd_demo import pictures
 
+from prefetchd.cli.main import cli
+from prefetchd.daemon.config.config_file import read_config
+from prefetchd.daemon.config.daemon_config import ConfigError
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.ring.batch_files import BatchFiles
 from prefetchd.wire import trusted_paths
@@ -247,3 +251,42 @@ def test_a_log_directory_of_another_user_is_not_entered(shared_directory):
     with pytest.raises(CallerError, match=rf"of uid {NOBODY}.*\$XDG_STATE_HOME"):
         log_to(shared_directory / ".local" / "state" / "prefetchd" / "daemon.log", "info")
     assert list((shared_directory / ".local").iterdir()) == []
+
+
+# --- the configuration ---
+
+
+@pytest.fixture
+def configuration(open_directory):
+    path = open_directory / "prefetchd.toml"
+    path.write_text("[daemon]\nworkers = 1\n")
+    path.chmod(0o644)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o662, 0o646])
+def test_a_configuration_that_others_may_write_to_is_refused(configuration, mode):
+    """It names the code that the daemon runs."""
+    assert read_config(configuration).daemon.workers == 1
+    configuration.chmod(mode)
+    told = rf"prefetchd\.toml belongs to uid {os.geteuid()} with mode {mode:o}; allowed.*chmod go-w"
+    with pytest.raises(ConfigError, match=told):
+        read_config(configuration)
+    for arguments in (["config", "check", str(configuration)], ["run", "--config", str(configuration)]):
+        done = CliRunner().invoke(cli, arguments)
+        assert f"with mode {mode:o}" in str(done.exception)
+
+
+@as_root
+def test_another_user_s_configuration_is_refused(configuration, tmp_path):
+    os.chown(configuration, NOBODY, NOBODY)
+    link = tmp_path / "ours.toml"
+    link.symlink_to(configuration)
+    for path in (configuration, link):
+        with pytest.raises(ConfigError, match=f"belongs to uid {NOBODY} with mode 644"):
+            read_config(path)
+
+
+@as_root
+def test_root_s_configuration_is_read_by_other_users(configuration):
+    assert as_nobody(lambda: read_config(configuration).daemon.workers) == "1"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from prefetchd_client.loader import beginnings
 
 from tests.compatibility.case import GROUPS, Case
 from tests.compatibility.registry import ALL_CASES, library_errors
@@ -53,6 +54,7 @@ def write(cases: Iterable[Case]) -> None:
         for case in cases:
             if case.missing:
                 sys.exit(f"{case.title} needs {case.missing}: install it, the table is to be complete")
+            beginnings.forget()
             verdict = run_case(case)
             print(f"{case.group}: {case.title}: {'different' if verdict.differences else 'equal'}", flush=True)
             if verdict.unexpected:

@@ -210,7 +210,7 @@ class HarnessedStream:
                     for row in message.tasks:
                         if row[0] == task:
                             return row
-                elif message.task == task:
+                elif getattr(message, "task", None) == task:
                     return message
         return None
 

@@ -432,8 +432,8 @@ def test_a_worker_has_no_descriptors_but_its_own(stage, dataset):
         # The trainer's end of a forked one.
         of_zygote = 3 if stage.start == "forked" else 2
         # For a moment it has one to its helper, which takes the fingerprint.
-        until(lambda: len(channels_of(descriptors(zygote))) == of_zygote, "the zygote has its own")
-        held = {pid: descriptors(pid) for pid in (zygote, *pids)}
+        held = {zygote: until(lambda: _if_channels(descriptors(zygote), of_zygote), "the zygote has its own")}
+        held |= {pid: descriptors(pid) for pid in pids}
     channels = [channels_of(links) for links in held.values()]
     # Libraries that other tests have imported may have each child open something, as pyarrow does a pipe.
     of_worker = 2 + (opened_at_a_fork() if stage.start == "forked" else 0)
@@ -444,6 +444,10 @@ def test_a_worker_has_no_descriptors_but_its_own(stage, dataset):
         assert pid == zygote or not any("-program-" in link or "/dev/shm/#" in link for link in links), "it was loaded"
         for_others = {link for link, inheritable in links.items() if inheritable}
         assert for_others <= {"/dev/null", *(link for link in links if link.startswith("pipe:"))}
+
+
+def _if_channels(links, number):
+    return links if len(channels_of(links)) == number else None
 
 
 @pytest.mark.parametrize("start", STARTS)

@@ -64,31 +64,36 @@ def take(browser: Browser, name: str, size: tuple[int, int] = WIDE, *, mobile: b
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as place:
-        with daemon_aside(Path(place)) as daemon, dashboard(daemon) as (url, _), browsing(Path(scratch)) as browser:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory() as place,
+        daemon_aside(Path(place)) as daemon,
+        dashboard(daemon) as (url, _),
+        browsing(Path(scratch)) as browser,
+    ):
+        browser.prefer("light")
+        browser.open(url)
+        with training(daemon, "imagenet/train.py", 0.001, 0.05, steps=20):
+            threading.Event().wait(10)
+            take(browser, "idle")
+        daemon.command("stop")
+        with training(daemon, "imagenet/train.py", 0.002, 0.12):
+            threading.Event().wait(MEASURED_S)
+            take(browser, "busy")
+        daemon.command("stop")
+        with training(daemon, "imagenet/train.py", 0.012, 0.05):
+            threading.Event().wait(MEASURED_S)
+            take(browser, "stalled")
+            browser.prefer("dark")
+            take(browser, "phone", PHONE, mobile=True)
             browser.prefer("light")
-            browser.open(url)
-            with training(daemon, "imagenet/train.py", 0.001, 0.05, steps=20):
-                threading.Event().wait(10)
-                take(browser, "idle")
-            daemon.command("stop")
-            with training(daemon, "imagenet/train.py", 0.002, 0.12):
-                threading.Event().wait(MEASURED_S)
-                take(browser, "busy")
-            daemon.command("stop")
-            with training(daemon, "imagenet/train.py", 0.012, 0.05):
-                threading.Event().wait(MEASURED_S)
-                take(browser, "stalled")
-                browser.prefer("dark")
-                take(browser, "phone", PHONE, mobile=True)
-                browser.prefer("light")
-                report = Path(place, "report.html")
-                daemon.command("report", "--output", str(report))
-            os.kill(daemon.pid, signal.SIGKILL)
-            take(browser, "dead")
-            browser.open(report.as_uri())
-            take(browser, "report")
-            daemon.start()
+            report = Path(place, "report.html")
+            daemon.command("report", "--output", str(report))
+        os.kill(daemon.pid, signal.SIGKILL)
+        take(browser, "dead")
+        browser.open(report.as_uri())
+        take(browser, "report")
+        daemon.start()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Fuzz for a given time: `python -m tests.fuzz --seconds 600`. Prints each program whose outcome is not DataLoader's."""
+"""Fuzz for a given time: `python -m tests.fuzz --seconds 600`.
+
+Prints each program whose outcome is not DataLoader's, in its shortest form.
+"""
 
 from __future__ import annotations
 

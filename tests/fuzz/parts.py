@@ -1,7 +1,7 @@
 """The parts that fuzzed programs are made of: datasets with state inside and outside of what a loader can see.
 
-Each dataset returns small integers, so that outcomes can be compared and read. `set(value)` is what the training loop calls
-to change the state that samples read.
+Each dataset returns small integers, so that outcomes can be compared and read. `set(value)` is what the training loop
+calls to change the state that samples read.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ class TarRows(Rows):
                 archive.addfile(member, io.BytesIO(self.row(index)))
 
     def open(self) -> None:
-        self.file = tarfile.open(self.path)
+        self.file = tarfile.open(self.path)  # noqa: SIM115
         self.file.getmembers()
 
     def read(self, index: int) -> bytes:
@@ -391,7 +391,7 @@ class GzipRows(Rows):
             file.write(b"".join(map(self.row, range(LENGTH))))
 
     def open(self) -> None:
-        self.file = gzip.open(self.path, "rb")
+        self.file = gzip.open(self.path, "rb")  # noqa: SIM115
 
 
 class MappedRows(Rows):
@@ -556,14 +556,53 @@ class StatefulStream(Stream):
 
 
 MAPS = (
-    Pure, SharedValue, SharedTensor, SharedArray, Attribute, ClassAttribute, Global, Environment, HiddenEnvironment, Array,
-    SmallFile, IndexFile, MappedFile, Counter, ClassCounter, GlobalCounter, SharedCounter, Seen, Cache, PlainCache, Sobol,
-    Gathered, Rows, UnbufferedRows, ReadWriteRows, DeletedRows, MemoryRows, TarRows, ZipRows, GzipRows, MappedRows,
-    SqliteRows, GlobalDraws, NumpyDraws, PythonDraws, HeldDraws,
-)  # fmt: skip
+    Pure,
+    SharedValue,
+    SharedTensor,
+    SharedArray,
+    Attribute,
+    ClassAttribute,
+    Global,
+    Environment,
+    HiddenEnvironment,
+    Array,
+    SmallFile,
+    IndexFile,
+    MappedFile,
+    Counter,
+    ClassCounter,
+    GlobalCounter,
+    SharedCounter,
+    Seen,
+    Cache,
+    PlainCache,
+    Sobol,
+    Gathered,
+    Rows,
+    UnbufferedRows,
+    ReadWriteRows,
+    DeletedRows,
+    MemoryRows,
+    TarRows,
+    ZipRows,
+    GzipRows,
+    MappedRows,
+    SqliteRows,
+    GlobalDraws,
+    NumpyDraws,
+    PythonDraws,
+    HeldDraws,
+)
 STREAMS = (
-    Stream, SharedValueStream, AttributeStream, FileStream, EnvironmentStream, PassesStream, LinesStream, StatefulStream
-)  # fmt: skip
+    Stream,
+    SharedValueStream,
+    AttributeStream,
+    FileStream,
+    EnvironmentStream,
+    PassesStream,
+    LinesStream,
+    StatefulStream,
+)
 PARTS = {each.__name__: each for each in (*MAPS, *STREAMS)}
 
 

@@ -98,8 +98,8 @@ Epoch.__repr__ = _short  # type: ignore[method-assign,assignment]
 
 
 def program(choose: Choose) -> Program:
-    """Make a program of what `choose` picks. Combinations that DataLoader itself refuses, or in which its outcome depends
-    on how fast its workers are, are left out."""
+    """Make a program of what `choose` picks. Combinations that DataLoader itself refuses, or in which its outcome
+    depends on how fast its workers are, are left out."""
     kind = parts.PARTS[choose("part", tuple(parts.PARTS))]
     iterable = issubclass(kind, parts.Stream)
     workers = choose("workers", (0, 2, 1, 3))
@@ -137,7 +137,7 @@ def _epoch(choose: Choose, workers: int, *, last: bool) -> Epoch:
     )
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 - the loop's own
     """The loop's own error."""
 
 

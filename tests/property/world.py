@@ -23,6 +23,7 @@ from prefetchd.wire.messages import (
     AFTER_FIRST,
     AT_END,
     BEFORE,
+    BEGIN,
     CHECK_FILES,
     COMPARE,
     DIGEST,
@@ -56,6 +57,7 @@ from prefetchd.wire.messages import (
     Rebase,
     Recall,
     Refused,
+    ShardBegun,
     ShardEnded,
     Spent,
     StreamFailed,
@@ -617,7 +619,7 @@ class World:
         if not worker.tasks:
             return
         task, kind, epoch, step, first, end, slot, *_ = worker.tasks.pop(0)
-        if kind not in (MEASURE, DIGEST, CHECK_FILES, HELP):
+        if kind not in (MEASURE, DIGEST, CHECK_FILES, HELP, BEGIN):
             assert memory[slot]["position"] == (epoch, step), "a slot was reused while a former worker writes to it"
             memory[slot]["rows"].update(dict.fromkeys(range(first, end), self.content(task, (epoch, step), keys)))
 
@@ -1031,6 +1033,13 @@ class World:
             return
         shards = self.engine.streams[worker.stream].shards
         has_rows = kind not in (DIGEST, CHECK_FILES)
+        if kind == BEGIN:
+            begins = (epoch, step % shards)
+            spent = worker.host in self.fork_of and worker.walk is not None and (slot or worker.walk[:2] != begins)
+            if not spent and (slot or worker.walk is None or worker.walk[:2] != begins):
+                worker.walk = (*begins, 0)
+            self.engine.worker_message(worker.number, Spent(task) if spent else ShardBegun(task), self.now)
+            return
         if shards and has_rows and self._is_spent(worker, position, shards):
             self.engine.worker_message(worker.number, Spent(task), self.now)
             return

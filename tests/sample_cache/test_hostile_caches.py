@@ -10,9 +10,11 @@ import warnings
 
 import pytest
 import torch
+from click.testing import CliRunner
 from prefetchd_client import SampleCache
 from prefetchd_client.sample_cache.store import CHECKED_EVERY
 
+from prefetchd.cli.cache import command
 from prefetchd.wire.cache_directory import DESCRIPTION, MARKS, SAMPLES
 from prefetchd.wire.errors import CallerError, PrefetchdError, ProtocolError, UntrustedPathError
 from tests.attacks.another_user import NOBODY, as_nobody, as_root
@@ -248,6 +250,73 @@ def test_one_in_so_many_is_looked_at(cache):
     with pytest.warns(RuntimeWarning, match=f"made anew: {CHECKED_EVERY}"):
         found = [again[index]["row"][0].item() for index in range(CHECKED_EVERY + 1)]
     assert found == list(range(CHECKED_EVERY + 1))
+
+
+def zero(cache, width=4):
+    """Zeroes a leaf file in place."""
+    with open(cache.directory / SAMPLES / "row.memmap", "r+b") as file:
+        file.write(bytes(ROWS * width * 4))
+
+
+def rows_of(cache, at_once):
+    if at_once == 1:
+        return [cache[index]["row"][0].item() for index in range(ROWS)]
+    starts = range(0, ROWS, at_once)
+    return [each["row"][0].item() for start in starts for each in cache.__getitems__(range(start, start + at_once))]
+
+
+@pytest.mark.filterwarnings("ignore:sample cache")
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_after_one_mismatch_no_damaged_sample_is_served(cache, at_once):
+    """Each repaired sample used to end the full checks: of 4,000 samples 3,937 came wrong."""
+    zero(cache)
+    again = SampleCache(cache.dataset, cache.path)
+    # Sample 0 is right, whatever the file holds: 0.
+    assert again[1] is not None
+    rows_of(again, at_once)
+    again.close()
+    # Repaired rows are right now; those that were handed out unlooked-at, before the first mismatch, are not.
+    zero(cache)
+    assert rows_of(SampleCache(cache.dataset, cache.path), at_once) == list(range(ROWS)), "after a reopen"
+
+
+@pytest.mark.filterwarnings("ignore:sample cache")
+def test_a_process_that_has_the_cache_open_hears_of_damage(cache):
+    other = SampleCache(cache.dataset, cache.path)
+    assert other[7]["row"][0].item() == 7, "its next checks are samples away"
+    flip(cache, 0)
+    assert SampleCache(cache.dataset, cache.path)[0]["row"][0].item() == 0
+    zero(cache)
+    assert rows_of(other, 1) == list(range(ROWS))
+
+
+@pytest.mark.filterwarnings("ignore:sample cache")
+def test_damage_is_listed_until_a_verify_has_fixed_it(cache):
+    def listed():
+        return json.loads(CliRunner().invoke(command, ["ls", str(cache.path), "--json"]).output)[0]["damage_found"]
+
+    assert not listed()
+    flip(cache, 0)
+    SampleCache(cache.dataset, cache.path)[0]
+    assert listed()
+    assert "damage was found" in CliRunner().invoke(command, ["ls", str(cache.path)]).output
+    assert CliRunner().invoke(command, ["verify", str(cache.path)]).exit_code == 0
+    assert listed(), "only --fix removes the note"
+    CliRunner().invoke(command, ["verify", str(cache.path), "--fix"])
+    assert not listed()
+    assert rows_of(SampleCache(cache.dataset, cache.path), 1) == list(range(ROWS))
+
+
+@pytest.mark.filterwarnings("ignore:sample cache")
+def test_one_who_may_not_write_goes_on_checking_all(cache):
+    zero(cache)
+    again = SampleCache(cache.dataset, cache.path)
+    store = again._opened()
+    os.close(store._marks_fd)
+    store._fds[0] = os.open(cache.directory / MARKS, os.O_RDONLY)
+    store._marks_fd, store.writable = store._fds[0], False
+    rows_of(again, 1)
+    assert rows_of(again, 1) == list(range(ROWS))
 
 
 # --- files that somebody makes shorter ---

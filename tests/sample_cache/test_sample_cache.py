@@ -63,6 +63,19 @@ def test_rows_are_gathered_by_all_workers(daemon, tmp_path):
     assert min(int(rows) for _, rows in copies) < 20, "batches are cut"
 
 
+@pytest.mark.filterwarnings("ignore:sample cache")
+def test_status_shows_that_damage_was_found(daemon, tmp_path):
+    cache = SampleCache(Plain(tmp_path / "calls"), tmp_path / "cache")
+    for index in range(LENGTH):
+        cache.store(index)
+    leaf = max(cache.samples.rglob("*.memmap"), key=lambda path: path.stat().st_size)
+    leaf.write_bytes(bytes(leaf.stat().st_size))
+    with PrefetchLoader(SampleCache(cache.dataset, cache.path), batch_size=BATCH, stream="damaged") as loader:
+        first = next(iter(loader))
+        assert torch.equal(first[0][0], Plain(tmp_path / "oracle")[0][0])
+        stream_when(daemon, "damaged", lambda it: it["cache_damaged"], "a worker has found damage")
+
+
 @pytest.mark.parametrize("chosen", [range(5, 50, 3), [7, 7, 1]])
 def test_a_subset_of_a_cache(daemon, tmp_path, chosen):
     cache = SampleCache(Plain(tmp_path / "calls"), tmp_path / "cache")

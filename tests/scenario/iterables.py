@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import time
@@ -60,6 +61,21 @@ class Scaled(IterableDataset):
 
     def __iter__(self):
         return iter(range(0, 6 * self.scale, self.scale))
+
+
+class Meeting(IterableDataset):
+    """Its `workers` meet at a barrier before each has its first sample, and may not go on alone."""
+
+    def __init__(self, workers: int, length: int = 48) -> None:
+        # A barrier that forks inherit.
+        self.barrier = multiprocessing.get_context("fork").Barrier(workers)
+        self.length = length
+
+    def __iter__(self):
+        info = get_worker_info()
+        self.barrier.wait()
+        for index in range(info.id, self.length, info.num_workers):
+            yield index, torch.rand(())
 
 
 class Deadly(IterableDataset):

@@ -9,6 +9,7 @@ from collections import Counter
 import psutil
 from prefetchd_client import PrefetchLoader
 
+from prefetchd.diagnosis.verdict import judge
 from prefetchd.wire.stream_spec import UNIDENTIFIED
 from tests.scenario.datasets import Dice, Numbers, equal
 from tests.scenario.deadly_datasets import LeavesAWriter
@@ -57,6 +58,23 @@ def test_a_trainer_that_ends_without_a_daemon_leaves_nothing(daemon):
     assert daemon.segments() == [daemon.paths.status_segment[1:]]
     assert kept[:, 0].tolist() == [0, 1, 2, 3]
     daemon.start()
+
+
+def test_status_names_a_trainer_that_has_yet_to_come_back(daemon):
+    """Found as "nobody consumes it", while the trainer took batches that were ready."""
+    daemon.start()
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=16) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        full(daemon, loader, 15)
+        kill(daemon)
+        daemon.start()
+        found = stream_when(daemon, name_of(loader))
+        assert found["absent_consumers"] == [os.getpid()]
+        assert "has not connected to this daemon yet" in judge(found, {}).text
+        while not loader.stats()["reconnections"]:
+            next(iterator)
+        stream_when(daemon, name_of(loader), lambda stream: not stream["absent_consumers"], "it has come back")
 
 
 def test_not_one_ready_batch_is_computed_again(daemon, tmp_path):

@@ -185,7 +185,12 @@ def test_default_collate_refuses_the_samples():
 
 def test_worker_init_fn_raises():
     with PrefetchLoader(
-        bad.Raising(_nothing), batch_size=4, buffer=6, worker_init_fn=bad.init_that_raises, stream="initless"
+        bad.Raising(_nothing),
+        batch_size=4,
+        num_workers=1,
+        buffer=6,
+        worker_init_fn=bad.init_that_raises,
+        stream="initless",
     ) as loader:
         for _ in range(2):
             with pytest.raises(StreamFailedError) as caught:
@@ -201,7 +206,7 @@ def test_worker_init_fn_raises():
 def test_worker_init_fn_ends_the_worker():
     with (
         PrefetchLoader(
-            bad.Raising(_nothing), batch_size=4, buffer=6, worker_init_fn=bad.init_that_exits, timeout=60
+            bad.Raising(_nothing), batch_size=4, num_workers=1, worker_init_fn=bad.init_that_exits, timeout=60
         ) as loader,
         pytest.raises((StreamFailedError, WorkerDiedError), match="exited with 7"),
     ):

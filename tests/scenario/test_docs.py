@@ -96,6 +96,9 @@ def test_a_snapshot_has_the_documented_keys_and_no_others(daemon, monkeypatch):
         with PrefetchLoader(Unloadable(), batch_size=2, buffer=6, stream="bad"):
             stream_when(daemon, "good", lambda stream: stream["consumers"][0].get("held"), "its batch is held")
             stream_when(daemon, "bad", lambda stream: stream["stage"] == "failed", "it has failed")
+            with PrefetchLoader(slow(40, sample_s=0), batch_size=4, stream="left") as left:
+                next(iter(left))
+            stream_when(daemon, "left", lambda stream: stream["lingering"], "its trainer has gone")
             stream_when(daemon, "good", lambda stream: stream["recent"] and stream["workers"], "it has a past")
             found = status(daemon)
         del kept
@@ -133,6 +136,9 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert documented["status"] == {1, *EXIT_CODES.values()}
     assert documented["cache build"] == {0, 1, 130}
 
+    empty = daemon.socket.with_name("empty.toml")
+    empty.write_text("")
+
     def code(*arguments: str) -> int:
         returned = daemon.command(*arguments, check=False).returncode
         verb = " ".join(arguments[:2])
@@ -148,7 +154,7 @@ def test_exit_codes_are_those_that_are_documented(daemon):
     assert code("docs") == code("docs", "status") == 0
     assert code("docs", "no-such-page") == 1
     assert code("run", "--workers", "0") == 2
-    assert code("config", "check", "/dev/null") == 0
+    assert code("config", "check", str(empty)) == 0
     assert code("config", "check", "/no/such/file") == 1
     assert code("cache", "build", "no.such:module", "/no/such/path") == 1
     assert code("cache", "ls", "/no/such/path") == code("cache", "verify", "/no/such/path") == 0

@@ -89,7 +89,7 @@ def test_a_fork_that_dies_before_it_was_identified_is_made_again_of_the_same_dat
     shared_daemon, identified, changes
 ):
     dataset = Numbers(80)
-    with PrefetchLoader(dataset, batch_size=4, buffer=6, fresh=True) as loader:
+    with PrefetchLoader(dataset, batch_size=4, num_workers=2, buffer=6, fresh=True) as loader:
         iterator = iter(loader)
         found = [next(iterator)]
         assert not identified()

@@ -37,7 +37,8 @@ class Poisoned(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if index >= self.first:
             touch(self.text)
-        self.made += 1
+        if os.getpid() == TRAINER:
+            self.made += 1
         return torch.rand(3) + index
 
 

@@ -257,7 +257,7 @@ def test_what_cannot_be_pickled_is_forked_again_if_it_is_still_the_same(daemon, 
     """Found as a next() that never returned: workers were asked for without end of a zygote that had been dropped."""
     daemon.start()
     dataset = Held(threading.Lock(), lambda lock, index: index)
-    with PrefetchLoader(dataset, batch_size=1, buffer=6, stream="forked again") as loader:
+    with PrefetchLoader(dataset, batch_size=1, num_workers=2, buffer=6, stream="forked again") as loader:
         iterator = iter(loader)
         assert int(next(iterator)) == 0
         pair = until(lambda: _pair_of(daemon), "there is a spare")

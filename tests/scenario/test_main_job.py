@@ -257,6 +257,7 @@ def test_inline_calls_worker_init_fn_as_a_worker_does(monkeypatch):
     with PrefetchLoader(
         dataset,
         batch_size=4,
+        num_workers=1,
         worker_init_fn=lambda place: told.append((place, get_worker_info().dataset, torch.rand(9))),
     ) as loader:
         assert len(list(loader)) == 2

@@ -124,7 +124,7 @@ def test_not_from_the_trainer_any_more(daemon, capfd):
 def test_not_from_a_trainer_whose_dataset_has_changed(daemon):
     daemon.start()
     dataset = Changeable()
-    with PrefetchLoader(dataset, 1, buffer=6, stream="changed") as loader:
+    with PrefetchLoader(dataset, 1, buffer=6, num_workers=2, stream="changed") as loader:
         iterator = iter(loader)
         assert int(next(iterator)) == 0
         assert loader.fingerprint

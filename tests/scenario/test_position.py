@@ -67,17 +67,12 @@ def test_a_state_tells_what_was_yielded_and_is_resumed_from_there(calls, at):
         found.load_state_dict(state)
         assert found.state_dict() == state
         epoch, step = at
+        if step == STEPS:
+            # Nothing is left of that epoch: the next one begins, as in a loop that stores its state at the end of one.
+            epoch, step = epoch + 1, 0
         assert equal([[each.clone() for each in batch] for batch in found], expected(epoch, step))
         assert position(found.state_dict()) == (epoch + 1, 0)
         assert equal([[each.clone() for each in batch] for batch in found], expected(epoch + 1))
-
-
-def test_after_the_last_batch_a_resumed_run_yields_nothing_and_then_the_next_epoch():
-    state = state_after([1] * STEPS)
-    with loader() as found:
-        found.load_state_dict(state)
-        assert list(found) == []
-        assert equal([[each.clone() for each in batch] for batch in found], expected(1))
 
 
 def share(rank, world_size, state=None, steps=None):

@@ -334,3 +334,24 @@ def test_another_version_says_before_what_would_be_lost(daemon):
     assert forced.stdout == "restarted\nnot kept: full\n"
     assert not [each for each in daemon.segments() if "-ring-" in each]
     assert read_report(daemon.paths).snapshot["daemon"]["layouts"]["ring"] == LAYOUT_VERSION + 1
+
+
+@pytest.mark.parametrize("end", [restart, stop_keeping, kill], ids=lambda end: end.__name__)
+def test_pauses_and_log_level_outlive_a_restart_and_no_kill(daemon, end):
+    daemon.start()
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=8, stream="held") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        full(daemon, loader, 7)
+        daemon.command("pause", "held")
+        daemon.command("log-level", "debug")
+        end(daemon)
+        if not is_served(daemon):
+            daemon.start()
+        is_held = end is not kill
+        stream_when(daemon, "held", lambda stream: stream["ring"] and stream["paused"] == is_held, "it is adopted")
+        daemon.command("log-level", "info")
+        levels = [json.loads(line) for line in daemon.paths.log.read_text().splitlines() if '"log level"' in line]
+        assert levels[-1]["was"] == ("debug" if is_held else "info")
+        daemon.command("resume")
+        assert [batch[1][0].item() for batch in iterator] == [4 * step for step in range(1, 100)]

@@ -233,7 +233,7 @@ def test_functions_that_cannot_be_pickled_are_told_by_name():
     lock = threading.Lock()
     for name in ("collate_fn", "worker_init_fn"):
         with pytest.raises(UnpicklableError, match=name):
-            PrefetchLoader(DATASET, batch_size=4, buffer=6, **{name: lambda _: lock})
+            PrefetchLoader(DATASET, batch_size=4, num_workers=1, buffer=6, **{name: lambda _: lock})
 
 
 class Locked(SequentialSampler):

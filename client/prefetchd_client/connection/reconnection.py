@@ -12,7 +12,10 @@ from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 from prefetchd_client.connection.autostart import MOST_FAILED_STARTS, START_TIMEOUT_S, Launch, connect, what_it_says
 
-SUPERVISOR_GRACE_S = 10.0
+MANAGER_GRACE_S = 10.0
+"""Seconds for a service manager to start the daemon again: our units wait for 5 s before they do."""
+SUPERVISOR_GRACE_S = 2.0
+"""Seconds for whoever ran it in the foreground: a script starts it at once, or never."""
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.25
 START_PAUSE_S = 0.004
@@ -22,14 +25,26 @@ MOST_LAUNCHES = 10
 
 
 class Reconnection:
-    """Makes one attempt to reach a daemon on `paths`, in short steps. A daemon that was `supervised` is first waited
-    for: whoever ran it may start it again. Else one is started here, with the configuration that the former one had."""
+    """Makes one attempt to reach a daemon on `paths`, in short steps. A daemon that was `supervised`, or `managed` by a
+    service manager, is first waited for: whoever ran it may start it again. Else one is started here, with the
+    configuration that the former one had."""
 
-    def __init__(self, paths: RuntimePaths, *, supervised: bool, config: bytes = b"") -> None:
+    def __init__(
+        self,
+        paths: RuntimePaths,
+        *,
+        supervised: bool,
+        managed: bool = False,
+        config: bytes = b"",
+        lost_s: float | None = None,
+    ) -> None:
+        """`lost_s` is when the last daemon was lost that had answered; None: now. Daemons that came since and died
+        before they answered do not prolong the wait."""
         self.error: DaemonUnavailableError | None = None
         self._paths = paths
         self._config = config
-        self._may_start_at_s = time.monotonic() + (SUPERVISOR_GRACE_S if supervised else 0.0)
+        grace_s = MANAGER_GRACE_S if managed else SUPERVISOR_GRACE_S if supervised else 0.0
+        self._may_start_at_s = (time.monotonic() if lost_s is None else lost_s) + grace_s
         self._pause_s = FIRST_PAUSE_S
         self._next_step_s = 0.0
         self._start_lock = LockFile(paths.start_lock)

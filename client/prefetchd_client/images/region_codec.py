@@ -22,6 +22,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from prefetchd_client.images.encoded import Encoded
+from prefetchd_client.images.jpeg_markers import is_whole
 
 END_OF_IMAGE = b"\xff\xd9"
 """The last marker of a JPEG. Within compressed pixels it cannot stand."""
@@ -87,17 +88,19 @@ def _tensor_over(image: Any) -> torch.Tensor:
 
 
 def open_jpeg(encoded: Encoded, most_pixels: float) -> Jpeg | None:
-    """Returns the JPEG, or None for what is better left to Pillow: other formats, CMYK, other than 8 bits, files that
-    were cut short, and more than `most_pixels`."""
+    """Returns the JPEG, or None for what is better left to Pillow: other formats, CMYK, other than 8 bits, no pixels,
+    files that were cut short or are damaged where their markers stand, and more than `most_pixels`."""
     codec = _codec(CPU)
-    if END_OF_IMAGE not in bytes(encoded[-TAIL_BYTES:]):
+    if END_OF_IMAGE not in bytes(encoded[-TAIL_BYTES:]) or not is_whole(
+        memoryview(encoded) if isinstance(encoded, bytes) else encoded.data
+    ):
         return None
     try:
         stream = codec.library.CodeStream(encoded)
         fits = stream.codec_name == "jpeg" and stream.num_channels in (1, 3) and stream.precision == 8
     except RuntimeError:
         return None
-    return Jpeg(stream) if fits and stream.height * stream.width <= most_pixels else None
+    return Jpeg(stream) if fits and 0 < stream.height * stream.width <= most_pixels else None
 
 
 @dataclasses.dataclass(frozen=True)

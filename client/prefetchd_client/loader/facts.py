@@ -6,17 +6,21 @@ The daemon's status is imported only when it is asked for: most trainers never a
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.runtime_paths import runtime_paths
 
-if TYPE_CHECKING:
-    from prefetchd_client.loader.loader import PrefetchLoader
-
 COLOURS = {"good": "#00674b", "fair": "#8a5a00", "bad": "#a83c00", "unknown": "#555c66"}
 INLINE = "its batches are made in this process"
 UNSEEN = "the daemon has not shown it yet"
+
+
+class Loader(Protocol):
+    """The loader, as far as this module knows it: loader.py imports this one."""
+
+    @property
+    def socket(self) -> str | None: ...
 
 
 class Summary(dict[str, Any]):
@@ -30,7 +34,7 @@ class Summary(dict[str, Any]):
         return "\n".join(lines)
 
 
-def summary_of(loader: PrefetchLoader) -> Summary:
+def summary_of(loader: Loader) -> Summary:
     """Return the summary of a loader's stream. Raises nothing: what is not known is None, or said in `verdict`."""
     sessions = vars(loader).get("_sessions")
     name = sessions.current.name if sessions is not None else ""
@@ -82,21 +86,21 @@ def _seen(socket: str | None, name: str) -> dict[str, Any]:
     }
 
 
-def metrics_of(loader: PrefetchLoader) -> dict[str, float]:
+def metrics_of(loader: Loader) -> dict[str, float]:
     """Return what is known of a loader's stream under the names that loggers get."""
     found = summary_of(loader)
     names = ("stalled_share", "ready_batches", "batches_per_s")
     return {f"prefetchd/{name}": float(found[name]) for name in names if found[name] is not None}
 
 
-def line_of(loader: PrefetchLoader) -> str:
+def line_of(loader: Loader) -> str:
     """Return the loader's repr(): one line."""
     found = summary_of(loader)
     facts = [repr(found["stream"]), _pace(found), found["limit"] if found["limit"] != "none" else found["verdict"]]
     return f"<{type(loader).__name__} {', '.join(each for each in facts if each)}>"
 
 
-def card_of(loader: PrefetchLoader) -> str:
+def card_of(loader: Loader) -> str:
     """Return a small card for notebooks. Names and texts are escaped."""
     found = summary_of(loader)
     colour = COLOURS[found["colour"]]
@@ -111,7 +115,7 @@ def card_of(loader: PrefetchLoader) -> str:
     )
 
 
-def postfix_of(loader: PrefetchLoader) -> str:
+def postfix_of(loader: Loader) -> str:
     """Return what a progress bar says behind its numbers; empty as long as nothing is known."""
     found = summary_of(loader)
     waited = f"waited {_percent(found['stalled_share'])}" if found["stalled_share"] is not None else ""

@@ -94,7 +94,8 @@ class PrefetchIterator(Iterator[Any]):
 
     def _next_epoch(self) -> Any:
         """Return the first batch of the epoch that follows."""
-        assert self._cursor is not None and self._session is not None
+        assert self._cursor is not None
+        assert self._session is not None
         self._loader.end_cursor(self._session, self._cursor)
         self._cursor, self._began_at = None, 0
         return next(self)

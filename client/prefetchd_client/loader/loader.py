@@ -397,8 +397,8 @@ class PrefetchLoader(RebuildGuard):
         iterators go on as they are. O(1): no batch is skipped over.
 
         With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
-        CallerError when `state` is none of ours, or of a longer dataset and beyond the end of this one. Warns when it is
-        of other batches than this loader's: the position is taken all the same.
+        CallerError when `state` is none of ours, or of a longer dataset and beyond the end of this one. Warns when it
+        is of other batches than this loader's: the position is taken all the same.
         """
         check_not_forked(self)
         self._positions.load(self.spec, state)
@@ -482,11 +482,11 @@ class PrefetchLoader(RebuildGuard):
             return
         self._replace(request)
 
-    def _replace(self, request: StreamRequest) -> None:
+    def _replace(self, request: StreamRequest, epoch: int | None = None) -> None:
         request = self._watched(request)
         if self._fork_teller is not None:
             self._fork_teller.ask(self._sessions)
-        self._positions.replace(request, self._sessions.prepare(request))
+        self._positions.replace(request, self._sessions.prepare(request), epoch)
         self._watch.begin()
         self._ask_fork()
 
@@ -574,7 +574,7 @@ class PrefetchLoader(RebuildGuard):
             begun = self._positions.begin_epoch(anew=self._held_files.have_changed())
             self._beginning.begun(begun[1].epoch)
             if not self.num_workers and not isinstance(begun[0], InlineStream) and not is_elsewhere(self.dataset):
-                self._loop_watch = LoopWatch({"dataset": self.dataset, "collate_fn": self.collate_fn})
+                self._loop_watch = LoopWatch({"dataset": self.dataset, "collate_fn": self.collate_fn}, self)
             if self.persistent_workers and not self._workers_stay:
                 self._watch_samplers_only()
         if self._positions.sampler_state is None and self.generator is not None and not self._is_seeded:
@@ -602,31 +602,35 @@ class PrefetchLoader(RebuildGuard):
             self._sessions.close_cursor(session, cursor)
             # Another iterator of this loader may have come here first.
             if self._moved_to is None:
-                self._move(why)
+                self._positions.rewind(cursor)
+                self._move(why, cursor.epoch)
             return self._positions.move(cursor, step)
 
-    def _move(self, why: MustMove | None) -> None:
+    def _move(self, why: MustMove | None, epoch: int) -> None:
         name, what = self.spec.name, why.what if why is not None else ""
         self._loop_watch = None
         self._has_begun = True
         if why is None:
-            self._move_to(Where.TRAINER, CUDA_WARNING.format(name=name))
+            self._move_to(Where.TRAINER, CUDA_WARNING.format(name=name), epoch)
         elif self.num_workers:
-            self._move_to(Where.DEALT, DEALT_WARNING.format(name=name, what=what))
+            self._move_to(Where.DEALT, DEALT_WARNING.format(name=name, what=what), epoch)
         elif why.is_stuck:
             try:
                 text = STUCK_WARNING.format(name=name, what=what, where=IN_INTERPRETER)
-                self._move_to(Where.INTERPRETER, text)
+                self._move_to(Where.INTERPRETER, text, epoch)
             except UnpicklableError:
                 text = STUCK_WARNING.format(name=name, what=what, where=IN_TRAINER)
-                self._move_to(Where.TRAINER, text)
+                self._move_to(Where.TRAINER, text, epoch)
         else:
             text = LOOP_WARNING if isinstance(why, LoopChange) else WROTE_WARNING
-            self._move_to(Where.TRAINER, text.format(name=name, what=what))
+            self._move_to(Where.TRAINER, text.format(name=name, what=what), epoch)
 
-    def _move_to(self, where: Where, text: str) -> None:
+    def _move_to(self, where: Where, text: str, epoch: int) -> None:
         self._moved_to = where
-        self._replace(self._request(self.spec.name))
+        self._replace(self._request(self.spec.name), epoch)
+        if self.persistent_workers:
+            # Its first epoch has begun.
+            self._watch_samplers_only()
         remember(self.dataset, self.collate_fn, where)
         warn_caller(text)
 
@@ -702,7 +706,9 @@ class PrefetchLoader(RebuildGuard):
     def _may_run_ahead(self) -> RunAhead:
         """Return whether batches may be made before their epoch begins, by what is known of the program now."""
         reiterates = self.spec.order == "iterable" and self.persistent_workers
-        found = self._request_made.live or [*self._live, *(self._watch.live or ())]
+        # Whoever attaches holds nothing of what the samples are made of.
+        live = () if is_elsewhere(self.dataset) else self._request_made.live
+        found = live or [*self._live, *(self._watch.live or ())]
         return decide(self.run_ahead, found, reiterates=reiterates)
 
     def _watched(self, request: StreamRequest) -> StreamRequest:

@@ -63,8 +63,8 @@ def to_state(
 
 def from_state(spec: StreamSpec, state: Mapping[str, Any]) -> LoadedState:
     """Returns where a loader of `spec` goes on. Another world_size goes on at the same place of the epoch that all
-    ranks share. Raises CallerError when `state` is none of ours, or is beyond the end of a dataset that is shorter. Warns
-    when it is of other batches: the position is taken all the same."""
+    ranks share. Raises CallerError when `state` is none of ours, or is beyond the end of a dataset that is shorter.
+    Warns when it is of other batches: the position is taken all the same."""
     if not isinstance(state, Mapping) or not {"version", "epoch", "step"} <= state.keys():
         raise CallerError(f"a PrefetchLoader's state has version, epoch and step; got {shown(state)}")
     version = state["version"]
@@ -102,9 +102,9 @@ def _check_length(spec: StreamSpec, state: Mapping[str, Any], step: int) -> None
     steps = steps_of(spec, spec.length) if spec.is_arithmetic else spec.epoch_steps
     if type(former) is int and former > spec.length >= 0 and steps and step > steps:
         raise CallerError(
-            f"the state is at batch {step} of an epoch of {former} samples; this loader has {spec.length} samples, which "
-            f"are {steps} batches. Load the state with the dataset that it was taken with, or begin an epoch with "
-            "set_epoch()"
+            f"the state is at batch {step} of an epoch of {former} samples; this loader has {spec.length} samples, "
+            f"which are {steps} batches. Load the state with the dataset that it was taken with, or begin an epoch "
+            "with set_epoch()"
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -31,10 +32,11 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None), type, types.ModuleT
 
 
 class LoopWatch:
-    """Remember what `roots` hold, by name, and tell what has changed. One thread at a time."""
+    """Remember what `roots` hold, by name, and tell what has changed. What `loader` holds is left out: a collate_fn
+    may be its method. One thread at a time."""
 
-    def __init__(self, roots: dict[str, Any]) -> None:
-        self._spaces = list(_spaces(roots))
+    def __init__(self, roots: dict[str, Any], loader: object = None) -> None:
+        self._spaces = [*_spaces(roots, loader), _Space("environment variable ", os.environ._data)]  # type: ignore[attr-defined]
         self._values = [list(space.values()) for space in self._spaces]
         self._sized = [
             (space.way + name, value)
@@ -59,7 +61,7 @@ class LoopWatch:
             if len(now) != len(before) or not all(map(operator.is_, now, before)):
                 found = _first_change(space, before, now)
                 if found:
-                    return space.way + found
+                    return space.way + (os.fsdecode(found) if isinstance(found, bytes) else found)
         for (way, value), length in zip(self._sized, self._lengths):
             if len(value) != length:
                 return way
@@ -110,10 +112,10 @@ def _first_change(space: _Space, before: list[Any], now: list[Any]) -> str:
     return ""
 
 
-def _spaces(roots: dict[str, Any]) -> Iterator[_Space]:
+def _spaces(roots: dict[str, Any], loader: object) -> Iterator[_Space]:
     """Yield the attributes of the roots and of what they hold, nearest first."""
     coming = deque((name, root) for name, root in roots.items() if root is not None)
-    seen: set[int] = set()
+    seen = {id(loader)}
     while coming and len(seen) < _MOST_OBJECTS:
         way, value = coming.popleft()
         if isinstance(value, _ATOMS) or id(value) in seen:

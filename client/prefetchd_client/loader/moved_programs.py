@@ -47,8 +47,8 @@ LOOP_WARNING = (
 )
 DEALT_WARNING = (
     "a sample of the stream {name!r} is another one when it is made again, since samples change {what}. Each batch is "
-    "made as a whole by one worker from now on, and workers take turns, as in DataLoader: a run repeats itself with the "
-    "same num_workers"
+    "made as a whole by one worker from now on, and workers take turns, as in DataLoader: a run repeats itself with "
+    "the same num_workers"
 )
 STUCK_WARNING = (
     "the first sample of the stream {name!r} makes no progress in a fork of this process: it seems to wait for threads "

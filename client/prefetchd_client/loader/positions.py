@@ -157,13 +157,22 @@ class Positions:
         if cursor.shard_states:
             self._shard_states = (cursor.epoch, cursor.shard_states)
 
-    def replace(self, request: StreamRequest, prepared: Prepared | None) -> None:
-        """Has iterators that begin from now on iterate over the stream that `request` describes. Raises what
-        Sessions.replace raises."""
+    def rewind(self, cursor: ClientCursor) -> None:
+        """Set sampler and generators back to how the cursor's epoch began: another process plans it anew."""
+        begun = cursor.began_with
+        if self.sampler_state is not None and begun is not None:
+            self.sampler_state.set(begun.states)
+            self.sampler_state.set_attributes(begun.attributes)
+            if begun.sampler_epoch >= 0:
+                self.sampler_state.set_epoch(begun.sampler_epoch)
+
+    def replace(self, request: StreamRequest, prepared: Prepared | None, epoch: int | None = None) -> None:
+        """Has iterators that begin from now on iterate over the stream that `request` describes, the first one over
+        `epoch`, if that is not the next one. Raises what Sessions.replace raises."""
         self.sampler_state = request.sampler_state
         waiting, self._waiting = self._waiting, None
         self._sessions.replace(request, prepared, waiting)
-        self._sessions.ensure().assume(self._epoch)
+        self._sessions.ensure().assume(self._epoch if epoch is None else epoch)
 
     def give_up(self, again: Callable[[], StreamRequest]) -> None:
         """Gives the stream up, as Sessions.give_up does."""

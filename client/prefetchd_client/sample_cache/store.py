@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prefetchd.processes import damage_found
 from prefetchd.wire.cache_directory import (
     DESCRIPTION,
     MAKER_LOCK_OFFSET,
@@ -35,7 +36,7 @@ from prefetchd.wire.cache_directory import (
     read_description_at,
     row_digest,
 )
-from prefetchd.wire.cache_marks import marks_locked
+from prefetchd.wire.cache_marks import is_damage_noted, marks_locked, note_damage
 from prefetchd.wire.cache_removal import remove_leftovers, unused_name
 from prefetchd.wire.errors import CallerError, ProtocolError, UntrustedPathError
 from prefetchd.wire.file_locks import try_lock, unlock
@@ -82,6 +83,8 @@ class CacheStore:
         self._sizes = [(MARKS, MARK.size * rows)]
         self._sizes += [(f"{SAMPLES}/{leaf.file}", leaf.row_bytes * rows) for leaf in self.description.leaves]
         self._until_check = 0
+        self.checks_all = False
+        """True once any process has found a damaged row here: from then on each row is compared, repaired or not."""
         self.damaged: set[int] = set()
         """Rows that were not what their marks say, when they were read."""
         self._marks = np.zeros(self.description.rows, np.uint64)
@@ -158,7 +161,7 @@ class CacheStore:
     def _due(self, places: list[int]) -> list[int]:
         """Returns which of the rows that were read now are compared with their marks: the first one of all, and one in
         CHECKED_EVERY from there on; each since one was damaged."""
-        if self.damaged:
+        if self.checks_all:
             return places
         due = places[self._until_check :: CHECKED_EVERY]
         self._until_check += CHECKED_EVERY * len(due) - len(places)
@@ -173,7 +176,14 @@ class CacheStore:
             if row_digest(_bytes_of(copy[place]) for copy in copies) != int(self._marks[rows[place]])
         ]
         self.damaged.update(rows[place] for place in found)
+        if found:
+            note_damage(self._marks_fd, self.rows)
+            self._check_all_from_now()
         return found
+
+    def _check_all_from_now(self) -> None:
+        self.checks_all = True
+        damage_found.note()
 
     # --- writing ---
 
@@ -229,9 +239,13 @@ class CacheStore:
     def _check_whole(self) -> None:
         """Raises ProtocolError when a file has become shorter: to touch the end of a mapping would end us (decision
         0102)."""
-        for fd, (name, size) in zip(self._fds, self._sizes):
-            if os.fstat(fd).st_size < size:
+        sizes = [os.fstat(fd).st_size for fd in self._fds]
+        for found, (name, size) in zip(sizes, self._sizes):
+            if found < size:
                 raise ProtocolError(self._cut(self.directory / name))
+        # The marks are the first file.
+        if not self.checks_all and is_damage_noted(sizes[0], self.rows):
+            self._check_all_from_now()
 
     def _cut(self, path: Path) -> str:
         return f"{path} is shorter than its {self.rows} rows: somebody has cut it"

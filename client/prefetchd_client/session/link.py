@@ -42,7 +42,8 @@ class Link:
         Raises DaemonUnavailableError, DaemonRefusedError and other refusals, UnpicklableError, NoSpaceError."""
         self._paths = paths
         self._handshake = handshake
-        self._supervised, self._config = False, b""
+        self._supervised, self._managed, self._config = False, False, b""
+        self._lost_s: float | None = None
         self._farewell = ""
         self._reconnection: Reconnection | None = None
         self._is_new = False
@@ -113,7 +114,8 @@ class Link:
         return message
 
     def _welcomed(self, message: Welcome) -> None:
-        self._supervised, self._config = message.supervised, message.config
+        self._supervised, self._managed, self._config = message.supervised, message.managed, message.config
+        self._lost_s = None
         self._handshake.may_have(message.workers)
         if self._has_helped:
             self._handshake.ask_for_fingerprint()
@@ -149,7 +151,15 @@ class Link:
                 self._farewell = message.reason
         elif self._reconnection is None and not self._connection.is_open:
             self._connection.close()
-            self._reconnection = Reconnection(self._paths, supervised=self._supervised, config=self._config)
+            if self._lost_s is None:
+                self._lost_s = time.monotonic()
+            self._reconnection = Reconnection(
+                self._paths,
+                supervised=self._supervised,
+                managed=self._managed,
+                config=self._config,
+                lost_s=self._lost_s,
+            )
         return found
 
     def hand_over_fork(self) -> None:

@@ -271,7 +271,8 @@ class StreamClient:
         batch, leased = attachment.take(cursor.number, slot, generation, private=private)
         if type(batch) is Stated:
             number, shard = divmod(step, self.spec.logical_shards)
-            cursor.shard_states[shard] = (number + 1, batch.state)
+            following = number + 1 if batch.following is None else batch.following
+            cursor.shard_states[shard] = (following, batch.state)
             batch = batch.batch
         kill_point("client.batch.unnoted")
         # Rule 1.

@@ -17,7 +17,7 @@ from prefetchd.processes.environment import DENIED
 from prefetchd.processes.process_exit import ProcessExit
 from prefetchd.supervisor.backend import Watcher
 from prefetchd.supervisor.child_process import ChildProcess
-from prefetchd.wire.framing import close_all
+from prefetchd.wire.framing import Descriptors
 from prefetchd.wire.messages import Declared, LoadFailed, Message, TrainerEnvironment
 from prefetchd.wire.runtime_paths import RuntimePaths
 
@@ -114,12 +114,12 @@ class DatasetProbe:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_DEADLINE_S)
 
-    def _said(self, message: Message, fds: list[int]) -> None:
+    def _said(self, message: Message, fds: Descriptors) -> None:
         if isinstance(message, Declared) and len(fds) == 1:
             self.close()
-            self._events.declared(message, fds[0])
+            (fd,) = fds.take()
+            self._events.declared(message, fd)
             return
-        close_all(fds)
         if isinstance(message, TrainerEnvironment):
             self._events.environment_known(message.environment)
         elif isinstance(message, LoadFailed):

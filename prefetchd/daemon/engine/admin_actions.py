@@ -1,8 +1,8 @@
 """Does what an operator asks of streams: pause, resume, drain, evict. Pure. Decision 0031 has the reasons.
 
 A paused stream is given no task; what is under way ends, what is ready is served. A drained one is paused and, once no
-task of it is under way, parked: its processes are gone until it is resumed, its ring stays. A successor of this daemon
-knows of neither.
+task of it is under way, parked: its processes are gone until it is resumed, its ring stays. After a restart in order
+the next daemon holds streams of these names; after a death it knows of neither.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class AdminActions:
 
     def resume(self, name: str) -> list[str]:
         """Takes pause() and drain() back. Returns the names of the streams that were held."""
+        if name in self._registry.held:
+            # It has not come since the restart.
+            del self._registry.held[name]
+            return [name]
+        if not name:
+            self._registry.held.clear()
         held = [stream for stream in self._named(name) if stream.paused]
         for stream in held:
             stream.paused = stream.draining = False

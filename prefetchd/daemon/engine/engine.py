@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from prefetchd.daemon.engine.admin_actions import AdminActions
@@ -545,6 +545,16 @@ class Engine:
     def pause(self, name: str) -> list[str]:
         """Pauses the stream, or all when `name` is empty; returns their names."""
         return self._admin_actions.pause(name)
+
+    @_event
+    def hold(self, names: Mapping[str, bool]) -> None:
+        """Pauses streams of these names as soon as they are there, as they were in the daemon before; True: drained."""
+        self.registry.held = dict(names)
+
+    @property
+    def held(self) -> dict[str, bool]:
+        """The names of paused streams, also of those that have not come since hold(); True: drained."""
+        return self.registry.held | {each.name: each.draining for each in self.streams.values() if each.paused}
 
     @_event
     def resume(self, name: str) -> list[str]:

@@ -17,7 +17,8 @@ and 0094 (two trainers):
 3. A stream without a consumer lingers: its ring stays for a while and fills on, for two that may come (`linger`). Half
    of it is filled from where its trainer stopped, half from the beginning, where a script begins that is run again.
    After a clean end only the processes that are there fill it. The ring of a program that reads live state is dropped.
-4. A lingering stream may rest (resting.py). After RESTS_S its processes end, unless it is about to be filled on.
+4. A lingering stream may rest (resting.py). After RESTS_S its processes end, unless it is about to be filled on. An
+   orphan ends at once where the daemon has the stream's program: it has a dead trainer's memory.
 5. A lingering stream with nothing to fill is parked: its processes end (`park`). The one that is to linger longest
    keeps them, as its trainer is the likeliest to come back; unless its zygote is an orphan, a fork that has a dead
    trainer's memory.
@@ -93,6 +94,8 @@ class Registry:
         self._planners = planners
         self._commands = commands
         self._next_stream = 1
+        self.held: dict[str, bool] = {}
+        """Names of streams that were paused in the daemon before, and have not come yet; True: drained."""
 
     def acquire_stream(self, hello: Hello) -> StreamState:
         """Returns the stream that a trainer asks for: one that is there, or a new one in its place or beside it (rule
@@ -320,10 +323,12 @@ class Registry:
             if stream is not idle[-1] or self._hosts.is_orphan(stream):
                 self.end_processes(stream)
 
-    @staticmethod
-    def _goes_on(stream: StreamState, now_s: float) -> bool:
-        """True when a stream that rests may be about to need its processes."""
-        return stream.claims.has_more() if may_be_awaited(stream) else now_s < stream.left_s + RESTS_S
+    def _goes_on(self, stream: StreamState, now_s: float) -> bool:
+        """True when a stream that rests may be about to need its processes. An orphan is not kept for that where the
+        daemon has the program: an executed zygote fills on from it."""
+        if not may_be_awaited(stream):
+            return now_s < stream.left_s + RESTS_S
+        return stream.claims.has_more() and not (stream.has_program and self._hosts.is_orphan(stream))
 
     def end_processes(self, stream: StreamState) -> None:
         """Ends the processes of a stream of which no task is under way. It gets others when it has something to
@@ -409,6 +414,10 @@ class Registry:
         stream = StreamState(self._next_stream, spec, self._commands)
         self._next_stream += 1
         self._streams[stream.number] = stream
+        is_drained = self.held.pop(spec.name, None)
+        if is_drained is not None:
+            stream.paused, stream.draining = True, is_drained
+            self._commands.append(Log.line("info", "stream paused", stream=spec.name, since="the daemon before"))
         return stream
 
     def _lingering(self) -> list[StreamState]:

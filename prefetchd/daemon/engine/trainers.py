@@ -40,6 +40,7 @@ class Identity:
     generation: int = 1
     supervised: bool = False
     config: bytes = b""
+    managed: bool = False
 
 
 UNKNOWN = Identity()
@@ -159,6 +160,7 @@ class Trainers:
             self._identity.config,
             is_new,
             self._workers_of(stream),
+            self._identity.managed,
         )
         self._commands.append(Send(consumer.session, welcome))
 

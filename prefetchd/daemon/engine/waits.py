@@ -216,7 +216,21 @@ def _at_work(workers: Iterable[Worker], waiting: StreamState) -> Cause:
     waits."""
     worker = min(workers, key=lambda each: each.head_since_s)
     timeout = RAISE_TIMEOUT if waiting.spec.timeout_s else OWN_TIMEOUT
-    return Cause("", f"{timeout}; {RAISE_WORKERS}", worker.number, worker)
+    text = _beginning(worker)
+    return Cause(text, f"{timeout}; {RAISE_WORKERS}", worker.number, worker)
+
+
+def _beginning(worker: Worker) -> str:
+    """Returns what a worker may wait for that begins a shard; empty for another one."""
+    head = next(iter(worker.tasks.values()), None)
+    begins = worker.stream.begins
+    if begins is None or head is None or not head.begins:
+        return ""
+    _, shard = begins.key(head.batch.position)
+    return (
+        f"shard {shard} of {worker.stream.shards} begins: it may wait at a barrier, or for a lock, that other workers "
+        "have not reached"
+    )
 
 
 def _no_room(stream: StreamState, batch: Batch | None) -> Cause | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.process_exit import UNEXPLAINED
 from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.framing import Descriptors
 from prefetchd.wire.messages import (
     PROTOCOL_VERSION,
     CloseCursor,
@@ -108,24 +108,23 @@ class TrainerEvents:
         self._rings.clear_released_offers(session.number)
         kill_point("daemon.hello.decided")
 
-    def trainer_program(self, session: Session, program: Program, fd: int) -> None:
+    def trainer_program(self, session: Session, program: Program, fds: Descriptors) -> None:
         stream = self._engine.stream_of(session.number)
         if stream is None:
             # The stream was dropped meanwhile: the trainer is about to hear of that.
-            os.close(fd)
             return
         if not stream.requests.is_asked(session.number):
-            os.close(fd)
             raise ProtocolError("a program that nobody asked for")
+        (fd,) = fds.take()
         self._rings.take_program(stream, program, fd)
         self._engine.program_arrived(session.number)
         kill_point("daemon.program.arrived")
 
-    def trainer_fork(self, session: Session, fork: Forked, fds: list[int]) -> None:
+    def trainer_fork(self, session: Session, fork: Forked, fds: Descriptors) -> None:
         kill_point("daemon.fork.heard")
         host = self._engine.fork_arrived(session.number)
         try:
-            self._backend.take_fork(host, fork.pid, fds)
+            self._backend.take_fork(host, fork.pid, fds.take())
         except ProtocolError as error:
             # The fork may be dead by now. Its trainer is asked for another one, or for its program.
             log.warning("fork not taken", extra={"fields": {"session": session.number, "why": str(error)}})

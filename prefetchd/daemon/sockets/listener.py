@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.sockets.acceptor import Acceptor
+from prefetchd.daemon.sockets.refusal_log import RefusalLog
 from prefetchd.daemon.sockets.sessions import HELLO_WITHIN_S, Session, SessionEvents
 from prefetchd.wire.errors import ProtocolError
-from prefetchd.wire.framing import encode
+from prefetchd.wire.framing import Descriptors, encode
 from prefetchd.wire.messages import Refused
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.peer_credentials import peer_credentials
 
 _SO_PEERPIDFD = 77
@@ -30,6 +32,7 @@ class Listener:
         self._events = events
         self._log = log
         self._next = 1
+        self._refusals = RefusalLog()
         self._acceptor = Acceptor(loop, sock, self._accepted)
 
     def listen_on(self, sock: socket.socket) -> None:
@@ -66,14 +69,20 @@ class Listener:
                 )
             sock.close()
             return
-        session = Session(self._next, sock, self._loop, self._events, _peer_pidfd(sock), self._introduced)
+        session = Session(
+            self._next, sock, self._loop, self._events, _peer_pidfd(sock), self._introduced, self._refusals
+        )
         self._next += 1
         self.sessions[session.number] = session
 
-    def _introduced(self, fd: int) -> None:
-        """Takes over the descriptor of a connection. Raises ProtocolError when it is none."""
-        sock = socket.socket(fileno=fd)
-        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+    def _introduced(self, fds: Descriptors) -> None:
+        """Takes the descriptor of a connection. Raises ProtocolError when it is none."""
+        try:
+            sock = socket.socket(fileno=fds[0])
+        except OSError as error:
+            raise ProtocolError(f"what was introduced is no socket: {why(error)}") from None
+        fds.take()
+        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET) or not _is_connected(sock):
             sock.close()
             raise ProtocolError("what was introduced is no connection")
         self._accepted(sock)
@@ -81,6 +90,14 @@ class Listener:
     def admits(self, uid: int) -> bool:
         """True for the daemon's own user: anybody else could read its data and run its code."""
         return uid == os.geteuid()
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def _peer_pidfd(sock: socket.socket) -> int:

@@ -24,6 +24,8 @@ WITHIN_S = 5.0
 MOST_CONNECTIONS = 16
 UNIX = "unix:"
 _HOST = re.compile(rb"^host[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_HOST_AND_PORT = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::[0-9]{0,5})?")
+"""The whole value of a Host header (RFC 9110, 7.2): an IPv6 address is in brackets. There is no user name in it."""
 
 
 def listen_for_scrapes(address: str) -> socket.socket:
@@ -116,13 +118,16 @@ def _names_loopback(request: bytes) -> bool:
 
 
 def _is_loopback(host: bytes) -> bool:
-    name = host.strip().decode("latin-1").lower()
-    # With a port or without; an IPv6 address is in brackets.
-    name = name[1 : name.find("]")] if name.startswith("[") else name.partition(":")[0]
+    found = _HOST_AND_PORT.fullmatch(host.strip(b" \t").decode("latin-1").lower())
+    if found is None:
+        return False
+    in_brackets, name = found.groups()
     if name == "localhost":
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return (
+            ipaddress.IPv6Address(in_brackets).is_loopback if in_brackets else ipaddress.IPv4Address(name).is_loopback
+        )
     except ValueError:
         return False
 

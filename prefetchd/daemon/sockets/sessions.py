@@ -5,7 +5,6 @@ A session sends nothing before Hello. A packet that the protocol does not allow 
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import time
@@ -14,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.sockets.refusal_log import RefusalLog
 from prefetchd.wire.errors import InvariantError, PrefetchdError, ProtocolError
-from prefetchd.wire.framing import close_all, encode, receive_with_fds
+from prefetchd.wire.framing import Descriptors, close_all, encode, receive_with_fds
 from prefetchd.wire.messages import Forked, Hello, Introduce, Message, Program, Refused, Welcome
 from prefetchd.wire.peer_credentials import peer_credentials
 
@@ -23,7 +23,6 @@ MESSAGES_A_TURN = 64
 OUTBOX_LIMIT = 256
 REFUSAL_CHARACTERS = 4000
 HELLO_WITHIN_S = 60.0
-log = logging.getLogger("prefetchd")
 
 
 class SessionEvents(Protocol):
@@ -31,11 +30,11 @@ class SessionEvents(Protocol):
 
     def trainer_hello(self, session: Session, hello: Hello) -> None: ...
 
-    def trainer_program(self, session: Session, program: Program, fd: int) -> None:
-        """The trainer hands its program over. The receiver owns `fd`."""
+    def trainer_program(self, session: Session, program: Program, fds: Descriptors) -> None:
+        """The trainer hands its program over, with one descriptor, which the receiver takes if it keeps it."""
 
-    def trainer_fork(self, session: Session, fork: Forked, fds: list[int]) -> None:
-        """The trainer hands over a fork of itself. The receiver owns `fds`."""
+    def trainer_fork(self, session: Session, fork: Forked, fds: Descriptors) -> None:
+        """The trainer hands over a fork of itself. The receiver takes `fds` if it keeps them."""
 
     def trainer_message(self, session: Session, message: Message) -> None: ...
 
@@ -57,9 +56,10 @@ class Session:
         loop: Loop,
         events: SessionEvents,
         pidfd: int,
-        introduce: Callable[[int], None],
+        introduce: Callable[[Descriptors], None],
+        refusals: RefusalLog,
     ) -> None:
-        """`introduce` takes over the descriptor of another connection, as if it were accepted."""
+        """`introduce` takes the descriptor of another connection, as if it were accepted."""
         self.number = number
         self.role = ""
         self.opened_s = time.monotonic()
@@ -71,6 +71,7 @@ class Session:
         self._loop = loop
         self._events = events
         self._introduce = introduce
+        self._refusals = refusals
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._closing = False
         self._has_left = False
@@ -234,32 +235,34 @@ class Session:
                 close_all(fds)
                 continue
             try:
-                self._handle(message, fds)
+                with Descriptors(fds) as received:
+                    self._handle(message, received)
             except PrefetchdError as error:
                 self.refuse(error)
             except Exception as error:
                 # A fault of ours: it costs the session on which it came to light, and nobody else.
-                log.exception("session", extra={"fields": {"session": self.number, "message": type(message).__name__}})
+                self._refusals.fault(self.number, message)
                 self.refuse(InvariantError(f"the daemon cannot take this {type(message).__name__}: {error!r}"))
 
     def refuse(self, error: PrefetchdError) -> None:
         """Tells the peer why and ends the session."""
+        if isinstance(error, ProtocolError):
+            self._refusals.bad_message(self.number, error)
         self.send(Refused(error.code, str(error)))
         self.close_when_sent()
 
-    def _handle(self, message: Message, fds: list[int]) -> None:
-        # The messages that bring descriptors come first; those of any other message are closed.
+    def _handle(self, message: Message, fds: Descriptors) -> None:
+        # The messages that bring descriptors come first; nobody takes those of any other message.
         if isinstance(message, Program) and self.role == "trainer" and len(fds) == 1:
-            self._events.trainer_program(self, message, fds[0])
+            self._events.trainer_program(self, message, fds)
             return
         if isinstance(message, Forked) and self.role == "trainer":
             self._events.trainer_fork(self, message, fds)
             return
         if isinstance(message, Introduce) and not self.role and len(fds) == 1:
-            self._introduce(fds[0])
+            self._introduce(fds)
             self.close()
             return
-        close_all(fds)
         if isinstance(message, Hello):
             if self.role:
                 raise ProtocolError("a second Hello")

@@ -17,7 +17,7 @@ from prefetchd.ring.policy import SlotState
 from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
-from prefetchd.wire.worker_status import PHASES
+from prefetchd.wire.worker_status import PHASES, WorkerStatus
 
 MOST_BAD_SHOWN = 8
 
@@ -73,6 +73,11 @@ def _stream(
     now_s: float,
 ) -> dict[str, Any]:
     spec, counters, history = stream.spec, stream.counters, stats.history(stream.number)
+    notes = {
+        worker.number: backend.note(worker.number)
+        for worker in stream.workers.values()
+        if worker.stage is not WorkerStage.STOPPING
+    }
     return {
         "name": stream.name,
         "stage": stream.stage.value,
@@ -95,12 +100,13 @@ def _stream(
         "lingers_s": max(0.0, stream.lingers_until_s - now_s) if stream.lingers_until_s is not None else None,
         "ring": _ring(stream, resources),
         "consumers": _consumers(stream, stats),
+        "absent_consumers": sorted(each.pid for each in stream.absents.values() if not each.departed),
         "workers_limit": workers,
         "workers_asked": spec.workers,
         "workers": [
-            _worker(worker, backend, stats)
+            _worker(worker, notes[worker.number], backend, stats)
             for worker in stream.workers.values()
-            if worker.stage is not WorkerStage.STOPPING
+            if worker.number in notes
         ],
         "recent": (history.recent() or None) if history is not None else None,
         "paces": history.paces() if history is not None else [],
@@ -122,6 +128,7 @@ def _stream(
         "retries": counters.retries,
         "bad_samples": counters.bad_samples,
         "bad_samples_named": [text.decode("utf-8", "replace") for _, text in stream.bad_named[-MOST_BAD_SHOWN:]],
+        "cache_damaged": any(note.damage for note in notes.values()),
         "output_lines_left_out": counters.lines_left_out,
         "remote": remote_snapshot(stream.remote),
         "replanned_batches": stream.claims.dropped_for_plan,
@@ -129,8 +136,7 @@ def _stream(
     }
 
 
-def _worker(worker: Worker, backend: Backend, stats: StatsSampler) -> dict[str, Any]:
-    note = backend.note(worker.number)
+def _worker(worker: Worker, note: WorkerStatus, backend: Backend, stats: StatsSampler) -> dict[str, Any]:
     return {
         "number": worker.number,
         "pid": backend.pid(worker.number),

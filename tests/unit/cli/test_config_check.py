@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 import prefetchd
+from prefetchd.wire.batch_file import LOCK_FILE
+from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.runtime_paths import runtime_paths
 
 ROOT = Path(prefetchd.__file__).parents[1]
 
@@ -157,6 +160,27 @@ def test_a_store_that_cannot_be_used_is_a_problem(place, store, told):
     assert code == 1
     assert f"FILE:4: streams.train.store: {told}" in errors.replace(str(place), "PLACE")
     assert errors.endswith("Error: FILE: 1 problem; it declares 1 stream\n")
+
+
+def test_a_directory_that_another_daemon_holds_is_a_problem(place, monkeypatch):
+    store = place / "store"
+    store.mkdir(mode=0o700)
+    text = '[streams.train]\ndataset = "my_data:rows"\nbuffer = 8\nstore = {files = "store"}\n'
+    held, own = LockFile(store / LOCK_FILE), LockFile(runtime_paths(place / "d.sock").lock)
+    monkeypatch.setenv("PREFETCHD_SOCKET", str(place / "d.sock"))
+    assert check(place, text, "--no-import")[0] == 0
+    assert held.acquire()
+    try:
+        code, _, errors = check(place, text, "--no-import")
+        assert code == 1
+        assert f"FILE:4: streams.train.store: {store} is another daemon's (pid {os.getpid()}): choose" in errors
+        # The daemon on our own socket is the one that will serve the file.
+        assert own.acquire()
+        assert check(place, text, "--no-import")[0] == 0
+    finally:
+        held.release()
+        own.release()
+    assert check(place, text, "--no-import")[0] == 0
 
 
 def test_a_progress_file_s_directory_may_come_later_and_is_noted(place):

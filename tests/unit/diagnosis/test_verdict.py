@@ -298,6 +298,10 @@ def test_workers_that_are_busy_with_other_streams_are_named():
         ({"consumers": []}, "nobody consumes it"),
         ({"consumers": [{"pid": 1, "departed": True}]}, "nobody consumes it"),
         (
+            {"consumers": [], "absent_consumers": [7, 9]},
+            "pid 7, 9 has not connected to this daemon yet: it takes batches that an earlier daemon offered it",
+        ),
+        (
             {"consumers": [], "progress": {"file": "/progress"}, "consumed_batches": 0},
             "its progress file has not told yet that anybody goes on",
         ),

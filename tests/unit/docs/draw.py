@@ -78,6 +78,7 @@ DIRECTIONS = {
 DIRECTIONS_OF_ONE = {
     "Farewell": "daemon to trainer or command",
     "Done": "daemon to command",
+    "SamplesWrote": "worker to daemon, and daemon to trainer",
     "Reloaded": "daemon to command",
     "TrainerEnvironment": "declaring process or trainer to daemon",
     "TraceEvents": "daemon to command",

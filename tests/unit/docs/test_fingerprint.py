@@ -24,7 +24,7 @@ class Reader:
 
     def __getitem__(self, index):
         with open(self.path) as file:
-            return file.read() + os.environ.get("SUFFIX", "")
+            return file.read() + os.environ.get("".join(("SUF", "FIX")), "")
 
 
 def digest(dataset, extra=None) -> str:
@@ -43,7 +43,7 @@ def dedented(text):
     return textwrap.dedent(text)
 
 
-def test_data_files_and_variables_are_not_seen_and_extra_tells_of_them(tmp_path, monkeypatch):
+def test_data_files_and_variables_of_computed_names_are_not_seen_and_extra_tells_of_them(tmp_path, monkeypatch):
     path = tmp_path / "data"
     path.write_text("old")
     dataset = Reader(str(path))

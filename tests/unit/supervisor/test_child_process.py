@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -15,6 +16,7 @@ import pytest
 from prefetchd.processes.process_exit import CLEAN, KILLED, UNEXPLAINED
 from prefetchd.supervisor.child_process import MOST_UNREAD_BYTES, ChildProcess
 from prefetchd.supervisor.stream_host import handed_child
+from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import NoDescriptorError, receive_with_fds, send
 from prefetchd.wire.messages import Fill, Message, NotSpawned, Ready, Spawned
 
@@ -223,6 +225,29 @@ def test_one_that_talks_nonsense_is_heard_no_more(family):
     it.readable(it.sock)
     assert it.told == []
     assert it.sock not in it.watcher.callbacks
+
+
+@pytest.mark.parametrize("error", [None, ProtocolError("it was not asked"), RuntimeError("a fault of ours")])
+def test_descriptors_that_its_receiver_does_not_take_are_closed(family, error):
+    def act(sock: socket.socket) -> None:
+        for count in range(1, 4):
+            send(sock, Ready("with descriptors"), [0] * count)
+        signal.pause()
+
+    def hear(message: Message, fds: list[int]) -> None:
+        heard.extend(fds)
+        if error is not None:
+            raise error
+
+    it, heard = family(act), []
+    it.child.tell(hear, it.told.append, lambda *_: None)
+    it.wait_until_readable(it.sock)
+    with contextlib.suppress(RuntimeError):
+        it.readable(it.sock)
+    assert heard
+    for fd in heard:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
 
 
 LARGE = Fill(tuple((k, 1, 0, 0, 0, 1, 0) for k in range(2000)))

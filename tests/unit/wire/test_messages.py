@@ -106,6 +106,7 @@ NUMBERS = {
     92: "RemotePrinted",
     93: "FilesChecked",
     94: "SamplesWrote",
+    97: "ShardBegun",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -108,7 +108,7 @@ bad_fields = pytest.mark.parametrize(
 
 
 def test_every_field_that_can_be_bad_is_tried():
-    assert set(FIELDS) - set(BAD) == {"drop_last", "drop_uneven", "equal_epochs", "dealt"}
+    assert set(FIELDS) - set(BAD) == {"drop_last", "drop_uneven", "equal_epochs", "dealt", "private"}
 
 
 @bad_fields

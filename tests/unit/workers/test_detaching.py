@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import signal
 import socket
 import sys
@@ -73,6 +74,29 @@ def test_what_others_would_miss_goes_and_its_number_is_nobody_elses(opened):
 
     went = ["event", "other pipe", "other terminal", "pipe", "port", "socket", "terminal"]
     assert in_a_fork(look) == str((set(), went))
+
+
+@pytest.mark.parametrize("above", [-1, 0, 187], ids=["below", "at", "above"])
+def test_numbers_around_the_limit_are_given_up_too(opened, above):
+    """A shell's pipe at 251 under a limit of 64 kept its trainer from loading at all: no dup2() goes there."""
+    limit = 64
+    went = {"event", "other pipe", "other terminal", "pipe", "port", "socket", "other socket", "terminal"}
+
+    def look():
+        left = {}
+        for name, fd in opened.items():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+            os.dup2(fd, limit + above)
+            before = path_of(limit + above)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            detaching.give_up_descriptors(opened.values())
+            found = path_of(limit + above) if os.path.lexists(f"/proc/self/fd/{limit + above}") else "closed"
+            left[name] = "stays" if found == before else found
+        gone = "/dev/null" if above < 0 else "closed"
+        return {name: what for name, what in left.items() if what != (gone if name in went else "stays")}
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert in_a_fork(look) == "{}"
 
 
 def test_what_the_program_holds_stays(opened):

@@ -273,6 +273,49 @@ def test_another_epoch_begins_soon_though_a_sampler_never_ends(monkeypatch, leng
     assert most <= Endless.asked - 40 < most + 4 * 1024
 
 
+class Counted(Sampler[int]):
+    """Counts what it is asked for; one that `remembers` draws from a generator of its own."""
+
+    def __init__(self, length: int, remembers: bool = False) -> None:
+        self.length = length
+        self.own = random.Random(3) if remembers else None
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Any:
+        for number in range(self.length):
+            ASKED.append(number)
+            yield number % LENGTH if self.own is None else self.own.randrange(LENGTH)
+
+
+ASKED: list[int] = []
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("length", [400, 4000])
+def test_a_long_epoch_that_was_broken_off_is_not_run_on(monkeypatch, length, remembers):
+    """16 million samples took five seconds before the next epoch. What a sampler remembers is not lost for that."""
+    monkeypatch.setattr(sampling_module, "LONG_SAMPLES", 2000)
+    made, _ = sampling(sampler=Counted(length, remembers), batch_size=4)
+    ASKED.clear()
+    made.plan(0, 10)
+    made.plan(1, 10)
+    ran_on = len(ASKED) > 80
+    assert ran_on == (length < 2000 or remembers)
+    assert len(made.plan(0, 20).keys) == (length // 4 if ran_on else 20), "who is still in it goes on"
+
+
+def test_a_stateless_epoch_that_was_broken_off_is_not_run_on():
+    made, _ = sampling(sampler=RandomSampler(range(LENGTH)), batch_size=4)
+    assert not made.plan(0, 2).ended
+    whole = given(sampling(sampler=RandomSampler(range(LENGTH)), batch_size=4)[0], 1)
+    assert given(made, 1) == whole
+    assert not made.plan(0, 3).ended, "nobody has asked for more of it"
+    first = given(sampling(sampler=RandomSampler(range(LENGTH)), batch_size=4)[0], 0)
+    assert [unpack(keys)[0] for keys in made.plan(0, 5).keys] == first
+
+
 def test_samples_before_a_batch_are_counted():
     made, _ = sampling(batch_sampler=[[1, 2], [3], [], (4, 5), [6]])
     planned = made.plan(0, 10)

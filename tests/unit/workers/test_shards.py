@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import warnings
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -221,6 +220,23 @@ def test_no_state_where_there_is_none():
     assert ended.shards.state is None, "its end is found at once"
 
 
+class Wanting(Noted):
+    """Is no Stateful of torchdata's, though it has the methods' names."""
+
+    def state_dict(self, num_samples):
+        raise AssertionError("nobody knows what to call it with")
+
+    def load_state_dict(self, state) -> None:
+        raise AssertionError("it gave none")
+
+
+def test_a_state_dict_that_needs_arguments_means_no_state():
+    """Found as a TypeError in the place of each batch of MosaicML's and litdata's datasets."""
+    made = Made([10, 10], kind=Wanting)
+    assert made(0) == Made([10, 10])(0)
+    assert made.shards.state is None
+
+
 class Elsewhere(Stateful):
     """Its state is what nobody may put into a checkpoint."""
 
@@ -298,15 +314,18 @@ class Resting(Noted):
         del self.at
 
 
-@pytest.mark.parametrize(("kind", "reuses", "told"), [(Epochs, True, 1), (Epochs, False, 0), (Resting, True, 0)])
-def test_a_dataset_that_a_pass_changes_is_told_where_dataloader_would_go_on_with_that(kind, reuses, told):
+@pytest.mark.parametrize(
+    ("kind", "reuses", "change", "passes"),
+    [(Epochs, True, "dataset.passes", 2), (Epochs, False, "", 0), (Resting, True, "", None)],
+)
+def test_reused_dataset_keeps_what_its_passes_change(kind, reuses, change, passes):
     made = Made([4], kind=kind, reuses_dataset=reuses)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        for epoch in (0, 1):
-            assert [made(step, epoch) for step in range(3)][-1] == "2 batches"
-    assert len(found) == told
-    assert all("(dataset.passes: nothing, then 1)" in str(each.message) for each in found)
+    changes = []
+    for epoch in (0, 1):
+        assert [made(step, epoch) for step in range(3)][-1] == "2 batches"
+        changes.append(made.shards.take_change())
+    assert changes == [change, ""], "reported once"
+    assert getattr(made.program.dataset, "passes", None) == passes
 
 
 class Locked(Noted):
@@ -339,3 +358,50 @@ def test_what_is_not_copied_in_a_fork_is_walked_once(kind):
 def test_without_workers_what_cannot_be_copied_is_walked_itself():
     made = Made([7], kind=Locked)
     assert made(0) == Made([7])(0)
+
+
+# --- shards that begin together ---
+
+
+def begin(made: Made, shard: int, epoch: int = 0, *, anew: bool = False) -> None:
+    with as_torch_worker(made.spec, made.program, 0, 1):
+        made.shards.begin(epoch, shard, anew=anew)
+
+
+def test_a_begun_shard_keeps_its_first_batch():
+    expected = [Made([7, 7])(step) for step in (1, 3, 5, 7)]
+    made = Made([7, 7])
+    begin(made, 1)
+    begin(made, 1)
+    assert made_samples == [(1, 0), (1, 1), (1, 2)], "taken once"
+    assert [made(step) for step in (1, 3, 5, 7)] == expected
+    assert begun == [1]
+
+
+@pytest.mark.parametrize(("lengths", "bad"), [([0, 4], ()), ([4, 4], ((0, 1),)), ([2, 4], ())])
+def test_a_begun_shard_ends_and_fails_where_it_would(lengths, bad):
+    expected = [Made(lengths, bad)(step) for step in (0, 2, 4)]
+    made = Made(lengths, bad)
+    begin(made, 0)
+    assert [made(step) for step in (0, 2, 4)] == expected
+
+
+def test_a_shard_that_begins_anew_drops_its_iterator():
+    expected = Made([9, 9])
+    made = Made([9, 9])
+    assert made(0) == expected(0)
+    begin(made, 0, anew=True)
+    assert begun == [0, 0, 0], "one of the other, two of this"
+    assert [made(step) for step in (2, 4)] == [expected(step) for step in (2, 4)]
+
+
+def test_a_shard_begins_at_the_state_that_it_was_sent():
+    straight = Made([10, 10], kind=Stateful)
+    straight(2)
+    state = straight.shards.state
+    expected = [straight(step) for step in (4, 6)]
+    made = Made([10, 10], kind=Stateful)
+    made.shards.use_start((0, 4), (2, state))
+    begin(made, 0)
+    assert made_samples == [(0, 6), (0, 7), (0, 8)]
+    assert [made(step) for step in (4, 6)] == expected

@@ -38,8 +38,8 @@ def what(note: WorkerStatus) -> WorkerStatus:
 
 def test_its_places_are_what_they_are():
     assert STATUS_WORDS_BYTES == 64
-    note = read_worker_status(struct.pack("=6q", 7, LOADING, 3, 12_345_678_901, 2, 99) + bytes(16))
-    assert note == WorkerStatus(task=7, phase=LOADING, row=3, index=12_345_678_901, attempt=2, since_ns=99)
+    note = read_worker_status(struct.pack("=7q", 7, LOADING, 3, 12_345_678_901, 2, 99, 1) + bytes(8))
+    assert note == WorkerStatus(task=7, phase=LOADING, row=3, index=12_345_678_901, attempt=2, since_ns=99, damage=1)
     assert len(PHASES) == 9
     assert PHASES[COLLATING] == "collating"
 
@@ -48,6 +48,14 @@ def test_it_begins_with_nothing(file):
     assert file.read() == NO_WORKER_STATUS
     writer = map_worker_status(file.fd)
     assert what(file.read()) == what(writer.read()) == NO_WORKER_STATUS
+
+
+def test_damage_stays_noted_whatever_follows(file):
+    writer = map_worker_status(file.fd)
+    writer.damage_found()
+    writer.begin(3)
+    writer.phase(IDLE)
+    assert file.read().damage == 1
 
 
 def test_what_the_worker_is_at_can_be_read_at_once(file):

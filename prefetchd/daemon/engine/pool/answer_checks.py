@@ -12,6 +12,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import (
+    BEGIN,
     CHECK_FILES,
     COMPARE,
     DIGEST,
@@ -29,6 +30,7 @@ from prefetchd.wire.messages import (
     Measured,
     Message,
     SamplesWrote,
+    ShardBegun,
     ShardEnded,
     Spent,
     StoreFailed,
@@ -56,7 +58,8 @@ _KINDS: dict[type[Message], tuple[int, ...]] = {
     Unfit: (FILL_ROWS, FILL_WHOLE, COMPARE),
     FillFailed: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE),
     StoreFailed: (FILL_WHOLE,),
-    Spent: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE),
+    Spent: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE, BEGIN),
+    ShardBegun: (BEGIN,),
     ShardEnded: (MEASURE, FILL_ROWS, FILL_WHOLE),
     BadSamples: (MEASURE, FILL_ROWS, FILL_WHOLE, COMPARE),
 }

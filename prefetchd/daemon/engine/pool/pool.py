@@ -35,6 +35,7 @@ from prefetchd.daemon.engine.pool.suspect_isolation import SuspectIsolation
 from prefetchd.daemon.engine.pool.worker_deaths import Deaths
 from prefetchd.daemon.engine.pool.worker_results import WorkerResults
 from prefetchd.daemon.engine.stream.batches import Piece
+from prefetchd.daemon.engine.stream.shard_begins import ALONE_S, SHARED_S, ShardBegins
 from prefetchd.daemon.engine.stream.stages import Stage, Stuck, WorkerStage
 from prefetchd.daemon.engine.stream.stream_state import FailStream, Host, StreamState, Worker
 from prefetchd.processes.process_exit import ProcessExit
@@ -69,6 +70,7 @@ class Pool:
         self._now_s = 0.0
         self._isolation = SuspectIsolation()
         self._deaths = Deaths(commands, fail_stream)
+        self._fail_stream = fail_stream
         self._results = WorkerResults(commands, self._take)
         self._retire_after_s = retire_after_s
         self._streams = streams
@@ -94,11 +96,14 @@ class Pool:
         if self.finishing:
             return
         self._isolation.end_if_over(self._now_s)
+        # Before batches are handed out, so that all shards begin their epochs in the same order.
+        self._begin_shards()
         if not self._isolation.is_under_way and not self._suspect_goes_first():
             self._hand_out()
             # A piece that was claimed just now may be a suspect.
             if not self._suspect_goes_first():
                 self._have_idle_ones_help()
+        self._begin_shards()
         self._start_workers()
 
     def _suspect_goes_first(self) -> bool:
@@ -109,7 +114,7 @@ class Pool:
         found = self._isolation.begin(streams, now_s)
         if found is not None:
             worker, piece = found
-            self._assign(worker, [self._given(worker, piece)])
+            self._assign(worker, self._given(worker, piece))
         return found is not None
 
     def _have_idle_ones_help(self) -> None:
@@ -120,11 +125,33 @@ class Pool:
             if stream.stage is Stage.RUNNING and not stream.paused and stream.may_be_helped:
                 for worker, owner, piece in list(helpers(stream, self._now_s)):
                     self._commands.append(LendSamples(worker.number, owner.number))
-                    self._assign(worker, [self._given(worker, piece)])
+                    self._assign(worker, self._given(worker, piece))
 
-    def _given(self, worker: Worker, piece: Piece) -> tuple[FillTask, bytes]:
-        keys = b"".join(piece.batch.opened) if piece.checks else worker.stream.starts.task_keys(piece, worker.stands)
-        return self._task(worker, piece), keys
+    def _begin_shards(self) -> None:
+        """Lets shards begin that are wanted (ShardBegins), each in its own worker."""
+        for stream in self._streams.values():
+            begins, affinity = stream.begins, stream.shard_affinity
+            if begins is None or affinity is None or stream.stage is not Stage.RUNNING or stream.paused:
+                continue
+            for key, position in list(begins.wanted.items()):
+                worker = self.workers.get(affinity.of(position))
+                if worker is None or worker.stage is not WorkerStage.READY:
+                    continue
+                piece = begins.take(key)
+                is_of_use = any(cursor.walks(position) for cursor in stream.window.cursors.values())
+                if piece is not None and is_of_use and key not in worker.stands:
+                    self._assign(worker, self._given(worker, piece))
+
+    def _given(self, worker: Worker, piece: Piece) -> list[tuple[FillTask, bytes]]:
+        stream = worker.stream
+        begin = None
+        if stream.begins is not None and not piece.begins:
+            begin = stream.begins.before(piece, worker.stands)
+        pieces = [piece] if begin is None else [begin, piece]
+        return [(self._task(worker, each), self._keys(worker, each)) for each in pieces]
+
+    def _keys(self, worker: Worker, piece: Piece) -> bytes:
+        return b"".join(piece.batch.opened) if piece.checks else worker.stream.starts.task_keys(piece, worker.stands)
 
     def _assign(self, worker: Worker, given: list[tuple[FillTask, bytes]]) -> None:
         tasks, keys = zip(*given)
@@ -170,7 +197,7 @@ class Pool:
             piece = stream.claims.next_piece(worker.number, stream.small_pieces if contended else stream.pieces_at)
             if piece is not None:
                 piece.charge = self._shares.begin(stream.account, self._expected_s(piece, stream), short=short[stream])
-                assigned.setdefault(worker, []).append(self._given(worker, piece))
+                assigned.setdefault(worker, []).extend(self._given(worker, piece))
                 heapq.heapreplace(turns, turn(stream))
             elif contended and self._is_about_to_have_a_ring(stream):
                 # Rule 5.
@@ -222,6 +249,8 @@ class Pool:
         slot = batch.grant.slot if batch.grant is not None else 0
         if piece.owner_task is not None:
             slot = piece.owner_task
+        elif piece.begins:
+            slot = int(piece.anew)
         end = batch.payload_bytes if piece.digests else piece.end
         deadly = worker.stream.blame.deadly(piece)
         return FillTask(number, piece.kind, *batch.position, piece.first, end, slot, deadly)
@@ -391,15 +420,44 @@ class Pool:
             self._commands.append(
                 Log.line("info", "no worker was killed for memory for long", busy_at_once=self.limit or "any number")
             )
-        for worker in self.workers.values():
+        for worker in list(self.workers.values()):
             timeout_s = worker.stream.spec.timeout_s
             if timeout_s and worker.tasks and now_s - worker.head_since_s > timeout_s and not worker.stream.shards:
                 self._end_overdue(worker)
+            elif worker.stream.begins is not None:
+                self._watch_beginning(worker, worker.stream.begins)
         for worker in sorted(self.workers.values(), key=lambda each: each.idle_since_s):
             if len(self.workers) <= (self.limit or self._stream_workers):
                 return
             if self._is_retirable(worker) and worker.idle_since_s + self._retire_after_s <= now_s:
                 self._stop(worker)
+
+    def _watch_beginning(self, worker: Worker, begins: ShardBegins) -> None:
+        """Does what ShardBegins says of a beginning that takes long (rules 4 to 6)."""
+        stream, head = worker.stream, next(iter(worker.tasks.values()), None)
+        if head is None or not head.begins:
+            return
+        waited_s = self._now_s - worker.head_since_s
+        if worker.stage is WorkerStage.STOPPING:
+            if waited_s > ALONE_S:
+                self._commands.append(StopWorker(worker.number, kill=True))
+            return
+        if head.again and waited_s > ALONE_S:
+            head.again = False
+            self._commands.append(Log.line("info", "shards begin anew", stream=stream.name, worker=worker.number))
+            for other in stream.workers.values():
+                if other is not worker and other.stage is WorkerStage.READY:
+                    for piece in begins.anew(head, other.stands):
+                        self._assign(other, self._given(other, piece))
+        waiting = [each for each in worker.tasks.values() if each.begins and each is not head]
+        if waited_s > SHARED_S and any(each.batch.position[0] == head.batch.position[0] for each in waiting):
+            self._fail_stream(
+                stream,
+                "stream_failed",
+                f"{stream.shards} shards of an iterable dataset are to begin together, each in a worker of its own; "
+                f"allowed: {self.worker_limit(stream)} workers, as others were killed for memory. The first one has "
+                f"not begun for {waited_s:.0f} s: it may wait for the others. Lower num_workers=, or give more memory",
+            )
 
     def looked_at(self, number: int, stuck: Stuck) -> None:
         """Kills a worker of which it is known by now where it is `stuck`, if its task is still overdue."""
@@ -442,6 +500,8 @@ class Pool:
             self.workers.pop(number, None)
             worker.tasks.clear()
         stream.workers.clear()
+        if stream.begins is not None:
+            stream.begins.wanted.clear()
         stream.workers_changed()
 
     def _is_retirable(self, worker: Worker) -> bool:

@@ -10,7 +10,7 @@ reasons are in decision 0120:
    remote worker gets a whole batch, so far ahead that it will be there in time (`Arrivals.lead`); TASKS_AT_ONCE at a
    time, each with a slot: what is under way elsewhere has its place here.
 4. Each node's first batch, and then one of CHECKED_EVERY, is also made here. A node whose batch differs is not used any
-   more, and what it has under way is not either.
+   more, and what it has under way is not either. What it made before, and no trainer has yielded, is made again.
 5. What does not come in time is taken back (`hedging`), and made here. Its worker gets nothing more until it has
    answered: nobody waits for a machine that hangs.
 6. An error of a sample elsewhere need not be one here: the batch is made here, where the error comes again, or the node
@@ -314,7 +314,9 @@ class RemotePool:
         if is_check_due:
             node.checked = piece.batch
             stream.filling.made_elsewhere(piece, payload_bytes, worker.node)
-        elif stream.filling.filled(piece, payload_bytes):
+            return
+        piece.batch.node = worker.node
+        if stream.filling.filled(piece, payload_bytes):
             stream.counters.batch_is_ready_from_elsewhere(piece.batch.payload_bytes)
 
     def revoked(self, bridge: int, number: int) -> None:

@@ -53,6 +53,8 @@ class Deaths:
             # Nothing is lost. But what ends helpers is the batch's: it is made without them from then on.
             if not innocent:
                 stream.blame.died(piece.batch.position, note, alone=False)
+        elif stream.begins is not None and piece.begins:
+            stream.begins.lost(piece, died=not innocent and worker.stage is not WorkerStage.STOPPING)
         elif worker.overdue_task == task:
             self._fail(stream, piece, _overdue(worker, piece, note))
         elif innocent or piece.batch.error is not None or piece.batch.cancelled:
@@ -60,7 +62,7 @@ class Deaths:
         else:
             self._judge(stream, piece, how, note, alone)
         for _, piece in tasks[1:]:
-            stream.filling.lost(piece)
+            stream.lost(piece)
 
     def _judge(self, stream: StreamState, piece: Piece, how: ProcessExit, note: WorkerStatus, alone: bool) -> None:
         position = piece.batch.position

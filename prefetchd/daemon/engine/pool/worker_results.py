@@ -23,6 +23,7 @@ from prefetchd.wire.messages import (
     Measured,
     Message,
     SamplesWrote,
+    ShardBegun,
     ShardCame,
     ShardEnded,
     Spent,
@@ -76,8 +77,12 @@ class WorkerResults:
                 self._wrote(worker.stream, message.what)
         elif isinstance(message, ShardCame):
             worker.stream.starts.take(message)
+        elif isinstance(message, ShardBegun):
+            piece = self._take(worker, message.task)
+            if worker.stream.begins is not None:
+                worker.stream.begins.begun(piece)
         elif isinstance(message, Spent):
-            worker.stream.filling.lost(self._take(worker, message.task))
+            worker.stream.lost(self._take(worker, message.task))
         elif isinstance(message, ShardEnded):
             # Checked before _take() ends the task: what raises has changed nothing.
             worker.stream.filling.check_shard_end(worker.tasks[message.task], message.batches)
@@ -133,6 +138,8 @@ class WorkerResults:
         if not message.is_equal:
             self._commands.append(differs_on(stream, piece))
             stream.filling.differs(piece, stream.task_sizes.pieces)
+            for consumer, recall in stream.offering.distrust(piece.node):
+                self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
         elif stream.filling.filled(piece, piece.batch.payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
@@ -173,7 +180,10 @@ class WorkerResults:
         stream = worker.stream
         ring = stream.window.ring
         if piece.node:
-            # What does not fit here was made elsewhere: it differs.
+            # What does not fit here was made elsewhere: it differs. Perhaps a sample failed here alone, so the node is
+            # compared again, and not refused.
+            if stream.remote is not None:
+                stream.remote.doubt(piece.node)
             stream.filling.differs(piece, stream.task_sizes.pieces)
             return
         if message.deviates:

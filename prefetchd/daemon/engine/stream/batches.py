@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from prefetchd.daemon.engine.fairness import NOTHING, Charge
 from prefetchd.ring.policy import Grant
-from prefetchd.wire.messages import CHECK_FILES, COMPARE, DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
+from prefetchd.wire.messages import BEGIN, CHECK_FILES, COMPARE, DIGEST, FILL_ROWS, FILL_WHOLE, HELP, MEASURE
 from prefetchd.wire.records import record
 from prefetchd.wire.stream_spec import Position
 
@@ -48,6 +48,7 @@ class Batch:
     plan_verified   the plan is known to want these very keys there
     opened          the files that were read for it, as Filled.opened has them
     check_due       it was made before its epoch began: it is offered once its files are known to be unchanged
+    node            the other machine that made it, if it was not compared with one that was made here
     """
 
     position: Position
@@ -71,6 +72,7 @@ class Batch:
     plan_verified: bool = True
     opened: list[bytes] = dataclasses.field(default_factory=list)
     check_due: bool = False
+    node: str = ""
 
     @property
     def is_whole_task(self) -> bool:
@@ -89,7 +91,11 @@ class Piece:
     of the files that were read for it. Its stream pays `charge` for it. `keeper` is the worker that has made the whole
     batch already, or its first sample, and keeps that in its own memory until there is room. With an `owner_task` it
     loads samples for that task, of another worker; `helpers` are the workers that have done so for this one. With a
-    `node` it makes the batch once more, to compare it with what that node has made."""
+    `node` it makes the batch once more, to compare it with what that node has made.
+
+    A piece that `begins` a shard's iterator is no part of a batch that is claimed: `batch` only says where it is. The
+    shard has begun in another worker before where it begins `again`. Where it begins `anew` the worker drops the
+    iterator that it has."""
 
     batch: Batch
     first: int
@@ -101,6 +107,9 @@ class Piece:
     helpers: tuple[int, ...] = ()
     node: str = ""
     checks: bool = False
+    begins: bool = False
+    again: bool = False
+    anew: bool = False
 
     @property
     def has_no_rows(self) -> bool:
@@ -114,6 +123,8 @@ class Piece:
     @property
     def kind(self) -> int:
         """The task's kind, as messages.Fill numbers them."""
+        if self.begins:
+            return BEGIN
         if self.owner_task is not None:
             return HELP
         if self.digests:

@@ -93,6 +93,18 @@ class Leases:
             if batch.position[0] in epochs:
                 batch.plan_verified = False
 
+    def distrust(self, node: str) -> dict[Key, Position]:
+        """Cancels the leased batches that `node` made: each is evicted when its lease ends. Returns the first of them
+        that each cursor was offered and has not yielded."""
+        firsts: dict[Key, Position] = {}
+        for key, leases in self._leases.items():
+            cursor = self.window.cursors.get(key)
+            for batch in (lease.batch for lease in leases.values() if lease.batch.node == node):
+                batch.cancelled = True
+                if cursor is not None and batch.position >= cursor.next:
+                    firsts[key] = min(batch.position, firsts.get(key, batch.position))
+        return firsts
+
     def recallable(self, urgent: bool) -> list[Batch]:
         """Returns the batches that could be evicted if all holders gave them back: nobody has yielded them, and no
         living cursor (if `urgent`, no blocked one) awaits them."""

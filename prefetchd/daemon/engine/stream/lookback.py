@@ -67,6 +67,13 @@ class Lookback:
             self.give_way(ring)
         return True
 
+    def distrust(self, node: str, ring: Ring) -> None:
+        """Evicts the batches that `node` made."""
+        for position in [position for position, batch in self._batches.items() if batch.node == node]:
+            batch = self._batches.pop(position)
+            assert batch.grant is not None
+            ring.evict(batch.grant)
+
     def take(self, position: Position) -> Batch | None:
         """Removes the batch at `position` and returns it, or None when it is not kept. It is the caller's from then
         on."""

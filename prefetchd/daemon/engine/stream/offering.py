@@ -158,6 +158,17 @@ class Offering:
                     told.append(self._recall(cursor, cursor.next[1]))
         return told
 
+    def distrust(self, node: str) -> list[tuple[Hashable, Recall]]:
+        """Drops all that `node` made, as one of its batches was wrong: what lies ready, and what lies behind. Returns
+        (consumer, Recall) for offers that no next() has yielded yet."""
+        window = self.window
+        for batch in [each for each in window.batches.values() if each.node == node]:
+            window.void(batch)
+        if window.ring is not None:
+            window.lookback.distrust(node, window.ring)
+        firsts = self._leases.distrust(node)
+        return [self._recall(window.cursors[key], position[1]) for key, position in firsts.items()]
+
     @staticmethod
     def _recall(cursor: Cursor, step: int) -> tuple[Hashable, Recall]:
         cursor.recalled += 1

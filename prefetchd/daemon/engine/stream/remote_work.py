@@ -167,6 +167,10 @@ class RemoteWork:
             return False
         return not any(each.tasks or each.late for each in self.workers.values() if each.node == worker.node)
 
+    def doubt(self, node: str) -> None:
+        """Compares each batch of `node` until one is equal."""
+        self.nodes.setdefault(node, Node()).is_proved = False
+
     def compared(self, node: str, *, is_equal: bool) -> None:
         """Notes what the comparison of a batch of `node` has shown."""
         found = self.nodes.setdefault(node, Node())

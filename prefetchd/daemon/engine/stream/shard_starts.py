@@ -6,6 +6,7 @@ worker is to be sent. Pure. Decision 0023 has the reasons.
 2. Of each shard in each epoch the KEPT states that were told last are kept, each place once; of the shards that were
    told of first all are forgotten once there are those of more than KEPT_EPOCHS epochs.
 3. A worker is sent the nearest state before its batch, unless its iterator of the shard comes from the batch before.
+   One that begins a shard stands where the state does that it was sent, or before the epoch's first batch.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class ShardStarts:
         epoch, step = piece.batch.position
         number, shard = divmod(step, self._shards)
         stands_at = stands.pop((epoch, shard), None)
+        if piece.begins:
+            start = self.before(epoch, shard, number)
+            stands[epoch, shard] = start[0] if start is not None else 0
+            return pack(start) if start is not None else b""
         stands[epoch, shard] = number + 1
         while len(stands) > KEPT_EPOCHS * self._shards:
             del stands[next(iter(stands))]

@@ -22,6 +22,7 @@ from prefetchd.daemon.engine.stream.plans import Plans
 from prefetchd.daemon.engine.stream.program_requests import ProgramRequests
 from prefetchd.daemon.engine.stream.remote_work import RemoteWork
 from prefetchd.daemon.engine.stream.shard_affinity import ShardAffinity
+from prefetchd.daemon.engine.stream.shard_begins import ShardBegins
 from prefetchd.daemon.engine.stream.shard_starts import ShardStarts
 from prefetchd.daemon.engine.stream.stages import Planner, Stage, Stuck, WorkerStage
 from prefetchd.daemon.engine.stream.store_fault import StoreFault
@@ -131,6 +132,8 @@ class StreamState:
         self.shard_affinity = ShardAffinity(turns, self.workers) if turns else None
         self.task_sizes = TaskSizes(self.schedule.rows_per_batch, self.workers, by_turns=bool(turns))
         self.starts = ShardStarts(self.shards)
+        rows = self.schedule.rows_per_batch
+        self.begins = ShardBegins(self.shards, rows, self.window.lengths) if self.shards > 1 else None
         self.remote = RemoteWork(spec.remote_workers) if spec.remote_workers else None
         self.claims = Claims(self.window, contents_at, PieceQueue(self.blame, self.shard_affinity))
         self.filling = Filling(self.window, self.claims, self.blame, shard_lengths)
@@ -324,6 +327,13 @@ class StreamState:
         """Returns into how many pieces any batch is cut where streams take turns at the workers: the shorter a task,
         the sooner comes the other's turn."""
         return self.task_sizes.pieces
+
+    def lost(self, piece: Piece) -> None:
+        """Hands out again what a worker has not done, and does not do any more."""
+        if self.begins is not None and piece.begins:
+            self.begins.lost(piece, died=False)
+        else:
+            self.filling.lost(piece)
 
     def workers_changed(self) -> None:
         """Notes that workers of the stream have come or gone."""

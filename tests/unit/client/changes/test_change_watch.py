@@ -133,7 +133,8 @@ def test_generators_and_set_epoch_are_somebody_else_s_affair():
         def __init__(self) -> None:
             self.generator = torch.Generator()
             self.epoch = 0
-            self.other = 0
+            self.passes = 0
+            self.weights = [1, 2]
 
         def set_epoch(self, epoch: int) -> None:
             self.epoch = epoch
@@ -144,7 +145,10 @@ def test_generators_and_set_epoch_are_somebody_else_s_affair():
     sampler.set_epoch(3)
     assert not watch.has_changed()
     assert sampler.epoch == 3
-    sampler.other = 1
+    sampler.passes = 1
+    assert not watch.has_changed(), "plain attributes make another plan, and no other stream"
+    assert sampler.passes == 1
+    sampler.weights[0] = 5
     assert watch.has_changed()
 
 

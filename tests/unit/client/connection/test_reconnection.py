@@ -81,12 +81,55 @@ def test_the_former_daemon_s_configuration_is_given_on(paths, steps, monkeypatch
 
 
 def test_pauses_grow_up_to_a_bound_while_a_supervisor_has_its_time(paths, steps):
-    found = Reconnection(paths, supervised=True)
+    found = Reconnection(paths, supervised=True, managed=True)
     pauses = steps(found, 20)
     assert pauses == sorted(pauses)
     assert pauses[0] == reconnection.FIRST_PAUSE_S
     assert pauses[-1] == reconnection.LONGEST_PAUSE_S
     found.close()
+
+
+class Ended:
+    """A launch whose daemon is about to serve."""
+
+    descriptors = ()
+
+    def wait(self, timeout_s):
+        return False
+
+    def leave(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("managed", "grace_s"), [(True, reconnection.MANAGER_GRACE_S), (False, reconnection.SUPERVISOR_GRACE_S)]
+)
+def test_a_supervisor_has_its_time_once_an_outage(paths, monkeypatch, managed, grace_s):
+    """Each daemon that died before it answered began the wait anew: two deaths took 20 s."""
+    launched = []
+    now_s = [1000.0]
+    monkeypatch.setattr(reconnection.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(reconnection, "Launch", lambda where, config: launched.append(now_s[0]) or Ended())
+
+    def try_until(found, until_s):
+        while now_s[0] < until_s and not launched:
+            found.step()
+            now_s[0] += 0.1
+
+    first = Reconnection(paths, supervised=True, managed=managed, lost_s=1000.0)
+    try_until(first, 1000.0 + grace_s / 2)
+    assert not launched
+    first.close()
+    # A daemon has come, and died before it said Welcome.
+    second = Reconnection(paths, supervised=True, managed=managed, lost_s=1000.0)
+    try_until(second, 1100.0)
+    assert 1000.0 + grace_s <= launched[0] < 1000.0 + grace_s + 2 * reconnection.LONGEST_PAUSE_S
+    second.abandon()
+
+
+def test_nobody_at_a_terminal_is_waited_for_as_long_as_a_service_manager():
+    """A first batch from nothing and 3 s are to be enough for any two deaths."""
+    assert reconnection.SUPERVISOR_GRACE_S < 3 < 5 < reconnection.MANAGER_GRACE_S
 
 
 def test_a_directory_that_is_gone_is_made_again(paths, steps, monkeypatch):

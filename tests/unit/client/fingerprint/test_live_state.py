@@ -7,7 +7,6 @@ import mmap
 import multiprocessing as mp
 import os
 import threading
-from collections.abc import Iterator
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
@@ -133,13 +132,12 @@ def test_closed_file_is_nothing(numbers):
 
 
 @pytest.fixture
-def no_pagemap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_pagemap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not say which pages are shared."""
     real = os.pread
     monkeypatch.setattr(
         os, "pread", lambda fd, n, at: (_ for _ in ()).throw(PermissionError()) if n == 8 else real(fd, n, at)
     )
-    yield
 
 
 @pytest.mark.usefixtures("no_pagemap")

@@ -43,6 +43,7 @@ def zygote(*workers: Callable[[], None]) -> Iterator[int]:
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        os.write(out, b".")
         for number, work in enumerate(workers):
             if os.fork() == 0:
                 name_process(f"prefetchd-w{number}")
@@ -52,7 +53,8 @@ def zygote(*workers: Callable[[], None]) -> Iterator[int]:
         time.sleep(1000)
         os._exit(0)
     try:
-        assert len(b"".join(os.read(into, 1) for _ in workers)) == len(workers)
+        for _ in range(1 + len(workers)):
+            assert os.read(into, 1) == b"."
         yield pid
     finally:
         os.killpg(pid, signal.SIGKILL)

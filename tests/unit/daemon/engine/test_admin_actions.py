@@ -170,3 +170,33 @@ def test_a_daemon_that_finishes_begins_no_task():
     world.come_to_rest()
     assert not world.engine.is_busy
     assert not trainer.can_next(1)
+
+
+# --- after a restart ---
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_a_stream_held_before_the_restart_is_held_when_it_comes(is_drained):
+    world = World(2, 4)
+    world.engine.hold({"s": is_drained, "never": False})
+    trainer = world.join(SPEC, "s")
+    trainer.place(1, 0, 0, True)
+    trainer.activate(1)
+    world.come_to_rest(waits=False)
+    stream = world.engine.streams[trainer.stream]
+    assert stream.paused
+    assert not stream.counters.batches
+    assert world.engine.held == {"s": is_drained, "never": False}
+    assert world.engine.resume("s") == ["s"]
+    world.run()
+    world.come_to_rest()
+    assert stream.counters.batches
+    assert world.engine.held == {"never": False}
+
+
+@pytest.mark.parametrize("name", ["never", ""])
+def test_a_hold_is_taken_back_before_its_stream_comes(name):
+    world = World(2, 4)
+    world.engine.hold({"never": False})
+    world.engine.resume(name)
+    assert world.engine.held == {}

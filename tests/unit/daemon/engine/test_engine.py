@@ -8,6 +8,7 @@ from prefetchd.daemon.engine.engine import Engine, Limits
 
 QUERIES = {
     "has_news",
+    "held",
     "host_of",
     "now_s",
     "is_busy",

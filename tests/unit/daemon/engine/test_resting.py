@@ -213,6 +213,28 @@ def test_rule_4_its_processes_are_kept_meanwhile(world):
     assert train.workers
 
 
+@pytest.mark.parametrize("pickles", [True, False])
+def test_rule_4_a_fork_rests_only_where_nobody_else_has_its_program(pickles):
+    """It has its dead trainer's memory, and had it for the 10 s of the rest."""
+    world = WorkersInTurn(2)
+    trainer = world.join(SPEC, "train", forks=True, pickles=pickles)
+    trainer.place(1, 0, 0, True)
+    trainer.activate(1)
+    train = world.engine.streams[trainer.stream]
+    while train.counters.batches < FEW_AHEAD + 1 or world.pending:
+        goes_on(world)
+    world.kill(trainer)
+    world.come_to_rest(waits=False)
+    before = train.counters.batches
+    world.tick()
+    assert (train.stage, bool(world.hosts)) == ((Stage.PARKED, False) if pickles else (Stage.RUNNING, True))
+    assert before < SLOTS
+    world.now += RETURNS_WITHIN_S + 0.1
+    world.tick()
+    world.come_to_rest()
+    assert train.counters.batches >= SLOTS, "it is filled on, by whatever zygote"
+
+
 def test_rule_4_a_clean_end_is_none(world):
     training, train = joined(world, "train")
     training.activate(1)

@@ -247,3 +247,14 @@ def test_a_batch_that_is_ready_and_not_taken(world):
     world.come_to_rest()
     assert waiter.trainer.can_next(1)
     assert "the trainer has yet to read what it was told" in waiter.after().cause
+
+
+def test_a_shard_that_begins_may_wait_for_other_workers():
+    world = World(2, 6, by_rows=False, shards=[4, 4])
+    waiter = Waiter(world, order="iterable", length=-1, logical_shards=2)
+    deliver(world, *{each[0] for each in world.pending})
+    deliver(world, *{each[0] for each in world.pending})
+    named = waiter.after()
+    assert named.cause.startswith(
+        "shard 0 of 2 begins: it may wait at a barrier, or for a lock, that other workers have"
+    )

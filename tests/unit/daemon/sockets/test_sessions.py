@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from prefetchd.daemon.process.loop import Loop
+from prefetchd.daemon.sockets.refusal_log import RefusalLog
 from prefetchd.daemon.sockets.sessions import (
     OUTBOX_LIMIT,
     REFUSAL_CHARACTERS,
@@ -48,8 +49,8 @@ class Events:
     def trainer_hello(self, session, hello):
         self._note("hello", hello)
 
-    def trainer_program(self, session, program, fd):
-        self.fds.append(fd)
+    def trainer_program(self, session, program, fds):
+        self.fds += fds.take()
         self._note("program", program)
 
     def trainer_message(self, session, message):
@@ -77,7 +78,7 @@ class World:
         self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if with_process else None
         pidfd = os.pidfd_open(self.process.pid) if self.process is not None else -1
         self.introduced = []
-        self.session = Session(7, ours, self.loop, self.events, pidfd, self.introduced.append)
+        self.session = Session(7, ours, self.loop, self.events, pidfd, self.introduced.append, RefusalLog())
 
     def turn(self, rounds=3):
         for _ in range(rounds):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from prefetchd.daemon.engine.commands import StopWorker
 from prefetchd.daemon.engine.pool.busy_limit import BusyLimit
 from prefetchd.daemon.engine.pool.pool import RING_COMES_WITHIN_S
+from prefetchd.daemon.engine.stream.shard_begins import ALONE_S, SHARED_S
 from prefetchd.daemon.engine.stream.stream_state import StreamState
-from prefetchd.wire.messages import MEASURE
+from prefetchd.wire.messages import BEGIN, MEASURE
 from prefetchd.wire.stream_spec import StreamSpec
-from tests.property.world import World
+from tests.property.world import KILLED, World
 
 SPEC = StreamSpec("0" * 32, 0, "sequential", 240, 4)
 
@@ -154,3 +158,112 @@ def test_rule_4_an_idle_one_ends_at_once():
     world.run()
     arrive(world)
     assert len(stream.workers) == 2
+
+
+# --- shards that begin together ---
+
+
+def shards_of(world: World, shards: int, **spec) -> StreamState:
+    stream = stream_of(world, order="iterable", length=-1, logical_shards=shards, **spec)
+    arrive(world)
+    return stream
+
+
+def beginnings(world: World) -> dict[int, list[tuple[int, int]]]:
+    """By worker, the positions at which it is to begin a shard, in order."""
+    found = {
+        worker.number: [(task.epoch, task.step) for task in worker.tasks if task.kind == BEGIN]
+        for worker in world.workers.values()
+    }
+    return {number: positions for number, positions in found.items() if positions}
+
+
+def works(world: World, number: int) -> None:
+    """The worker does its next task."""
+    busy = [worker.number for worker in world.workers.values() if worker.tasks]
+    world.work(busy.index(number))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_all_shards_begin_before_the_first_batch_is_measured(limit):
+    world = World(workers=limit, slots=1, by_rows=False, shards=[2, 2, 2])
+    stream = shards_of(world, 3)
+    assert sorted(beginnings(world).values()) == [[(0, 0)], [(0, 1)], [(0, 2)]]
+    assert len(stream.workers) == 3
+    kinds = [task.kind for worker in world.workers.values() for task in worker.tasks]
+    assert kinds.count(MEASURE) == 1
+
+
+def begun_and_killed(world: World) -> tuple[StreamState, int, int]:
+    """A stream of two shards that have begun, one of whose workers has died since; and both workers' numbers."""
+    stream = shards_of(world, 2)
+    first, second = sorted(world.workers)
+    for number in (first, second):
+        works(world, number)
+    has_ring(world)
+    world.kill_worker(sorted(world.workers).index(second))
+    arrive(world)
+    (other,) = set(world.workers) - {first}
+    return stream, first, other
+
+
+def test_a_shard_that_begins_alone_is_followed_by_the_others_after_some_time():
+    world = World(workers=2, slots=2, by_rows=False, shards=[50, 50])
+    _, first, other = begun_and_killed(world)
+    while world.workers[first].tasks:
+        works(world, first)
+    assert list(beginnings(world)) == [other]
+    world.now += ALONE_S + 1
+    world.tick()
+    again = beginnings(world)
+    assert sorted(again) == [first, other]
+    assert [task.slot for task in world.workers[first].tasks if task.kind == BEGIN] == [1], "it begins anew"
+    world.now += ALONE_S + 1
+    world.tick()
+    assert beginnings(world) == again, "once"
+
+
+def test_a_shard_that_begins_for_the_first_time_may_take_long():
+    world = World(workers=2, slots=2, by_rows=False, shards=[50, 50])
+    shards_of(world, 2)
+    first, second = sorted(world.workers)
+    works(world, first)
+    world.now += 10 * ALONE_S
+    world.tick()
+    assert list(beginnings(world)) == [second]
+
+
+def test_shards_that_share_a_worker_and_do_not_begin_fail_with_both_numbers():
+    world = World(workers=2, slots=2, by_rows=False, shards=[50, 50])
+    world.engine.pool._limit = BusyLimit(0)
+    world.engine.pool._limit.lower(2, world.now)
+    stream = shards_of(world, 2)
+    assert len(stream.workers) == 1
+    assert [len(each) for each in beginnings(world).values()] == [2]
+    world.now += SHARED_S - 1
+    world.tick()
+    assert stream.failure is None
+    world.now += 2
+    world.tick()
+    assert stream.failure is not None
+    assert "2 shards" in stream.failure[1]
+    assert "allowed: 1 workers" in stream.failure[1]
+
+
+def test_a_worker_that_is_to_end_and_does_not_begin_is_killed():
+    world = World(workers=2, slots=2, by_rows=False, shards=[50, 50])
+    stream = shards_of(world, 2)
+    first, second = sorted(world.workers)
+    works(world, first)
+    world.engine.pool._stop(world.engine.pool.workers[second])
+    world.now += ALONE_S - 1
+    world.tick()
+    assert second in world.engine.pool.workers
+    world.now += 2
+    world.engine.tick(world.now)
+    assert StopWorker(second, kill=True) in world.engine.take_commands()
+    world.engine.worker_died(second, KILLED, world.now)
+    arrive(world)
+    assert stream.begins is not None
+    assert not stream.begins._deaths, "that is no death of its own"
+    assert (0, 1) in stream.begins.wanted

@@ -8,6 +8,7 @@ import pytest
 
 from prefetchd.daemon.engine.commands import CloseBridge, OpenBridge, TellBridge
 from prefetchd.daemon.engine.pool.remote_pool import LONGEST_PAUSE_S, TASKS_AT_ONCE
+from prefetchd.daemon.engine.stream import remote_work
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Filled, FillRemote, Measured
 from prefetchd.wire.stream_spec import StreamSpec
@@ -293,6 +294,33 @@ def test_rule_4_a_node_that_makes_other_batches_is_not_used_and_nothing_of_it_is
     odd = bed.stream.remote.nodes[NODES[0]]
     assert (odd.is_distrusted, odd.mismatches) == (True, 1)
     assert bed.stream.remote.nodes[NODES[1]].batches > 3
+
+
+def test_rule_4_all_that_a_wrong_node_made_is_made_again(monkeypatch):
+    monkeypatch.setattr(remote_work, "CHECKED_EVERY", 3)
+    bed = Bed(slots=100)
+    bed.begins()
+    bed.all_is_made_elsewhere()
+    bed.work_here()
+    node = bed.stream.remote.nodes[NODES[0]]
+    assert node.is_proved
+    # From now on it goes wrong, and what it makes until the next comparison is not looked at.
+    bed.world.remote.odd_nodes = frozenset(NODES[:1])
+    unchecked = set()
+    for _ in range(60):
+        leased = [each.batch for held in bed.stream.leases._leases.values() for each in held.values()]
+        unchecked |= {each.position for each in (*bed.stream.window.batches.values(), *leased) if each.node == NODES[0]}
+        if node.is_distrusted:
+            break
+        bed.all_is_made_elsewhere()
+        bed.work_here(1)
+    assert node.is_distrusted
+    assert unchecked
+    while bed.trainer.cursors[1].step <= max(step for _, step in unchecked):
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+        # Each batch that is handed out is looked at.
+        bed.takes(20)
 
 
 def test_rule_5_what_does_not_come_in_time_is_made_here():

@@ -62,6 +62,14 @@ def test_a_node_whose_batch_differs_gets_no_more():
     assert work.nodes["a"].mismatches == 1
 
 
+def test_a_doubted_node_is_compared_again():
+    work = work_of("a")
+    work.nodes["a"].batches = 5
+    assert not work.is_check_due(work.nodes["a"])
+    work.doubt("a")
+    assert work.is_check_due(work.nodes["a"])
+
+
 def test_a_worker_that_has_not_come_or_is_late_or_ends_gets_nothing():
     work = work_of("a", "a", "a")
     work.workers[1].node = ""
