@@ -57,7 +57,8 @@ class Options:
     workers, or empty, and whether it may be insecure; `metrics`: where it answers scrapes; `notifier`: who
     is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
     `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come.
-    `history`: the file that keeps the streams' history for good. `given` are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
+    `history`: the file that keeps the streams' history for good. `given` are the options
+    of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
 
     limits: Limits
     nice: int = 0

@@ -75,8 +75,8 @@ class HistoryLog:
             try:
                 if os.fstat(fd).st_size + len(data) > self._most_bytes:
                     os.rename(self.path, former(self.path))
-                    os.close(fd)
-                    fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                    full, fd = fd, os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                    os.close(full)
                 os.write(fd, data)
             finally:
                 os.close(fd)

@@ -3,6 +3,8 @@
 
 const Charts = (() => {
   const plots = new Map();
+  // Marks of a longer time are minutes apart.
+  const WITH_SECONDS_S = 300;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -40,7 +42,7 @@ const Charts = (() => {
       cursor: { show: false },
       scales: { y: { range: (self, low, high) => [0, top ?? Math.max(high || 0, 1e-9) * 1.1] } },
       axes: [
-        { ...axis, values: (self, splits) => splits.map((each) => clock(each)) },
+        { ...axis, values: (self, splits) => splits.map((each) => clock(each, splits[splits.length - 1] - splits[0] < WITH_SECONDS_S)) },
         { ...axis, size: 72, values: (self, splits) => splits.map((each) => format(each)) },
       ],
       series: [{}, ...series.map((each) => ({
@@ -96,8 +98,8 @@ const Charts = (() => {
         from = at;
       }
       context.fillStyle = colour("quiet");
-      context.fillText(clock(begin), 0, 54);
-      const end = clock(times[times.length - 1]);
+      context.fillText(clock(begin, span < WITH_SECONDS_S), 0, 54);
+      const end = clock(times[times.length - 1], span < WITH_SECONDS_S);
       context.fillText(end, width - context.measureText(end).width, 54);
     });
   }
