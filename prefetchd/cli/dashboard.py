@@ -19,7 +19,7 @@ from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 HOST = "127.0.0.1"
 TRACED_S = 10.0
 """Seconds of a trace: as long as a page is open, the next one follows."""
-NEEDS = "the dashboard needs starlette and uvicorn: pip install 'prefetchd[dashboard]', or '.[dashboard]' in a clone"
+NEEDS = "the dashboard needs starlette and uvicorn: pip install starlette uvicorn"
 
 
 @click.command("dashboard")

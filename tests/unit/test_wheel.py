@@ -135,4 +135,9 @@ def test_where_the_repository_has_an_address_links_lead_there_and_else_there_are
     assert hatch_build.described(readme, "") == (
         "a page (`prefetchd docs status`), `prefetchd docs systemd`, [elsewhere](https://example.org/x)"
     )
+    picture = "What it shows:\n\n![a page](docs/images/x.png)\n\nAnd so on."
+    assert hatch_build.described(picture, "") == "What it shows:\n\nAnd so on."
+    assert "](https://example.org/us/raw/main/docs/images/x.png)" in hatch_build.described(
+        picture, "https://example.org/us"
+    )
     assert hatch_build.urls("https://example.org/us")["Changelog"] == "https://example.org/us/blob/main/CHANGELOG.md"

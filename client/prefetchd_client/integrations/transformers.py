@@ -10,15 +10,25 @@ from prefetchd_client.loader.loader import PrefetchLoader
 
 
 class LoadingCallback(TrainerCallback):
-    """Adds prefetchd/stalled_share, prefetchd/ready_batches and prefetchd/batches_per_s to each log of a Trainer whose
-    loader is a PrefetchLoader, prepared by prefetchd_client.integrations.accelerate. Add it with add_to()."""
+    """Add what loading costs to each log of a Trainer, so that every logger in `report_to` shows it.
+
+    The figures are those of PrefetchLoader.metrics(). The Trainer's loader must be a PrefetchLoader that
+    prefetchd_client.integrations.accelerate.prepare() prepared.
+
+    Example::
+
+        LoadingCallback.add_to(trainer)
+    """
 
     def __init__(self) -> None:
         self._loader: PrefetchLoader | None = None
 
     @classmethod
     def add_to(cls, trainer: Trainer) -> LoadingCallback:
-        """Put the callback in front of those that report, which would otherwise have reported before it is called."""
+        """Add the callback to a Trainer, in front of the callbacks that report.
+
+        Behind them it would be called after they had reported.
+        """
         made = cls()
         trainer.callback_handler.callbacks.insert(0, made)
         return made

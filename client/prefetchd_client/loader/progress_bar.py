@@ -17,13 +17,14 @@ def progress(loader: PrefetchLoader, **options: Any) -> Any:
     """Return a tqdm bar over the loader, which shows how long the trainer waited and how many batches are ready.
 
     Args:
-        loader: what to iterate over.
-        options: arguments of tqdm, such as desc= and disable=.
+        loader: The loader to iterate over.
+        options: Arguments of tqdm, such as desc= and disable=.
 
     Raises:
         CallerError: tqdm is not installed.
 
-    Example:
+    Example::
+
         for batch in progress(loader): ...      # 12%|█▏  | 30/250 [00:03<00:22, waited 2 %, ready 23/27]
     """
     try:

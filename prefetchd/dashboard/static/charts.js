@@ -42,7 +42,7 @@ const Charts = (() => {
       cursor: { show: false },
       scales: { y: { range: (self, low, high) => [0, top ?? Math.max(high || 0, 1e-9) * 1.1] } },
       axes: [
-        { ...axis, values: (self, splits) => splits.map((each) => clock(each, splits[splits.length - 1] - splits[0] < WITH_SECONDS_S)) },
+        { ...axis, space: 100, values: (self, splits) => splits.map((each) => clock(each, splits[splits.length - 1] - splits[0] < WITH_SECONDS_S)) },
         { ...axis, size: 72, values: (self, splits) => splits.map((each) => format(each)) },
       ],
       series: [{}, ...series.map((each) => ({
