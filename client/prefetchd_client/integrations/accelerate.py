@@ -22,8 +22,8 @@ def prepare(accelerator: Accelerator, loader: PrefetchLoader) -> PreparedLoader:
 
     It reports the epoch's last batch to accelerate, for gradient accumulation and gather_for_metrics().
     accelerator.save_state() saves its position, skip_first_batches() skips without loading anything, and
-    accelerator.prepare() leaves it as it is. A loader without rank= gets this process's share of each epoch. Warns when gather_for_metrics() could not
-    tell which samples padded the ranks.
+    accelerator.prepare() leaves it as it is. A loader without rank= gets this process's share of each epoch. Warns when
+    gather_for_metrics() could not tell which samples padded the ranks.
 
     Args:
         accelerator: The Accelerator.
