@@ -21,6 +21,8 @@ myst_heading_anchors = 4
 
 suppress_warnings = ["myst.header"]
 
+# `x` in docstrings is code.
+default_role = "code"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
