@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from prefetchd.dashboard.document import document
+from prefetchd import __version__
+from prefetchd.dashboard.document import brief, document
 from prefetchd.dashboard.lanes import Lanes
 from prefetchd.dashboard.past import history_path, read_past
 from prefetchd.dashboard.series import Series
@@ -77,6 +78,10 @@ class Watcher:
         """Look once. Blocks for up to a second while a daemon is starting."""
         try:
             status, error = status_object(read_report(self._paths)), ""
+            for each in status.get("streams", []):
+                brief(each)
+        except KeyError as missing:
+            status, error = ABSENT, f"the daemon does not say {missing}: it is of another version, not {__version__}"
         except (ProtocolError, OSError) as failure:
             status, error = ABSENT, str(failure)
         processes = self._usage.look(status) if status["state"] in ("running", "hanging") else []
