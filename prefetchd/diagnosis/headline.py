@@ -20,9 +20,10 @@ def colour_of(verdict: Mapping[str, Any]) -> str:
 
 
 def colour_of_share(stalled: float | None) -> str:
-    """Return the colour for a share of time that a trainer waited."""
+    """Return the colour for a share of time that a trainer waited, rounded as texts show it."""
     if stalled is None:
         return UNKNOWN
+    stalled = round(stalled, 2)
     return GOOD if stalled < STALLED_SHARE else FAIR if stalled < BAD_SHARE else BAD
 
 

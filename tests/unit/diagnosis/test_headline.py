@@ -14,7 +14,10 @@ def said(*streams, **changes):
     return headline(status_object(report(*streams, **changes)), "/s")
 
 
-@pytest.mark.parametrize(("stalled_s", "word"), [(0.0, "No"), (3.0, "A little"), (22.8, "Yes")])
+@pytest.mark.parametrize(
+    ("stalled_s", "word"),
+    [(0.0, "No"), (0.8, "No"), (0.96, "A little"), (3.0, "A little"), (5.76, "Yes"), (22.8, "Yes")],
+)
 def test_word_follows_the_share_of_waiting(stalled_s, word):
     assert said(stream(recent=recent(stalled_s=stalled_s)))["word"] == word
 
