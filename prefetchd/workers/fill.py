@@ -157,6 +157,13 @@ class Filler:
         elif self._shards is not None:
             self._shards.use_start(position, unpack(keys))
 
+    def work_of(self, position: Position) -> Position:
+        """Return what the batch at `position` has in common with tasks that prepare it: its place, or the epoch and
+        the shard whose iterator makes it."""
+        if isinstance(self.plan, ShardPlan):
+            return position[0], self.plan.shard_of(position[1])[0]
+        return position
+
     def begin_shard(self, position: Position, *, anew: bool) -> None:
         """Begins the iterator of the shard that has the batch at `position`. Raises ProgramSpentError."""
         assert self._shards is not None

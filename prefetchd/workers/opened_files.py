@@ -18,10 +18,13 @@ from typing import Any
 import msgpack
 
 from prefetchd.wire.messages import TOO_MANY_FILES
+from prefetchd.wire.stream_spec import Position
 
 MOST_FILES = 4096
 """Maximum files of one task that are remembered."""
 MOST_BYTES = 1 << 18
+MOST_SET_ASIDE = 4096
+"""Maximum tasks whose files are kept for a later one: the oldest of more belong to work that another worker does."""
 _COMPRESSED_FROM = 1 << 12
 _NOT_DATA = ("/proc/", "/sys/", "/dev/", os.path.join(sys.base_prefix, ""), os.path.join(sys.prefix, ""))
 _CODE = (".py", ".pyc", ".so", ".pth")
@@ -38,6 +41,7 @@ class OpenedFiles:
 
     def __init__(self) -> None:
         self._stamps: dict[str, Stamp] = {}
+        self._set_aside: dict[Position, dict[str, Stamp]] = {}
 
     def watch(self) -> None:
         """Begin to collect. One object at a time collects in a process."""
@@ -62,11 +66,22 @@ class OpenedFiles:
         if stamp is not None and len(self._stamps) <= MOST_FILES:
             self._stamps.setdefault(name, stamp)
 
-    def take(self) -> bytes:
-        """Return the files that were opened since the last call, for changed_file(); empty when there are none."""
-        if not self._stamps:
+    def set_aside(self, work: Position) -> None:
+        """Keep the files that were opened since the last call for the take() of `work`: a later task answers for it."""
+        if self._stamps:
+            stamps, self._stamps = self._stamps, {}
+            self._set_aside[work] = stamps | self._set_aside.pop(work, {})
+            if len(self._set_aside) > MOST_SET_ASIDE:
+                del self._set_aside[next(iter(self._set_aside))]
+
+    def take(self, work: Position | None = None) -> bytes:
+        """Return the files that were opened since the last call, and those that were set aside for `work`, for
+        changed_file(); empty when there are none."""
+        former = self._set_aside.pop(work, {}) if work is not None else {}
+        if not self._stamps and not former:
             return b""
-        stamps, self._stamps = self._stamps, {}
+        # Of a file the first look counts.
+        stamps, self._stamps = self._stamps | former, {}
         packed = bytes(msgpack.packb([[os.fsencode(path), *stamp] for path, stamp in stamps.items()]))
         if len(packed) > _COMPRESSED_FROM:
             packed = bytes(msgpack.packb(zlib.compress(packed, 1)))

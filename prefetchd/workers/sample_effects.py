@@ -6,8 +6,8 @@ So the worker that makes a stream's first sample looks at the program's plain va
 
 What counts: numbers, texts, small arrays, and the lengths of containers, of the dataset, the collate_fn and all that
 they hold, of their classes, and of globals that their code names. What does not count: generators, which are set before
-each sample; what is there for the first time, such as a file handle that is opened lazily; and what an open file or
-archive of the standard library notes while it is read.
+each sample; what is there for the first time, such as a file handle that is opened lazily; what an open file or archive
+of the standard library notes while it is read; and what prefetchd's own datasets note, such as a SampleCache.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MOST_BYTES = 1 << 16
 _CDATA: Any = ctypes.Structure.__mro__[1]
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, deque)
 _FILES = ("_io", "bz2", "gzip", "lzma", "mmap", "tarfile", "zipfile")
+_OURS = ("prefetchd", "prefetchd_client")
 _PLAIN = (int, float, complex, bool, str, bytes)
 
 
@@ -69,6 +70,7 @@ class SampleEffects:
         kinds: set[type] = set()
         functions: list[types.FunctionType] = []
         files: list[str] = []
+        ours: set[str] = set()
         for number, (way, value) in enumerate(held_objects(self._roots, numbers=True)):
             if number >= MOST_OBJECTS:
                 break
@@ -77,7 +79,10 @@ class SampleEffects:
             if type(value).__module__ in _FILES:
                 files.append(f"{way}.")
                 continue
-            found[way] = _compared(value)
+            if _is_ours(type(value).__module__):
+                ours.add(way)
+            elif way.rpartition(".")[0] not in ours:
+                found[way] = _compared(value)
             kinds.add(type(value))
             if type(value) is types.FunctionType:
                 functions.append(value)
@@ -135,7 +140,11 @@ def _is_users_module(name: object) -> bool:
     if not isinstance(name, str) or name.partition(".")[0] in sys.stdlib_module_names:
         return name == "__main__"
     file = getattr(sys.modules.get(name), "__file__", None)
-    return isinstance(file, str) and "site-packages" not in file and "dist-packages" not in file
+    return isinstance(file, str) and "site-packages" not in file and "dist-packages" not in file and not _is_ours(name)
+
+
+def _is_ours(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _OURS
 
 
 def _compared(value: Any) -> Any:

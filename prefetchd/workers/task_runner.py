@@ -111,12 +111,15 @@ class TaskRunner:
             note.damage_found()
         if isinstance(answer, int):
             samples = self._filler.samples_in(task.rows)
-            opened = self._opened.take()
+            opened = self._opened.take(self._filler.work_of(task.position))
             return Filled(
                 ((task.number, answer, _now_us() - begin_us, samples),),
                 self._filler.times.take(),
                 (opened,) if opened else (),
             )
+        if isinstance(answer, (Measured, ShardBegun, Unfit)):
+            # What was read for the batch, or for the first one of its shard, is not read again when that is filled.
+            self._opened.set_aside(self._filler.work_of(task.position))
         return answer
 
     def asides(self, task: int) -> list[Message]:

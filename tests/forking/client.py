@@ -79,6 +79,15 @@ def close_servers() -> None:
 atexit.register(close_servers)
 
 
+def _close_in_child() -> None:
+    """A fork of the tests that outlives them must not keep the servers waiting for requests."""
+    for each in _servers.values():
+        each.close_here()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
 def _fork_or_execute(*arguments: Any) -> int:
     """In the place of `execute`. Each environment that interpreters often begin with has a server of its own."""
     # A fork of the tests has no part in this: the answers would be the tests'.
@@ -141,6 +150,9 @@ class _Server:
         found = self._control.recv(length, socket.MSG_WAITALL)
         assert len(found) == length, "the server of interpreters is gone"
         return found
+
+    def close_here(self) -> None:
+        self._control.close()
 
     def close(self) -> None:
         self._control.close()

@@ -491,6 +491,11 @@ def found_orders():
         {"workers": 1, "slots": 4, "by_rows": False},
         "another_trainer next_iterator next_iterator next_iterator:1 jump:0:0",
     )
+    yield (
+        "a shard's beginning beside a suspect that runs alone",
+        {"workers": 1, "slots": 4, "by_rows": False, "shards": [1, 0], "reads": True, "odd": {(0, 0): "kills"}},
+        "next_iterator",
+    )
 
 
 ARGUMENTS = {
@@ -519,7 +524,7 @@ DEFAULTS = {
 @pytest.mark.parametrize(("begin", "events"), [pytest.param(b, e, id=name) for name, b, e in found_orders()])
 def test_an_order_that_broke_the_engine_once(begin, events):
     machine = EngineMachine()
-    machine.begin(**begin, odd={})
+    machine.begin(**({"odd": {}} | begin))
     for event in events.split():
         name, *values = event.split(":")
         given = dict(zip(ARGUMENTS.get(name, []), map(int, values)))

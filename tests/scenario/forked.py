@@ -7,11 +7,14 @@ import traceback
 import warnings
 from collections.abc import Callable
 
+from prefetchd.workers.process_setup import die_with_parent
+
 
 def forked(work: Callable[[], object]) -> tuple[int, int]:
     """Runs work() in a child: its pid, and a pipe that has what work() returned, as text, or the traceback of what it
     raised. The child exits with 0 or 1."""
     reading, writing = os.pipe()
+    parent = os.getpid()
     with warnings.catch_warnings():
         # The timeout's thread is no reason not to: the child only does what `work` does.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -19,6 +22,8 @@ def forked(work: Callable[[], object]) -> tuple[int, int]:
     if child:
         os.close(writing)
         return child, reading
+    # A test that fails does not let its children go on.
+    die_with_parent(parent)
     code = 1
     try:
         said, code = str(work()), 0

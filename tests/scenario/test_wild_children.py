@@ -47,6 +47,8 @@ def was_wild(daemon) -> bool:
     return any("killed by the daemon" in str(each) or each["event"] == "worker" for each in log_of(daemon))
 
 
+# A wild worker may well say that its samples vary.
+@pytest.mark.filterwarnings("ignore:a sample of the stream 'wild .* is another one:UserWarning")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("who", MAKERS)
 def test_another_trainer_does_not_notice_wild_children(daemon, who, monkeypatch, capfd):

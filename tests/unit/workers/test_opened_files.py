@@ -145,3 +145,27 @@ def test_one_hook_serves_all(watched):
     finally:
         sys.addaudithook = real
     assert hooks == []
+
+
+def test_files_set_aside_are_of_the_work_they_were_read_for(watched, data, tmp_path):
+    other = tmp_path / "other"
+    other.write_text("1")
+    data.read_bytes()
+    watched.set_aside((1, 0))
+    other.read_bytes()
+    between = watched.take((0, 1))
+    opened = watched.take((1, 0))
+    data.write_text("22")
+    assert changed_file(between) is None
+    assert changed_file(opened) == str(data)
+    assert watched.take((1, 0)) == b""
+
+
+def test_first_look_counts_for_files_set_aside(watched, data):
+    data.read_bytes()
+    watched.set_aside((1, 0))
+    data.write_text("22")
+    data.read_bytes()
+    watched.set_aside((1, 0))
+    data.read_bytes()
+    assert changed_file(watched.take((1, 0))) == str(data)

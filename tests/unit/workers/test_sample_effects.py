@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from prefetchd_client import SampleCache
 
 from prefetchd.workers.sample_effects import SampleEffects
 
@@ -143,3 +144,23 @@ def test_what_an_open_archive_notes_is_no_write(tmp_path):
         assert archive.read("1") == b"row"
         assert len(tar.members) > before
         assert effects.first_write() == ""
+
+
+def test_what_a_sample_cache_notes_does_not_count(tmp_path):
+    class Counting:
+        calls = 0
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            self.calls += index
+            return torch.full((4,), index)
+
+    cache = SampleCache(Counting(), tmp_path / "cache")
+    effects = SampleEffects({"dataset": cache}, with_shared=True)
+    effects.begin()
+    assert torch.equal(cache[0], torch.zeros(4, dtype=torch.int64))
+    assert effects.first_write() == ""
+    cache[1]
+    assert effects.first_write() == "dataset.dataset.calls"

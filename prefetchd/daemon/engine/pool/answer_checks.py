@@ -80,7 +80,7 @@ def check_answer(worker: Worker, message: Message) -> None:
         for opened in message.opened:
             _check("the bytes of Filled.opened", len(opened), 0, OPENED_LIMIT_BYTES)
     elif isinstance(message, SamplesWrote):
-        _check("the length of SamplesWrote.what", len(message.what), 0, PATH_LIMIT)
+        _check("the length of SamplesWrote.what", len(message.what), 1, PATH_LIMIT)
     elif type(message) in _KINDS:
         _check_one(worker, _piece(worker, message, message.task), message)  # type: ignore[attr-defined]
 
@@ -125,7 +125,7 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
     elif isinstance(message, Measured):
         _check("Measured.payload_bytes", message.payload_bytes, 1, COUNT_LIMIT)
         _check("the bytes of Measured.layout", len(message.layout), 0, ROW_LAYOUT_LIMIT_BYTES)
-        _check("the length of Measured.wrote", len(message.wrote), 0, PATH_LIMIT)
+        _check("the length of Measured.wrote", len(message.wrote), int(message.varies), PATH_LIMIT)
     elif isinstance(message, Unfit):
         _check("Unfit.payload_bytes", message.payload_bytes, 0, COUNT_LIMIT)
         if not message.deviates and piece.kind != COMPARE and (piece.kind != FILL_WHOLE or piece.batch.under_way != 1):

@@ -140,6 +140,8 @@ class Pool:
                 piece = begins.take(key)
                 is_of_use = any(cursor.walks(position) for cursor in stream.window.cursors.values())
                 if piece is not None and is_of_use and key not in worker.stands:
+                    # A suspect may be waiting for it, so it is not held back; but then the suspect is not alone.
+                    self._isolation.began(worker)
                     self._assign(worker, self._given(worker, piece))
 
     def _given(self, worker: Worker, piece: Piece) -> list[tuple[FillTask, bytes]]:
