@@ -22,7 +22,7 @@ from collections.abc import Callable
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.wire.messages import AFTER_FIRST, AT_END, BEFORE, Assume, CloseCursor, Message
 from prefetchd_client.session.cursors import ClientCursor, Cursors
-from prefetchd_client.session.sampler_state import SamplerState, as_assumed
+from prefetchd_client.session.sampler_state import SamplerState, as_assumed, is_planned_from
 
 
 class EpochPlans:
@@ -68,7 +68,7 @@ class EpochPlans:
             wanted = as_assumed(begun)
         waited_us = self._wait(cursor, timeout_s)
         # Rule 2.
-        while BEFORE in cursor.states and as_assumed(cursor.states[BEFORE]) != wanted:
+        while BEFORE in cursor.states and not is_planned_from(cursor.states[BEFORE], wanted):
             self._plan_anew(wanted)
             waited_us += self._wait(cursor, timeout_s)
         cursor.compared = True

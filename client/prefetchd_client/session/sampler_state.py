@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -120,6 +121,18 @@ class SamplerState:
                 holder.epoch = epoch
             for own, name, value in hidden:
                 own[name] = value
+
+
+def is_planned_from(planned: EpochStates, wanted: Assume) -> bool:
+    """Return True when an epoch was planned from what the trainer's sampler is.
+
+    Attributes are compared where both sides report them. A pass may put an object in the place of a plain value, as
+    accelerate's SeedableRandomSampler puts a generator in the place of None: no other plan would make them equal.
+    """
+    if dataclasses.replace(as_assumed(planned), attributes=wanted.attributes) != wanted:
+        return False
+    theirs, ours = unpack_attributes(planned.attributes), unpack_attributes(wanted.attributes)
+    return all(theirs[key] == ours[key] for key in theirs.keys() & ours.keys())
 
 
 def as_assumed(planned: EpochStates) -> Assume:
