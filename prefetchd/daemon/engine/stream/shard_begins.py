@@ -54,7 +54,7 @@ class ShardBegins:
     def before(self, piece: Piece, stands: Mapping[Key, int]) -> Piece | None:
         """Returns the beginning that goes before `piece` (rule 2), in a worker whose iterators stand as in `stands`;
         None when there is none."""
-        if piece.digests or self.key(piece.batch.position) in stands:
+        if piece.has_no_rows or self.key(piece.batch.position) in stands:
             return None
         epoch, step = piece.batch.position
         for each in range(step, step + self._shards):

@@ -37,9 +37,11 @@ def test_rule_2_a_shard_that_the_worker_has_begun_is_not_begun_again():
     assert found.wanted == {}
 
 
-def test_nothing_begins_for_a_digest():
+def test_nothing_begins_for_a_task_without_rows():
     found, _ = begins()
     assert found.before(piece(0, 0, digests=True), {}) is None
+    assert found.before(piece(0, 0, checks=True), {}) is None
+    assert found.wanted == {}
 
 
 def test_rule_2_a_shard_that_has_ended_is_not_wanted():
