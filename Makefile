@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # For the demo nothing is compiled before it is imported: compiling all took pip 15 s of CPU, what is imported takes 6.
 
-.PHONY: setup demo test test-slow test-fast fuzz check clean
+.PHONY: setup demo test test-slow test-fast fuzz check docs clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -47,7 +47,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV): torch, the trainers' frameworks and other packages, some 6 GB, two to five minutes"
-	@$(PIP_INSTALL) -e '.[compat,demo,images,ray,strangers,test,trainers]'
+	@$(PIP_INSTALL) -e '.[compat,demo,docs,images,ray,strangers,test,trainers]'
 	@touch $(STAMP) $(DEMO_STAMP)
 
 demo: $(DEMO_STAMP)
@@ -61,6 +61,8 @@ test: check
 	$(PYTEST) -m 'not slow' $(AT_ONCE) $(patsubst %,--ignore=%,$(FORKING) $(TIMED)) || failed=1; \
 	[ -z "$$failed" ]
 
+# The dashboard's tests need chromium and chromedriver, which no target installs: `apt-get install chromium
+# chromium-driver` does on Debian, as .ci/run. Without them these tests are skipped, unless CI=true.
 # What takes long: others' programs, each case beside DataLoader, times, and all examples of the properties.
 test-slow: $(STAMP)
 	@failed=; set -x; \
@@ -87,5 +89,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site: the pages where they lie, and the API from its docstrings. Needs Python 3.11.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -c website -b html -W --keep-going -q . build/site
+	@echo "build/site/index.html"
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build/site $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^):]+?)\)\n*")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^):]+?)(#[^)]*)?\)")
 
 
@@ -38,7 +39,9 @@ def described(readme: str, repository: str) -> str:
         shown = f"`prefetchd docs {page}`"
         return shown if target.startswith(text) else f"{text} ({shown})"
 
-    return _LINK.sub(turned, readme)
+    # Pictures are not in an installation.
+    shown = rf"![\1]({repository}/raw/main/\2)\n\n" if repository else ""
+    return _LINK.sub(turned, _IMAGE.sub(shown, readme))
 
 
 def page_of(target: str) -> str:

@@ -18,7 +18,7 @@ import psutil
 from prefetchd_demo.machine import describe_machine
 
 from benchmarks.harness import own_daemon
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 from tests.scenario.fuzzed_trainer import FuzzedTrainer
 from tests.scenario.fuzzing import Fuzz

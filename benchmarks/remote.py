@@ -33,8 +33,8 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
 from benchmarks.harness import endless, interleave, own_daemon, pss_mb, report, stopwatch
-from prefetchd.cli.snapshot import read_report
 from prefetchd.remote.placement import CPUS_AN_ACTOR
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
 

@@ -32,9 +32,9 @@ from prefetchd_client import PrefetchLoader
 
 from benchmarks.chaos.kill_log import kills_by_point
 from benchmarks.harness import endless, stopwatch
-from prefetchd.cli.snapshot import read_report
 from prefetchd.kill_points.kill_point_table import POINTS
 from prefetchd.kill_points.kill_points import LOG_VARIABLE, ORDERS_VARIABLE, write_order
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, runtime_paths
 from tests.cluster.datasets import Slow

@@ -26,7 +26,7 @@ from prefetchd_demo.machine import describe_machine
 from torch.utils.data import Dataset
 
 from benchmarks.harness import own_daemon, pss_mb
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
 LENGTH = 20_000

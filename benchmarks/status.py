@@ -27,7 +27,7 @@ from prefetchd_demo.machine import describe_machine
 from torch.utils.data import Dataset
 
 from benchmarks.harness import endless, own_daemon
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
 REACH_MS = 150.0

@@ -28,7 +28,7 @@ from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
 from benchmarks.harness import endless, interleave, own_daemon, report
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
 BATCH = 8

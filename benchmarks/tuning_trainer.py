@@ -24,7 +24,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from benchmarks.harness import endless, own_daemon
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 
 BATCH = 16

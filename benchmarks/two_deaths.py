@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 from prefetchd_demo.machine import describe_machine
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 ROLES = ("daemon", "zygote", "worker", "environment", "trainer")

@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from prefetchd.cli import stop
-from prefetchd.cli.snapshot import read_report
 from prefetchd.processes.bootstrap import BOOTSTRAP, BRIDGE_BOOTSTRAP
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire import process_environment
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, RuntimePaths, runtime_paths
@@ -43,6 +43,7 @@ LONGEST_FIRST = (
     "sample_cache",
     "documents",
     "cluster",
+    "dashboard",
     "scenario",
     "attacks",
     "contract",
@@ -59,6 +60,7 @@ SLOW = (
     "compatibility",
     "strangers",
     "cluster",
+    "dashboard",
     "timed",
 )
 """Directories and files of which each test is marked `slow`: others' programs and libraries, and DataLoader beside

@@ -18,10 +18,11 @@ begin_early()
 from prefetchd_client.batch_directory import BatchDirectory
 from prefetchd_client.forking.fork_preparation import prepare_to_fork
 from prefetchd_client.loader.loader import PrefetchLoader
+from prefetchd_client.loader.progress_bar import progress
 from prefetchd_client.sample_cache import SampleCache
 
 prepare_to_fork()
 
 __version__ = VERSION
 
-__all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache", "__version__"]
+__all__ = ["BatchDirectory", "PrefetchLoader", "SampleCache", "__version__", "progress"]

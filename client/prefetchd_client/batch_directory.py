@@ -21,16 +21,32 @@ LONGEST_PAUSE_S = 0.02
 
 
 class BatchDirectory:
-    """Iterates over the batches in a directory that `store = {files = DIR}` declares, in order, epoch by epoch:
+    """Iterate over the batches in a directory that `store = {files = DIR}` declares, in order, epoch by epoch.
 
+    It has no connection to a daemon, so the directory may lie on another machine's disk. next() waits for the next
+    file; for a batch that cannot be made it raises RemoteError, and the next iterator continues after that batch.
+    Batches stay valid and unchanged as long as they are held.
+
+    Args:
+        directory: The directory. It is opened at the first batch: the stream may be declared later.
+        progress: The progress file that the stream's declaration names. Each batch is noted in it when it is handed
+            out, so that batches before it may be deleted. A progress file must have one consumer only.
+        epoch: The epoch to begin with, from 0.
+        step: The batch within that epoch to begin with, from 0.
+        timeout: Seconds after which next() raises RemoteError. Default: 0, never.
+        classes: Classes that batches may hold instances of, beside lists, tuples, dicts, tensors and plain values.
+            Default: none; an instance of another class raises CallerError.
+
+    Raises:
+        CallerError: `epoch` or `step` is negative.
+        UntrustedPathError: When it is read: other users may write to the directory.
+
+    Example::
+
+        batches = BatchDirectory("/mnt/ram/train", progress="/mnt/ram/train.progress")
         for epoch in range(90):
             for images, labels in batches:
-                ...
-
-    next() waits for the next file; for a batch that cannot be made it raises RemoteError, and the next iterator goes on
-    after that. `progress` is the file that the stream's declaration names: it is told of each batch when that is handed
-    out, so that what lies before may go. Batches stay valid, and the holder's own, as long as they are held. Nobody is
-    told of two consumers of one progress file: there must be one.
+                train(images, labels)
     """
 
     def __init__(
@@ -43,11 +59,6 @@ class BatchDirectory:
         timeout: float = 0,
         classes: Iterable[type] = (),
     ) -> None:
-        """Sets the iteration's beginning to (epoch, step). A next() that waits for longer than `timeout` seconds raises
-        RemoteError; with 0 it waits without a limit. `classes` are the classes that batches may hold instances of,
-        beside lists, tuples, dicts, tensors and plain values; an instance of another class raises CallerError. Raises
-        CallerError when a position is negative. Opens nothing yet: the stream may be declared later. A directory that
-        others may write to raises UntrustedPathError when it is read."""
         epoch, step = whole(epoch, "epoch", EPOCH_LIMIT), whole(step, "step", STEP_LIMIT)
         self.directory = os.fspath(directory)
         self._reader = BatchFileReader(self.directory, classes)
@@ -99,7 +110,7 @@ class BatchDirectory:
         self._go_to(position_in(state))
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next iterator begin `epoch`, unless that is the current epoch already."""
+        """Let the next iterator begin `epoch`, unless that is the current epoch already."""
         epoch = whole(epoch, "epoch", EPOCH_LIMIT)
         if epoch != self._position[0]:
             self._go_to((epoch, 0))

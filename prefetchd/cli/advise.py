@@ -10,8 +10,8 @@ import click
 
 from prefetchd.cli.completion import stream_names
 from prefetchd.cli.options import socket_option
-from prefetchd.cli.snapshot import read_report
 from prefetchd.diagnosis.advice import Advice, Answer, advise
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import runtime_paths
 

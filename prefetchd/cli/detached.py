@@ -166,6 +166,7 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
             metrics=metrics_address(os.environ.get(METRICS_VARIABLE)),
             config=found,
             config_file=Path(os.path.abspath(config)) if config else None,
+            history=Path(settings.history) if settings.history else None,
             environment=_from_stdin(),
             given=_given(float(idle_exit_s)),
         )

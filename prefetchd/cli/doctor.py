@@ -86,9 +86,12 @@ def command(
     sys.exit(SOMETHING_FAILED if any(each.state == FAILED for each in found) else 0)
 
 
-def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) -> Iterator[Finding]:
+def findings(
+    paths: RuntimePaths, config: str | None, *, only: bool, fix: bool, with_torch: bool = True
+) -> Iterator[Finding]:
     """Yields all findings, as they come; `config` is a file, which may have put rings on RAM disks. With `only`,
-    leftovers of other sockets' daemons are not looked for."""
+    leftovers of other sockets' daemons are not looked for. Without torch, which takes seconds to import, that and the
+    GPU are left out."""
     declared = NO_CONFIG
     if config is not None:
         check, why = "configuration", "no daemon starts with one that is wrong"
@@ -102,7 +105,9 @@ def findings(paths: RuntimePaths, config: str | None, *, only: bool, fix: bool) 
     yield from processes.findings()
     yield from cluster.findings(os.environ.get(RAY_VARIABLE) or declared.daemon.ray or "")
     yield from leftovers.findings(paths, declared.ram_disks, only=only, fix=fix)
-    yield from versions.findings(paths)
+    yield versions.daemon_version(paths)
+    if with_torch:
+        yield from versions.torch_and_gpu()
 
 
 def _show(finding: Finding) -> None:

@@ -9,8 +9,8 @@ import click
 from prefetchd.cli.completion import stream_names
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.patience import Patience
-from prefetchd.cli.snapshot import read_report
 from prefetchd.cli.streams_asked import ask
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.messages import Pause
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 

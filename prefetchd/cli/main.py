@@ -21,6 +21,8 @@ CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 VERBS = {
     "run": "Run the daemon.",
     "status": "Show what the daemon is doing.",
+    "dashboard": "Serve a live page of it.",
+    "report": "Write the last hour into one file.",
     "advise": "Say what other numbers would bring.",
     "config": "Check a configuration file.",
     "warm": "Return when the streams of a configuration are filled.",

@@ -126,7 +126,10 @@ def _stream(stream: dict[str, Any], width: int, history: bool) -> list[Section]:
         after = f"{change['batches']} batches" if is_of_ring else f"{change['workers']} workers"
         said = f"tuned {duration(change['ago_s'])} ago, {change['before']} -> {after}: {change['why']}"
         sections.append((WORKERS, _flow(said.split(" "), width, gap=" ")))
-    return [*sections, (ESSENTIAL, _flow(stream["verdict"]["text"].split(" "), width, gap=" ", begin="  > "))]
+    verdict = stream["verdict"]
+    if verdict["answer"]:
+        sections.append((ESSENTIAL, _flow(verdict["answer"].split(" "), width, gap=" ", begin="  > ")))
+    return [*sections, (ESSENTIAL, _flow(verdict["text"].split(" "), width, gap=" ", begin="  > "))]
 
 
 def _head(stream: dict[str, Any], width: int) -> list[str]:

@@ -20,8 +20,8 @@ from prefetchd.cli.losses import has_ring, losses, why_not_kept
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.run import command as run
 from prefetchd.cli.service_unit import ServiceUnit, unit_of
-from prefetchd.cli.snapshot import read_report
 from prefetchd.daemon.config.config_file import read_config
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.printable import one_line

@@ -169,6 +169,7 @@ def command(
         config=found,
         # Kept whole: one that detaches changes its directory.
         config_file=Path(os.path.abspath(config)) if config is not None else None,
+        history=Path(settings.history) if settings.history else None,
         given=_given(ctx, metrics_address(metrics)),
     )
     if detach:

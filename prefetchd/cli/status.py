@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from prefetchd.cli.colours import coloured
-from prefetchd.cli.memory import add_pss
 from prefetchd.cli.options import socket_option
 from prefetchd.cli.render import render
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import read_report
 from prefetchd.diagnosis.health import EXIT_CODES
+from prefetchd.status.memory import add_pss
+from prefetchd.status.snapshot import read_report
+from prefetchd.status.status_object import status_object
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 
 WIDEST = 140

@@ -8,7 +8,7 @@ from prefetchd.cli.control_client import NoDaemonError
 from prefetchd.cli.ending import end_daemon
 from prefetchd.cli.losses import has_ring, why_not_kept
 from prefetchd.cli.options import socket_option
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 

@@ -14,9 +14,9 @@ from prefetchd.cli.fill_progress import Filling, FillProgress
 from prefetchd.cli.options import config_option, socket_option
 from prefetchd.cli.reload import take_on
 from prefetchd.cli.run import command as run
-from prefetchd.cli.snapshot import read_report
 from prefetchd.daemon.config.config_file import read_config
 from prefetchd.daemon.config.daemon_config import Config
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths

@@ -56,8 +56,9 @@ class Options:
     `supervised`: who started it may start it again when it dies; `ray`: the cluster of remote
     workers, or empty, and whether it may be insecure; `metrics`: where it answers scrapes; `notifier`: who
     is told how it is; `listening`: the socket that the service manager listens on for it. `config` was read from
-    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come. `given`
-    are the options of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
+    `config_file`, and is again on SIGHUP. `environment`, encoded, is that of streams that are about to come.
+    `history`: the file that keeps the streams' history for good. `given` are the options
+    of `prefetchd run` that were chosen, by name, for whoever starts the next one the same way."""
 
     limits: Limits
     nice: int = 0
@@ -76,6 +77,7 @@ class Options:
     config: Config = NO_CONFIG
     config_file: Path | None = None
     environment: bytes = b""
+    history: Path | None = None
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -146,6 +148,7 @@ def _serve(
             ),
             config=options.config,
             config_file=options.config_file,
+            history=options.history,
             held=held,
         )
         ending.callback(_keep_count, service, lock)

@@ -33,6 +33,7 @@ from prefetchd.daemon.shell.remote_shell import RemoteShell
 from prefetchd.daemon.shell.session_events import TrainerEvents
 from prefetchd.daemon.sockets.listener import Listener
 from prefetchd.daemon.sockets.scrapes import Scrapes, listen_for_scrapes
+from prefetchd.daemon.telemetry.history_log import HistoryLog
 from prefetchd.daemon.telemetry.metrics import Birth, snapshot
 from prefetchd.daemon.telemetry.stats_sampler import StatsSampler
 from prefetchd.daemon.telemetry.tracing import Tracing
@@ -85,6 +86,7 @@ class Service:
         started_as: StartedAs = StartedAs(),
         config: Config = NO_CONFIG,
         config_file: Path | None = None,
+        history: Path | None = None,
         held: Held = NOTHING_HELD,
     ) -> None:
         """`held` is what an operator has set in the daemon before, which was restarted in order."""
@@ -162,6 +164,7 @@ class Service:
         self._autotune = Autotune(
             self.engine, self._stats, backend, self._rings, tracing, self._cpus, worker_memory_bytes
         )
+        self._history = HistoryLog(history or paths.history, kept=history is not None)
         self._beat = 0.0
         self.status = StatusSegment(paths, generation)
         self._closing = Closing(
@@ -260,6 +263,7 @@ class Service:
     def close(self) -> None:
         """Closes everything; nothing is left behind, but what is kept for the next daemon. After the loop has ended."""
         kill_point("daemon.close.begun")
+        self._history.close(drop=not self._keeps)
         if self._keeps:
             self._closing.keep()
         else:
@@ -288,7 +292,9 @@ class Service:
         self._stats.observe(now_s)
         self._autotune.look(now_s)
         self._executor.run_commands()
-        self._write_status()
+        found = self._snapshot()
+        self.status.write(found)
+        self._history.note(found, now_s)
         listener = self._publishing.listener
         if listener is not None:
             listener.end_silent(now_s)
@@ -319,6 +325,7 @@ class Service:
             "generation": self._generation,
             "socket": str(self._paths.socket),
             "log": str(self._paths.log),
+            "history": str(self._history.path),
             **self._birth.about(),
             "sessions": len(self._publishing.sessions),
             "supervised": self._started_as.supervised,

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from prefetchd.diagnosis.answer import answer, perfect_speedup
 from prefetchd.diagnosis.elsewhere import elsewhere
 from prefetchd.diagnosis.rates import Rates, rates_of
 from prefetchd.tuning.ring_tuner import LONG_TASK, SELDOM_FULL_SHARE, bridging_batches, missing_batches
@@ -60,7 +61,9 @@ SCALING_SHARE = 0.2
 class Verdict:
     """A verdict. `limit` is one of LIMITS; "none": there is nothing to judge. `text` says it to people. Rates are in
     batches a second; None where they are not known. `expected_batches_per_s` is what the trainer would get with the
-    remedy that the text names; None where it names none, or where nobody can tell."""
+    remedy that the text names; None where it names none, or where nobody can tell. `perfect_speedup` is how many times
+    as fast the trainer would run if it never waited, and `answer` says that to people; None and empty with limit
+    "none"."""
 
     limit: str
     text: str
@@ -70,6 +73,8 @@ class Verdict:
     workers_wanted: int | None = None
     buffer_batches_wanted: int | None = None
     expected_batches_per_s: float | None = None
+    perfect_speedup: float | None = None
+    answer: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +104,8 @@ def judge(stream: Mapping[str, Any], snapshot: Mapping[str, Any], others_busy: f
         found.workers,
         found.buffer,
         found.expected,
+        perfect_speedup(rates.stalled),
+        answer(rates, sum(not each["departed"] for each in stream["consumers"])),
     )
 
 

@@ -33,7 +33,9 @@ class BatchTooLargeError(CallerError):
 
 class UnpicklableError(CallerError):
     """The dataset, a sampler, collate_fn or worker_init_fn cannot be handed to another process; names the attribute.
-    `why` is that alone, the attribute and what pickle says of it, for who needs no advice."""
+
+    `why` has the attribute and pickle's error, without the advice.
+    """
 
     code = "unpicklable"
 
@@ -61,14 +63,16 @@ class ClosedError(CallerError):
 
 
 class RemoteError(PrefetchdError, RuntimeError):
-    """Another process or the machine failed us."""
+    """Another process or the machine failed."""
 
     code = "remote"
 
 
 class NoSpaceError(RemoteError):
-    """Shared memory or the memory limit cannot hold the ring; names the sizes and the knob. `short_bytes` more would
-    do; 0 when nobody knows."""
+    """Shared memory or the memory limit cannot hold the ring; names the sizes and the knob.
+
+    `short_bytes` is how much is missing, or 0 when that is not known.
+    """
 
     code = "no_space"
 
@@ -90,7 +94,7 @@ class DaemonRefusedError(RemoteError):
 
 
 class StreamFailedError(RemoteError):
-    """The stream cannot go on: its program did not load, its workers cannot start."""
+    """The stream cannot continue: its program did not load, its workers cannot start."""
 
     code = "stream_failed"
 
@@ -114,7 +118,7 @@ class ProtocolError(RemoteError):
 
 
 class InvariantError(PrefetchdError):
-    """A promise of our own code was broken. Always a bug in prefetchd."""
+    """The code broke a promise of its own. Always a bug in prefetchd."""
 
     code = "invariant"
 

@@ -46,6 +46,11 @@ class RuntimePaths:
         return self.socket.with_name(self.socket.name + ".start")
 
     @property
+    def history(self) -> Path:
+        """The history file of a daemon whose configuration names none (wire.history_file)."""
+        return self.socket.with_name(self.socket.name + ".history")
+
+    @property
     def instance(self) -> str:
         return hashlib.blake2s(os.fsencode(self.socket), digest_size=4).hexdigest()
 

@@ -13,8 +13,8 @@ from prefetchd.cli.checks.finding import Finding
 from prefetchd.cli.doctor import _show
 from prefetchd.cli.logs import readable
 from prefetchd.cli.render import render
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
+from prefetchd.status.status_object import status_object
 from prefetchd.wire.errors import CallerError
 from prefetchd.wire.printable import one_line, printable
 from prefetchd.wire.stream_spec import StreamSpec

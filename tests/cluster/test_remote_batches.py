@@ -11,7 +11,7 @@ import psutil
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from tests.cluster.datasets import Slow, as_pairs
 from tests.cluster.ray_nodes import RayNodes
 from tests.conftest import Daemon

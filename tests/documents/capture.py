@@ -12,10 +12,10 @@ import re
 import sys
 from pathlib import Path
 
-from prefetchd.cli.memory import add_pss
 from prefetchd.cli.render import render
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import Report, read_report
+from prefetchd.status.memory import add_pss
+from prefetchd.status.snapshot import Report, read_report
+from prefetchd.status.status_object import status_object
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.documents.pages import ROOT
 

@@ -13,6 +13,8 @@ RIGHTS = "it takes rights: test_pages_of_root.py runs it where they are given"
 ROOT = "it writes below /etc, and makes a user's unit"
 ENDLESS = "it follows a log without end, on a machine with a journal"
 CLUSTER = "it takes a Ray cluster of several machines"
+SERVES = "it serves until it is interrupted: tests/dashboard runs it"
+MACHINE = "what the doctor finds depends on the machine"
 TRAINERS = "it is run by tests/trainers/test_docs.py, where the trainers' packages are imported once"
 
 NOT_RUN = {
@@ -31,6 +33,7 @@ NOT_RUN = {
     ("docs/cluster.md", "prefetchd run --detach --ray=10.0.0.1:6379"): CLUSTER,
     ("docs/configuration.md", "[streams.validation]"): MEMORY,
     ("docs/compatibility.md", "pip install expecttest"): INDEX,
+    ("docs/dashboard.md", "prefetchd dashboard"): SERVES,
     ("docs/device.md", 'loader = PrefetchLoader(dataset, batch_size=256, shuffle=True, device="cuda")'): GPU,
     ("docs/device.md", "graph = torch.cuda.CUDAGraph()"): GPU,
     ("docs/device.md", "from prefetchd_client.device.images import CropFlipNormalize"): GPU,
@@ -40,6 +43,10 @@ NOT_RUN = {
     ("docs/trainers.md", "import lightning"): TRAINERS,
     ("docs/trainers.md", "from accelerate import Accelerator"): TRAINERS,
     ("docs/trainers.md", "from transformers import Trainer, TrainingArguments"): TRAINERS,
+    ("website/start/install.md", "pip install '.[dashboard]'"): INDEX,
+    ("website/start/install.md", "prefetchd doctor"): MACHINE,
+    ("website/start/is-it-the-data.md", "prefetchd dashboard"): SERVES,
+    ("website/start/when-something-is-wrong.md", "prefetchd doctor"): MACHINE,
 }
 """By page and one of the block's lines: where that line is changed, somebody looks at the reason anew."""
 

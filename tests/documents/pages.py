@@ -18,6 +18,7 @@ PAGES = (
     "SECURITY.md",
     "systemd/README.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "website" / "start").glob("*.md")),
 )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import Report
+from prefetchd.status.snapshot import Report
+from prefetchd.status.status_object import status_object
 from tests.documents.capture import REPORT, screen
 from tests.documents.pages import blocks_in, text_of
 

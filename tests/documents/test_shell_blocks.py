@@ -14,12 +14,20 @@ STORIES = {"docs/batch-files.md", "README.md"}
 """Pages whose blocks need what those before them have made, or show what has run for long; each has a file of tests."""
 SHELLS = [block for block in blocks_in("sh") if block.page not in STORIES and reason_for(block) is None]
 CONSOLES = [block for block in blocks_in("console") if block.page not in STORIES]
-SAYS = {"docs/reliability.md": r"daemon\.publish\.leased"}
+SAYS = {
+    "docs/dashboard.md": r"run\.html.*\n.*run\.json",
+    "docs/reliability.md": r"daemon\.publish\.leased",
+    "website/start/when-something-is-wrong.md": r"report\.html",
+}
 """By page, what its shell's block must print."""
+RUNNING = {"docs/dashboard.md", "website/start/when-something-is-wrong.md"}
+"""Pages whose reader has a daemon."""
 
 
 @pytest.mark.parametrize("block", SHELLS, ids=str)
 def test_it_runs(daemon, fresh, block: Block):
+    if block.page in RUNNING:
+        daemon.start()
     done = run_shell(block.text, fresh(block.page), daemon)
     assert re.search(SAYS[block.page], done.stdout)
 

@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prefetchd.cli import snapshot
-from prefetchd.cli.snapshot import Report, read_report
+from prefetchd.status import snapshot
+from prefetchd.status.snapshot import Report, read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
 from prefetchd.wire.status_layout import COPY_HEAD, HEAD, STATUS_BYTES, StatusHead, copy_offset, encode_head

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from prefetchd.cli.render import render
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
+from prefetchd.status.status_object import status_object
 from tests.scenario.set_clock import SetClock
 from tests.scenario.waiting import report_when, stream_when, until
 

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from prefetchd_client import PrefetchLoader
 
 from prefetchd import __version__
-from prefetchd.cli import snapshot
 from prefetchd.cli import status as status_verb
 from prefetchd.cli.main import VERBS
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status import snapshot
+from prefetchd.status.snapshot import read_report
 from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.scenario import bad_datasets as bad

@@ -10,7 +10,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import PrefetchdError
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import StreamFailedError, WorkerDiedError
 from prefetchd.wire.status_layout import STATUS_BYTES
 from tests.scenario.datasets import Numbers

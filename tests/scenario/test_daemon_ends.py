@@ -20,7 +20,7 @@ from prefetchd_client.connection import autostart, reconnection
 from prefetchd_client.session import link
 
 from prefetchd.cli import control_client, stop
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import DaemonUnavailableError
 from prefetchd.wire.file_locks import try_lock
 from prefetchd.wire.messages import Farewell

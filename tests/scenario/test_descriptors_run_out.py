@@ -6,7 +6,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.errors import PrefetchdError
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from tests.scenario.datasets import Numbers
 from tests.scenario.scarcity import few_descriptors_left
 from tests.scenario.waiting import report_when, stream_when

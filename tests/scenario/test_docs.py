@@ -21,9 +21,9 @@ from prefetchd_client import PrefetchLoader
 from prefetchd.cli.control_client import ANSWER_TIMEOUT_S
 from prefetchd.cli.ending import STOP_TIMEOUT_S
 from prefetchd.cli.main import VERBS, cli
-from prefetchd.cli.snapshot import HANGING_AFTER_S
 from prefetchd.daemon.service import STATUS_INTERVAL_S
 from prefetchd.diagnosis.health import EXIT_CODES
+from prefetchd.status.snapshot import HANGING_AFTER_S
 from prefetchd.wire.runtime_paths import runtime_paths
 from prefetchd.wire.status_layout import SNAPSHOT_VERSION
 from tests.scenario.declared_datasets import slow

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from tests.conftest import daemon_aside
 from tests.scenario.datasets import Dice, Numbers, equal
 from tests.scenario.oracle import epoch_batches

@@ -246,7 +246,7 @@ def test_by_default_they_take_a_quarter_of_the_memory_that_there_is_without_them
     """Of a shared memory of 24 MiB, most of which is free, that is two rings of 2 MiB, and no third."""
     said = in_a_small_room(
         """
-        from prefetchd.cli.snapshot import read_report
+        from prefetchd.status.snapshot import read_report
         from prefetchd.wire.runtime_paths import runtime_paths
         from tests.scenario.waiting import until
 

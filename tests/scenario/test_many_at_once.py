@@ -14,7 +14,7 @@ from prefetchd_client import PrefetchLoader
 from prefetchd_client.loader import loader as loader_module
 from prefetchd_client.session import long_wait
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.messages import Welcome
 from tests.conftest import daemon_aside
 from tests.scenario.datasets import Made, Numbers

@@ -13,8 +13,8 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prometheus_client.parser import text_string_to_metric_families
 
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
+from prefetchd.status.status_object import status_object
 from prefetchd.wire.durations import BOUNDS_S
 from prefetchd.wire.segment_layout import WAIT_BOUNDS_US
 from tests.scenario.datasets import Numbers

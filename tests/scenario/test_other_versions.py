@@ -16,7 +16,7 @@ import pytest
 from prefetchd_client import PrefetchLoader
 from prefetchd_client.session import handshake
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire import status_layout
 from prefetchd.wire.errors import DaemonRefusedError
 from prefetchd.wire.messages import PROTOCOL_VERSION

@@ -9,7 +9,7 @@ import signal
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from tests.scenario.datasets import Numbers
 from tests.scenario.test_daemon_dies import kill
 from tests.scenario.test_declared_streams import NUMBERS, ready

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 from prefetchd_client import PrefetchLoader
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.segment_layout import LAYOUT_VERSION
 from tests.scenario.datasets import Numbers
 from tests.scenario.foreground import ENDS_WITHIN_S, foreground

@@ -10,7 +10,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset, IterableDataset
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from tests.scenario.waiting import ring_when, stream_when, until
 
 STEPS = 4

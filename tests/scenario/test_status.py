@@ -22,7 +22,7 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from tests.scenario.waiting import stopped, until
 
 WITHIN_S = 60.0

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from prefetchd.cli.snapshot import Report, read_report
+from prefetchd.status.snapshot import Report, read_report
 
 DEADLINE_S = 30.0
 POLL_S = 0.01

@@ -24,8 +24,8 @@ import torch
 from prefetchd_client import PrefetchLoader
 from torch.utils.data import Dataset
 
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
+from prefetchd.status.status_object import status_object
 from tests.scenario.waiting import DEADLINE_S, until, worker_pids
 from tests.timed.situations import DirectReads, Samples, SlowCollate, SlowStart, evenly, in_bursts
 
@@ -150,6 +150,9 @@ def test_streams_that_sleep(daemon):
     assert {name: before[name]["verdict"]["limit"] for name in runs} == {
         name: limit for name, (_, limit) in SLEEPING.items()
     }, {name: before[name]["verdict"]["text"] for name in runs}
+    # Its trainer takes 0.08 s a batch: what perfect loading would bring is known.
+    perfect = rate_of(before["waiting"]) * before["waiting"]["verdict"]["perfect_speedup"]
+    assert perfect == pytest.approx(1 / 0.08, rel=TOLERANCE), before["waiting"]["verdict"]
     applied = {
         name: runs[name].with_options(num_workers=before[name]["verdict"]["workers_wanted"])
         for name in ("waiting", "waiting, always", "collate")

@@ -14,11 +14,13 @@ PROGRAMS = {
     heading: re.findall(r"```python\n(.*?)```", section, re.S)
     for heading, section in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.S | re.M)
 }
+WITHOUT_PROGRAM = ("Loggers",)
 NEEDS = {"Lightning": "lightning", "HF Accelerate": "accelerate", "HF Trainer": "transformers"}
 
 
 def test_each_trainer_has_a_program():
-    assert {heading: len(programs) for heading, programs in PROGRAMS.items()} == dict.fromkeys(NEEDS, 1)
+    found = {heading: len(programs) for heading, programs in PROGRAMS.items() if heading not in WITHOUT_PROGRAM}
+    assert found == dict.fromkeys(NEEDS, 1)
 
 
 @pytest.mark.parametrize("heading", NEEDS)

@@ -16,10 +16,12 @@ from torch.utils.data import DataLoader, Sampler
 
 from tests.scenario.datasets import Numbers
 from tests.scenario.oracle import epoch_batches
+from tests.scenario.waiting import until
 
 pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint
+from lightning.pytorch.loggers.logger import Logger
 
 from tests.trainers import lightning_ranks
 from tests.trainers.lightning_module import Noting, trainer
@@ -217,3 +219,32 @@ def run_ranks(daemon, directory, how):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+class Collected(Logger):
+    """Keeps what is logged."""
+
+    name, version = "collected", 0
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def log_metrics(self, metrics, step=None):
+        self.found.append((step, metrics))
+
+    def log_hyperparams(self, *params):
+        pass
+
+
+def test_logger_gets_what_loading_costs(loader, tmp_path):
+    class Waiting(Noting):
+        def training_step(self, batch, step):
+            until(lambda: "prefetchd/ready_batches" in loader.metrics(), "the ring is shown")
+            return super().training_step(batch, step)
+
+    logger = Collected()
+    trainer(tmp_path, logger=logger, max_epochs=EPOCHS, log_every_n_steps=STEPS).fit(Waiting(), loader)
+    found = {step: metrics for step, metrics in logger.found if any(name.startswith("prefetchd/") for name in metrics)}
+    assert list(found) == [STEPS * (epoch + 1) for epoch in range(EPOCHS)]
+    assert found[STEPS]["prefetchd/ready_batches"] >= 0

@@ -8,8 +8,10 @@ pytest.importorskip("transformers")
 
 import transformers.trainer
 from prefetchd_client import PrefetchLoader
+from prefetchd_client.integrations.transformers import LoadingCallback
 
 from prefetchd.wire.errors import CallerError
+from tests.scenario.waiting import until
 from tests.trainers.hugging_face import EPOCHS, ROWS, SAMPLES, STEPS, Noting, Prefetching, made
 
 pytestmark = [
@@ -73,3 +75,36 @@ def test_a_mere_swap_of_its_loader_is_an_error_that_says_what_to_write(trainers_
     monkeypatch.setattr(transformers.trainer, "DataLoader", PrefetchLoader)
     with pytest.raises(CallerError, match=r"get_train_dataloader\(\) and get_eval_dataloader\(\).*docs/trainers\.md"):
         getattr(made(Noting, tmp_path), use)()
+
+
+class Reporting(transformers.TrainerCallback):
+    """Stands for what `report_to` names."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_step_end(self, args, state, control, train_dataloader=None, **given):
+        loader = train_dataloader.base_dataloader
+        until(lambda: "prefetchd/ready_batches" in loader.metrics(), "the ring is shown")
+
+    def on_log(self, args, state, control, logs=None, **given):
+        self.found.append({**logs})
+
+
+def test_reports_get_what_loading_costs(trainers_daemon, tmp_path):
+    trainer = made(
+        Prefetching, tmp_path, logging_strategy="steps", logging_steps=1, max_steps=3, dataloader_num_workers=1
+    )
+    reporting = Reporting()
+    trainer.add_callback(reporting)
+    LoadingCallback.add_to(trainer)
+    trainer.train()
+    assert all("prefetchd/ready_batches" in each for each in reporting.found)
+    assert len(reporting.found) >= 3
+
+
+def test_reports_of_other_loaders_stay_as_they_are(tmp_path):
+    trainer = made(Noting, tmp_path, logging_strategy="steps", logging_steps=1, max_steps=2)
+    LoadingCallback.add_to(trainer)
+    trainer.train()
+    assert not any(name.startswith("prefetchd/") for each in trainer.state.log_history for name in each)

@@ -48,13 +48,14 @@ def test_one_wheel_has_all_packages_the_units_and_the_docs(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     expected = {f"{name}/{file}" for name, root in PACKAGES.items() for file in files_of(root)}
-    expected |= {f"prefetchd/docs/{file}" for file in files_of(DOCS) if not file.startswith("decisions/")}
+    expected |= {f"prefetchd/docs/{file}" for file in files_of(DOCS) if not file.startswith(("decisions/", "images/"))}
     expected |= {f"prefetchd/docs/{each}/{file}" for each in PAGES_BESIDE for file in files_of(ROOT / each)}
     assert expected == {name for name in names if ".dist-info/" not in name}
     assert {"prefetchd/units/prefetchd.service", "prefetchd/units/prefetchd.socket"} <= names
     assert {"prefetchd/py.typed", "prefetchd_client/py.typed"} <= names
     assert {"prefetchd/docs/configuration.md", "prefetchd/docs/systemd/README.md"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert any("/licenses/" in name and name.endswith("uplot.LICENSE.txt") for name in names)
 
 
 def test_an_editable_installation_is_of_the_checkout_alone(tmp_path):
@@ -134,5 +135,10 @@ def test_where_the_repository_has_an_address_links_lead_there_and_else_there_are
     )
     assert hatch_build.described(readme, "") == (
         "a page (`prefetchd docs status`), `prefetchd docs systemd`, [elsewhere](https://example.org/x)"
+    )
+    picture = "What it shows:\n\n![a page](docs/images/x.png)\n\nAnd so on."
+    assert hatch_build.described(picture, "") == "What it shows:\n\nAnd so on."
+    assert "](https://example.org/us/raw/main/docs/images/x.png)" in hatch_build.described(
+        picture, "https://example.org/us"
     )
     assert hatch_build.urls("https://example.org/us")["Changelog"] == "https://example.org/us/blob/main/CHANGELOG.md"

@@ -20,11 +20,25 @@ class Draws:
 
 
 class CropFlipNormalize(torch.nn.Module):
-    """Cuts crops of `size` (height, width) out of pictures with `padding` black pixels around, mirrored left to right
-    with probability `flip`, then (x / 255 - mean) / std by channel, as `dtype` in `memory_format`.
+    """Crop, flip and normalize a batch of pictures on their device: a device_transform.
 
-    Takes uint8 pictures N x C x H x W, or a batch with them at `key`: a list, tuple or mapping, of which everything
-    else is handed through. Draws come from the global generator of the pictures' device: the same for the same seed.
+    It takes uint8 pictures N x C x H x W, or a batch that has them at `key`. Random numbers come from the global
+    generator of the pictures' device, so they are the same for the same seed.
+
+    Args:
+        size: Pixels of the crop, as one number or (height, width).
+        mean: The mean to subtract from x / 255, for each channel.
+        std: The standard deviation to divide by, for each channel.
+        padding: Black pixels around the picture before the crop. Default: 0.
+        flip: The probability of mirroring left to right. Default: 0.5.
+        key: The pictures' place in a batch that is a list, tuple or mapping. Default: 0.
+        dtype: The result's dtype. Default: torch.float32.
+        memory_format: The result's memory format. Default: torch.contiguous_format.
+
+    Example::
+
+        crop = CropFlipNormalize(224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        loader = PrefetchLoader(dataset, batch_size=256, device="cuda", device_transform=crop)
     """
 
     scale: torch.Tensor

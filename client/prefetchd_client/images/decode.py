@@ -34,15 +34,23 @@ from prefetchd_client.images.steps import on_tensor
 
 
 class Decode:
-    """Applies torchvision's `transform` to a picture that is given as a path, bytes, or a tensor of bytes.
+    """Decode a picture as far as a torchvision transform needs it, and apply the transform.
 
-    `transform` is a Compose or a single step, of torchvision.transforms or its v2, that begins with RandomResizedCrop,
-    or with Resize, alone or before CenterCrop, bilinear or bicubic. Whatever comes after them may follow. It draws what
-    torchvision draws from the same seed, and its pixels differ from torchvision's by what resizing rounds otherwise.
-    With `exact`, and for any transform then, pictures are decoded whole, by Pillow: torchvision's own pixels.
+    It is called with a path, bytes, or a tensor of bytes. It draws what torchvision draws from the same seed, and its
+    pixels differ from torchvision's only by the rounding of resizing.
 
-    Raises ValueError for a transform that begins with another step, ImportError when the package for JPEGs is not
-    installed.
+    Args:
+        transform: A Compose or a single step, of torchvision.transforms or its v2, that begins with RandomResizedCrop,
+            or with Resize, alone or before CenterCrop, bilinear or bicubic. Any steps may follow.
+        exact: True decodes pictures whole, by Pillow, for any transform: torchvision's own pixels. Default: False.
+
+    Raises:
+        ValueError: The transform begins with another step.
+        ImportError: The package for JPEGs is not installed.
+
+    Example::
+
+        dataset = ImageFolder(root, Decode(transform), loader=str)
     """
 
     def __init__(self, transform: Any, *, exact: bool = False) -> None:

@@ -23,9 +23,9 @@ from prefetchd_client.images.steps import AsPicture, on_tensor
 
 
 class EncodedPictures(Sequence[torch.Tensor]):
-    """The pictures of a batch: files in one dimension of bytes, and pictures that are decoded already, in three.
+    """Hold the pictures of a batch: files as tensors of one dimension, decoded pictures as tensors of three.
 
-    They stay where they are when the batch is moved: decoders read files on the CPU, that of a GPU too.
+    They stay in the CPU's memory when the batch is moved, because a GPU's decoder reads files there, too.
     """
 
     def __init__(self, pictures: list[torch.Tensor]) -> None:
@@ -50,9 +50,14 @@ class EncodedPictures(Sequence[torch.Tensor]):
 
 
 def encoded_picture(source: Any) -> torch.Tensor:
-    """Returns the file of a JPEG of 8 bits as a tensor of bytes; of every other picture height x width x 3 pixels, as
-    Pillow decodes it. The transform of a dataset that hands on paths or bytes. Raises what Pillow raises for files that
-    it cannot decode, and for those that were cut short."""
+    """Return the file of a JPEG of 8 bits as a tensor of bytes, and any other picture as height x width x 3 pixels.
+
+    It is the transform of a dataset whose samples are paths or bytes. Raises what Pillow raises for files that it
+    cannot decode, and for files that were cut short.
+
+    Args:
+        source: A path, bytes, or a tensor of bytes.
+    """
     encoded = read_encoded(source)
     if open_jpeg(encoded, Image.MAX_IMAGE_PIXELS or float("inf")) is None:
         return _pixels_of(decoded_by_pillow(source))
@@ -60,18 +65,35 @@ def encoded_picture(source: Any) -> torch.Tensor:
 
 
 def collate_encoded(samples: list[Any]) -> Any:
-    """Collates samples (picture, *others), of which `picture` is from encoded_picture(): EncodedPictures, and
-    default_collate of the others."""
+    """Collate samples that begin with a picture of encoded_picture() into EncodedPictures.
+
+    The samples' other parts are collated by torch's default_collate.
+    """
     pictures, *others = zip(*samples)
     return EncodedPictures(list(pictures)), *(default_collate(list(other)) for other in others)
 
 
 class DecodeOnDevice:
-    """Decodes a batch's EncodedPictures on `device` and applies torchvision's `transform` to each: a device_transform.
+    """Decode a batch's EncodedPictures on a device, and apply a torchvision transform to each: a device_transform.
 
-    `transform` is one that Decode takes, whose steps after the crop and the flip take tensors and make them of equal
-    shape. The results come stacked, as the first part of the batch. What the device's decoder refuses is decoded on
-    the CPU. Raises ValueError as Decode does, and for a step that needs a Pillow image.
+    The pictures are stacked, as the first part of the batch. Pictures that the device's decoder refuses are decoded on
+    the CPU.
+
+    Args:
+        transform: A transform that Decode takes. Its steps after the crop and the flip take tensors, and make them of
+            equal shape.
+        device: The device. Default: "cuda".
+
+    Raises:
+        ValueError: Decode does not take the transform, or a step needs a Pillow image.
+        ImportError: The package for JPEGs is not installed.
+
+    Example::
+
+        loader = PrefetchLoader(
+            ImageFolder(root, encoded_picture, loader=str), batch_size=256, collate_fn=collate_encoded,
+            device="cuda", device_transform=DecodeOnDevice(transform),
+        )
     """
 
     def __init__(self, transform: Any, device: str | torch.device = "cuda") -> None:

@@ -18,16 +18,24 @@ from prefetchd_client.loader.loader import PrefetchLoader
 
 
 def prepare(accelerator: Accelerator, loader: PrefetchLoader) -> PreparedLoader:
-    """Returns the loader that accelerator.prepare() should have made: PrefetchLoader's batches, on the accelerator's
-    device; accelerator.prepare() leaves it as it is.
+    """Return PrefetchLoader's batches on the accelerator's device, as accelerator.prepare() does for a DataLoader.
 
-    It tells accelerate of the epoch's last batch (gradient accumulation, gather_for_metrics), its position is in what
-    accelerator.save_state() writes, and skip_first_batches() skips without loading anything.
+    It reports the epoch's last batch to accelerate, for gradient accumulation and gather_for_metrics().
+    accelerator.save_state() saves its position, skip_first_batches() skips without loading anything, and
+    accelerator.prepare() leaves it as it is. A loader without rank= gets this process's share of each epoch. Warns when
+    gather_for_metrics() could not tell which samples padded the ranks.
 
-    A loader without rank= gets this process's share of each epoch. Raises CallerError where accelerate would be
-    promised what `loader` does not do: dispatch_batches, split_batches, even_batches=False, or a share of the epoch
-    that was asked for and is not this process's; and what PrefetchLoader.share() raises. Warns when
-    gather_for_metrics() could not tell which samples evened out the ranks.
+    Args:
+        accelerator: The Accelerator.
+        loader: A PrefetchLoader that was not prepared before.
+
+    Raises:
+        CallerError: Accelerate would be promised what `loader` does not do: dispatch_batches, split_batches,
+            even_batches=False, or a share of the epoch that is not this process's.
+
+    Example::
+
+        loader = prepare(accelerator, PrefetchLoader(dataset, batch_size=64, shuffle=True))
     """
     _check(accelerator, loader)
     if loader.rank is None and accelerator.num_processes > 1 and not _has_mesh(accelerator):

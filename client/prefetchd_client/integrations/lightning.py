@@ -40,6 +40,17 @@ class _Watch:
             if following != loader.next_epoch:
                 loader.set_epoch(following)
 
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        every, step = trainer.log_every_n_steps, trainer.global_step
+        if not trainer.loggers or not every or step % every:
+            return
+        for loader in _ours(trainer.train_dataloader):
+            # With several loaders the first one: loggers have one value of a name at a step.
+            if found := loader.metrics():
+                for logger in trainer.loggers:
+                    logger.log_metrics(found, step=step)
+                return
+
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         _check_shares(trainer, trainer.val_dataloaders)
 

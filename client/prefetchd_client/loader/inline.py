@@ -31,7 +31,7 @@ class InlineStream:
     """Stands for a StreamClient without a daemon: it has the same batches, made when they are asked for."""
 
     def __init__(self, spec: StreamSpec, parts: dict[str, Any]) -> None:
-        self.name = spec.name
+        self.name, self.is_named = spec.name, True
         self.fork = None
         self._batches = InlineBatches(spec, parts)
         self._next_cursor = 1

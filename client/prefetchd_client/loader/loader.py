@@ -23,6 +23,7 @@ from prefetchd_client.changes.held_files import HeldFiles
 from prefetchd_client.loader.attaching import attached_client, dataset_of, is_elsewhere
 from prefetchd_client.loader.beginnings import Beginning, beginning_of, note_iterator
 from prefetchd_client.loader.device_selection import AnyPath, minimum_slots, new_iterator, select_path
+from prefetchd_client.loader.facts import Summary, card_of, line_of, metrics_of, summary_of
 from prefetchd_client.loader.forks import check_not_forked, guard_forks, is_forked
 from prefetchd_client.loader.inline import InlineStream
 from prefetchd_client.loader.iterator import PrefetchIterator
@@ -68,68 +69,79 @@ WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
 
 class PrefetchLoader(RebuildGuard):
-    """Is a DataLoader whose batches a daemon makes ready ahead of time, in shared memory.
+    """Load batches like DataLoader, made ahead of time by a daemon, in shared memory.
 
-    Takes DataLoader's arguments, with its checks and its errors, and these:
+    It takes DataLoader's arguments, with DataLoader's checks and errors (docs/arguments.md), and the ones below.
+    Filling starts at once. Batches are tensors in shared memory, which stay valid and unchanged as long as they are
+    held. One thread at a time may use a loader.
 
-      stream    the stream's name in the daemon; a given name may be shared by several processes. Default: the script,
-                the loader's ordinal in it, the rank
-      seed      root of all randomness; None: torch.initial_seed() if torch.manual_seed was called, else 0, or this
-                process's rank where several share nothing: each has an order of its own, as with DataLoader. Where
-                they share an epoch it is 0, however torch is seeded in each. A loader that this process makes again
-                goes on with another epoch, unless a `seed` is given, or torch is seeded again
-      buffer    bound of the ring, as bytes ("4GiB") or a number of batches; None: the least of 1 GiB (and five batches
-                for each remote worker), a quarter of the free shared memory, a quarter of what the memory cgroup
-                leaves, half of what `[daemon] memory` leaves, and two epochs. It grows for a single batch that is much
-                larger than the first, and where the loop waits in bursts (docs/tuning.md), as far as memory is free
-      lookback  batches of the buffer that are kept behind the consumer, for a trainer that resumes a little earlier; at
-                most half of it. What its holder has written to is made again. Costs workers one more pass over each
-                batch
-      rank, world_size    this process's share of each epoch, as in torch.distributed; rank="auto": what that or
-                torchrun says of this process. Default: all of it, as with DataLoader. Ranks partition each epoch,
-                evened out with its first samples as DistributedSampler does; a sampler makes its own shares, such as
-                DistributedSampler(drop_last=True)
-      on_error  what becomes of a sample that raises, or that ends its workers even when nothing else runs: "raise"
-                raises its error in the batch's place; "skip" leaves it out, the batch is smaller then; "substitute"
-                has another one take its place, the same in every run. A batch of which nothing is left raises. Each
-                such sample is told on stderr once, and stands in stats(); `prefetchd status` counts each time
-      deterministic   True says that samples and batches depend on nothing random: without shuffle all epochs are equal
-                then, and while one fits the buffer its batches are kept for the next instead of being made again. None:
-                what the dataset's attribute `deterministic` says, where torch's default collation makes the batches
-      fingerprint_extra   anything else that decides what the batches are, such as the version of the data files
-      transform   what becomes of each sample, such as random transforms after a SampleCache; `dataset` is then the
-                dataset of these
-      fresh     True drops batches that an earlier run left
-      run_ahead   None makes batches of the next epoch before it begins, unless that could change them. They are not
-                made ahead where the dataset, sampler, collate_fn or worker_init_fn reads state that processes share (a
-                multiprocessing.Value, a shared tensor, a queue, a writable memmap), nor for an iterable dataset with
-                persistent_workers=True. True always makes them ahead, and False never does
-      remote_workers      so many workers on other machines, beside those here, where the daemon has a Ray cluster
-                (docs/cluster.md); they make the same batches
-      socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
+    With num_workers=0, the default, the daemon finds the number of workers (docs/tuning.md). Another number is kept,
+    unless `[daemon] workers` or `prefetchd run --workers` allows fewer; a warning says so. For an IterableDataset it is
+    the number of shards, as get_worker_info() reports them, and decides which batches there are.
 
-      device    a CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer (docs/device.md)
-      device_transform    a callable or nn.Module that takes a batch on `device` and returns what is handed out, under
-                no_grad; seeded for each batch. A module is moved to the device
+    Workers are forks of this process as it is now. With multiprocessing_context "spawn" or "forkserver" they are forks
+    of an interpreter of their own, to which dataset and functions are pickled. prefetch_factor and in_order have no
+    meaning: batches are prefetched up to `buffer`, and always come in order. With persistent_workers=True the dataset,
+    collate_fn and worker_init_fn stay what they are when the first epoch begins, and the base seed is drawn from
+    `generator` in epoch 0 only, as with DataLoader. Workers outlive the trainer in any case. pin_memory=True gives
+    pinned tensors, which are the ring's own memory; pin_memory_device is ignored, as by DataLoader.
 
-    pin_memory=True: tensors that are pinned, and are the ring's own memory.
+    `timeout` (seconds, default 0: none) limits next(), as with DataLoader. A worker that takes longer for a piece of a
+    batch is killed, and that batch raises TaskTimeoutError, which names the sample. Without a timeout nothing is killed
+    for being slow; a wait of 60 s, and every further 30 s, is explained on stderr.
 
-    num_workers 0 lets the daemon find the number (docs/tuning.md); another one is how many workers this stream has,
-    unless `[daemon] workers` of a configuration or `prefetchd run --workers` allow fewer, which is warned of. Of an
-    IterableDataset it is the number of shards, as get_worker_info() tells them, and decides which batches there are.
-    Workers are forks of this process as it is now; with multiprocessing_context "spawn" or "forkserver" they are forks
-    of an interpreter of their own, to which dataset and functions are pickled. prefetch_factor and in_order are
-    accepted and have no meaning: batches are prefetched up to `buffer`, and the order is always kept. With
-    persistent_workers dataset, collate_fn and worker_init_fn stay what they are when the first epoch begins, and the
-    base seed is drawn from `generator` in epoch 0 alone, as with DataLoader; workers outlive the trainer anyway.
-    pin_memory_device is ignored, as DataLoader ignores it (docs/arguments.md).
+    Args:
+        stream (str): The stream's name in the daemon. Several processes may share a name that is given. Default: the
+            script, the loader's ordinal in it, and the rank.
+        seed (int): The root of all randomness. Default: torch.initial_seed() if torch.manual_seed() was called, else 0;
+            where several processes share nothing, the rank, so that each has its own order as with DataLoader; where
+            they share an epoch, 0. Without a seed, a loader that this process makes again continues with the next
+            epoch, unless torch is seeded again.
+        buffer (str or int): The ring's size, in bytes ("4GiB") or batches (32). Default: the least of 1 GiB (and five
+            batches for each remote worker), a quarter of the free shared memory, a quarter of what the memory cgroup
+            leaves, half of what `[daemon] memory` leaves, and two epochs. It grows for a batch that is much larger than
+            the first, and where the loop waits in bursts, as far as memory is free.
+        lookback (int): Batches, 0 by default and at most half of the buffer, that are kept behind the consumer for a
+            trainer that resumes a little earlier. Batches that their holder wrote to are made again. Costs workers
+            one more pass over each batch.
+        rank (int or "auto"): This process's share of each epoch, from 0, as in torch.distributed. "auto" takes it from
+            torch.distributed or torchrun. Default: the whole epoch. Ranks partition each epoch, padded with its first
+            samples as DistributedSampler does. A sampler makes its own shares.
+        world_size (int): The number of ranks.
+        on_error (str): What happens to a sample that raises, or that ends its worker also when nothing else runs.
+            "raise" (default) raises its error in the batch's place. "skip" leaves the sample out, so the batch is
+            smaller. "substitute" puts another sample in its place, the same one in every run. A batch with no sample
+            left raises. Each such sample is printed to stderr once, and listed in stats().
+        deterministic (bool): True promises that samples and batches depend on nothing random. Then all epochs without
+            shuffle are equal, and while an epoch fits the buffer its batches are kept for the next. Default: the
+            dataset's attribute `deterministic`, where torch's default collation makes the batches.
+        fingerprint_extra (object): Anything else that decides what the batches are, such as the version of data files.
+        transform (callable): Applied to each sample, for example random transforms after a SampleCache.
+        fresh (bool): True drops batches that an earlier run left. Default: False.
+        run_ahead (bool): Default: batches of the next epoch are made before it begins, unless that could change them.
+            They are not made ahead where dataset, sampler, collate_fn or worker_init_fn read state that processes share
+            (a multiprocessing.Value, a shared tensor, a queue, a writable memmap), nor for an iterable dataset with
+            persistent_workers=True. True always makes them ahead, and False never does.
+        remote_workers (int): Workers on other machines, 0 by default, beside those here, where the daemon has a Ray
+            cluster (docs/cluster.md). They make the same batches.
+        socket (str): The daemon's socket. Default: $PREFETCHD_SOCKET, else the user's own daemon.
+        device (str or torch.device): A CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer
+            (docs/device.md).
+        device_transform (callable): Takes a batch on `device` and returns what is handed out, under no_grad, seeded for
+            each batch. A module is moved to the device.
 
-    timeout makes next() raise after so many seconds, as DataLoader's does. A piece of a batch that takes a worker
-    longer is given up with its worker: that batch's place has a TaskTimeoutError that names the sample. Without a
-    timeout nothing is given up for being slow; a wait of 60 s, and every 30 s more of it, is explained on stderr.
+    Raises:
+        ValueError: DataLoader's own, for its arguments.
+        CallerError: An argument of prefetchd is wrong, or the dataset cannot be handed to another process.
+        DaemonUnavailableError: No daemon answers, and none could be started.
+        DaemonRefusedError: The daemon refused, for example because the memory does not suffice.
 
-    Filling starts now. Batches are tensors in shared memory that stay valid, and the holder's own, as long as they are
-    held. Not for use by several threads at once.
+    Example::
+
+        loader = PrefetchLoader(dataset, batch_size=64, shuffle=True, buffer="2GiB")
+        for epoch in range(90):
+            for images, labels in loader:
+                train(images, labels)
     """
 
     # As DataLoader is: annotations name what batches are.
@@ -196,8 +208,7 @@ class PrefetchLoader(RebuildGuard):
         run_ahead: bool | None = None,
         socket: str | None = None,
     ) -> None:
-        """Asks the daemon for the stream, and begins to have it filled. Raises DataLoader's ValueErrors, CallerError,
-        DaemonUnavailableError, DaemonRefusedError. Blocks until the daemon has answered, not until a batch is ready."""
+        # Blocks until the daemon has answered, not until a batch is ready.
         self._names_before = frozenset(vars(self))
         # Within `dataset` from here on: who makes a loader anew from this one's attributes is not to apply it twice.
         dataset, self.transform = transformed(dataset, transform), None
@@ -294,7 +305,16 @@ class PrefetchLoader(RebuildGuard):
 
     @classmethod
     def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
-        """Makes a PrefetchLoader that takes everything over from `dataloader`; `extra` are further arguments."""
+        """Make a PrefetchLoader with everything that `dataloader` has.
+
+        Args:
+            dataloader: The loader to copy: its dataset, sampler, collate_fn and all other arguments.
+            extra: Further arguments of PrefetchLoader, or others in the place of those that `dataloader` has.
+
+        Example::
+
+            loader = PrefetchLoader.wrap(dataloader, buffer="2GiB")
+        """
         return cls(dataloader.dataset, **(arguments_of(dataloader) | extra))
 
     @classmethod
@@ -309,12 +329,26 @@ class PrefetchLoader(RebuildGuard):
         socket: str | None = None,
         classes: Iterable[type] = (),
     ) -> PrefetchLoader:
-        """Makes a loader of a stream that the daemon's configuration declares: no dataset is needed here. Its batches
-        are private copies while others consume the stream too. `classes` are the classes that batches in files may hold
-        instances of, beside lists, tuples, dicts, tensors and plain values.
+        """Make a loader of a stream that the daemon's configuration declares. It needs no dataset.
 
-        Raises DaemonUnavailableError when no daemon runs, CallerError when it has no such stream, DaemonRefusedError
-        when that has failed. Blocks until the daemon has looked at the stream's dataset.
+        Its batches are private copies while others consume the stream too. Blocks until the daemon has looked at the
+        stream's dataset.
+
+        Args:
+            stream: The stream's name in the configuration (docs/configuration.md).
+            timeout: Seconds after which next() raises. Default: 0, never.
+            pin_memory: As for PrefetchLoader; so are `device`, `device_transform` and `socket`.
+            classes: Classes that batches in files may hold instances of, beside lists, tuples, dicts, tensors and plain
+                values. Default: none.
+
+        Raises:
+            DaemonUnavailableError: No daemon runs.
+            CallerError: The daemon has no such stream.
+            DaemonRefusedError: The stream has failed.
+
+        Example::
+
+            loader = PrefetchLoader.attach("validation")
         """
         path = select_path(device, device_transform, pin_memory=pin_memory)
         session = attached_client(runtime_paths(socket), stream, classes)
@@ -380,71 +414,141 @@ class PrefetchLoader(RebuildGuard):
         return steps_of(self.spec, len(dataset))
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next iterator to begin take `epoch`; what was prefetched for another one is given up. The step that
-        load_state_dict() has set within that epoch stays. A sampler that has a set_epoch() is told as well."""
+        """Let the next iterator begin with an epoch.
+
+        Batches that were prefetched for another epoch are dropped. A step that load_state_dict() has set within that
+        epoch stays. A sampler's set_epoch() is called as well.
+
+        Args:
+            epoch: The epoch, from 0.
+
+        Raises:
+            CallerError: `epoch` is no whole number from 0 on.
+        """
         check_not_forked(self)
         self._positions.set_epoch(whole(epoch, "epoch", EPOCH_LIMIT))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where whoever called next() last stands, as plain values: after the n-th batch of epoch e it is (e,
-        n), after the epoch's StopIteration (e + 1, 0). O(1), of an iterable dataset O(shards); asks nobody."""
+        """Return the loader's position as plain values, for a checkpoint.
+
+        After the n-th batch of epoch e it is (e, n), and after the epoch's StopIteration (e + 1, 0). It takes constant
+        time (for an iterable dataset, a time proportional to the shards), and asks no other process.
+
+        Example::
+
+            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path)
+        """
         return self._positions.state(self.spec)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has the next iterator to begin go on where state_dict() was taken, and those after it with the epochs that
-        follow. With a state from after an epoch's last batch, that is the beginning of the epoch that follows. Living
-        iterators go on as they are. O(1): no batch is skipped over.
+        """Let the next iterator continue where state_dict() was taken.
 
-        With another world_size the ranks go on where those of the state were in the epoch that all share. Raises
-        CallerError when `state` is none of ours, or of a longer dataset and beyond the end of this one. Warns when it
-        is of other batches than this loader's: the position is taken all the same.
+        No batch is skipped over: it takes constant time. A state from after an epoch's last batch continues with the
+        next epoch. Iterators that have begun are not affected. With another world_size the ranks continue where those
+        of the state were in the epoch that all share. A state of other batches than this loader's gives a warning, and
+        its position is used.
+
+        Args:
+            state: What state_dict() returned.
+
+        Raises:
+            CallerError: `state` is no such state, or lies beyond the end of this loader's dataset.
+
+        Example::
+
+            loader.load_state_dict(torch.load(path)["loader"])
         """
         check_not_forked(self)
         self._positions.load(self.spec, state)
 
     @property
     def reported_length(self) -> int | None:
-        """The number of samples of an iterable dataset, as its len() said when somebody asked for the loader's; else
+        """The number of samples of an iterable dataset, as its len() said when the loader's len() was called, or
         None."""
         told: int | None = self._IterableDataset_len_called
         return told
 
     @property
     def spec(self) -> StreamSpec:
-        """The spec that the daemon was asked for."""
+        """The description of the stream that the daemon was asked for (docs/formats.md)."""
         return self._spec
 
     @property
     def fingerprint_s(self) -> float:
-        """The seconds that this process spent on the fingerprint, as far as it was taken here."""
+        """Seconds that this process spent on taking the fingerprint."""
         return self._fingerprint_s
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next iterator to begin takes."""
+        """The epoch of the next iterator."""
         return self._positions.next_epoch
 
     def stats(self) -> dict[str, Any]:
-        """Returns counts of this loader since it was made: batches, copies, waits; and which samples were bad
-        (`on_error`), those of batches ahead of the trainer included: `bad_samples` has each index once, with where it
-        was bad first, and `bad_sample_count` is their number. How often samples were bad, over all epochs, `prefetchd
-        status` counts. With pin_memory or device also what they are copied from (docs/device.md)."""
+        """Return counts of this loader since it was made: batches, copies, waits and bad samples.
+
+        `bad_samples` has each index once, with the place where it was bad first, batches ahead of the trainer included;
+        `bad_sample_count` is their number. With pin_memory or device, the counts of copies are in it as well
+        (docs/device.md). Keys that end in _s are in seconds.
+        """
         session = self._sessions.ensure()
         found = {"stream": session.name, "fingerprint_s": self.fingerprint_s, **session.stats()}
         return found if self._path is None else found | self._path.stats()
 
+    def summary(self) -> Summary:
+        """Return how this loader's stream is doing, as the first screen of `prefetchd report` says it.
+
+        It is read from memory that the daemon writes, so it asks the daemon nothing. The result is a dict; its str() is
+        the text. Keys of what is not known are None. Shares are from 0 to 1, and of the last minute.
+
+        Example::
+
+            print(loader.summary())     # Is it the data? Yes: the trainer waited 38% of the last minute; ...
+        """
+        return summary_of(self)
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures for a logger, as far as they are known.
+
+        They are prefetchd/stalled_share (of the last minute, 0 to 1), prefetchd/ready_batches and
+        prefetchd/batches_per_s.
+
+        Example::
+
+            wandb.log(loader.metrics(), step=step)
+        """
+        return metrics_of(self)
+
+    def __repr__(self) -> str:
+        return line_of(self)
+
+    def _repr_html_(self) -> str:
+        """Return the card that notebooks show."""
+        return card_of(self)
+
     def record_stream(self, batch: Any, stream: Any) -> None:
-        """Notes that `batch`, or a tensor of one, is used on `stream` too, which was not the current one at its next():
-        its memory is used again only when that has done what is in line there when the batch is dropped."""
+        """Keep a batch's memory until a CUDA stream is done with it, as torch.Tensor.record_stream() does.
+
+        Needed where a batch is used on a stream that was not the current one at its next().
+
+        Args:
+            batch: A batch, or a tensor of one.
+            stream: The torch.cuda.Stream that uses it.
+        """
         if self._path is not None:
             self._path.record_stream(batch, stream)
 
     def refresh(self) -> None:
-        """Looks at all of dataset, sampler and collate_fn again: if they are not what they were, iterators that begin
-        from now on get batches of what they are now. Those that have begun go on. A new iterator looks by itself, but
-        where this process was not forked it does not see what was written into large arrays; this does. Does nothing
-        to an attached loader, whose dataset is not here. Raises UnpicklableError, NoSpaceError and what the constructor
-        raises."""
+        """Look at dataset, sampler and collate_fn again, and make batches of what they are now.
+
+        New iterators look by themselves, except for writes into large arrays where workers are no forks of this
+        process: call this after such writes. Iterators that have begun are not affected. Does nothing to an attached
+        loader, whose dataset is not in this process.
+
+        Raises:
+            UnpicklableError: They cannot be handed to another process.
+            NoSpaceError: Shared memory does not suffice.
+            PrefetchdError: What the constructor raises.
+        """
         check_not_forked(self)
         if is_elsewhere(self.dataset):
             return
@@ -463,9 +567,18 @@ class PrefetchLoader(RebuildGuard):
         self._ask_fork()
 
     def share(self, rank: int, world_size: int) -> None:
-        """Gives the loader this share of each epoch from the next iterator on, as if it was made with rank= and
-        world_size=. For callers that know the share only later, as trainers' integrations do. Does nothing where a
-        sampler decides, or where that is its share already. Raises CallerError and what the constructor raises."""
+        """Take this share of each epoch from the next iterator on, as if made with rank= and world_size=.
+
+        For callers that know the share only later, as trainers' integrations do. Does nothing where a sampler decides,
+        or where that is the loader's share already.
+
+        Args:
+            rank: This process's number, from 0.
+            world_size: The number of processes.
+
+        Raises:
+            CallerError: The numbers are no share; and what the constructor raises.
+        """
         check_not_forked(self)
         share = resolve_rank(rank, world_size)
         self.rank, self.world_size = share
@@ -477,8 +590,8 @@ class PrefetchLoader(RebuildGuard):
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of all that decides the batches. Blocks until it is known: a fork of this process takes it,
-        or a daemon has told it."""
+        """The fingerprint of all that decides the batches (docs/fingerprint.md). Blocks until a fork of this process
+        has taken it."""
         if not self.spec.is_identified:
             fork = self._sessions.ensure().fork
             told = fork.identified(FINGERPRINT_WITHIN_S) if fork is not None else None
@@ -487,7 +600,7 @@ class PrefetchLoader(RebuildGuard):
         return self.spec.fingerprint
 
     def close(self) -> None:
-        """Ends the session with the daemon. Batches that are held stay valid. Idempotent."""
+        """End the session with the daemon. Batches that are held stay valid. Further calls do nothing."""
         mark_used(self)
         for iterator in list(self._iterators):
             iterator.stop()

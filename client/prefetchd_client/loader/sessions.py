@@ -34,6 +34,11 @@ class Sessions:
         """The session that was opened last; it may have been given up."""
         return self._current
 
+    @property
+    def is_inline(self) -> bool:
+        """True while batches are made in this process."""
+        return isinstance(self._current, InlineStream)
+
     def ensure(self) -> Session:
         """Returns the session that new cursors belong to; opens it, if the stream was given up. Raises what
         StreamClient raises then."""

@@ -45,25 +45,32 @@ _living: weakref.WeakSet[SampleCache] = weakref.WeakSet()
 
 
 class SampleCache(Dataset[Any]):
-    """Has the samples of `dataset`, prepared once and kept in memory-mapped files below `path`.
+    """Keep the prepared samples of a dataset in memory-mapped files below a directory.
 
-      dataset   map-style, and nothing random in it: decoding, resizing, converting. Its samples are tensors, arrays and
-                numbers, in tuples, lists, dicts and named tuples, of the same types and shapes all; others are not
-                stored, and made each time. Random transforms go after the cache
-      path      a directory, for caches of any datasets. Each version of a dataset, as its fingerprint tells them apart,
-                has one of its own
-      limit     most bytes that its samples take, as in "40GB"; None: what all of them take. Those that have no place
-                are made each time. Decided when the cache is made
-      trust     True: also use a cache that other users have made, or may write to. They decide what your samples are;
-                they cannot have code run. False: such a cache raises UntrustedPathError
-      fingerprint_extra   whatever else decides what the samples are, such as the version of the data files
+    Samples are stored when they are first asked for, by any process, or all at once by build(). Each is stored whole or
+    not at all, whichever process dies, and all processes share what is stored. When nothing can be stored (a full
+    disk), a warning says so, and samples are made each time. If the dataset draws random numbers, they depend on the
+    sample's index alone. Samples that are returned are copies, never the cache's own memory.
 
-    Samples are stored as they are first asked for, by any process, or all at once by build(). Each is stored whole or
-    not at all, whoever dies; all processes share what is there. When nothing can be stored (a full disk), a warning
-    says so and samples are made each time. What the dataset draws at random nevertheless depends on the sample's index
-    alone.
+    Args:
+        dataset: A map-style dataset with nothing random in it: decoding, resizing, converting. Its samples are tensors,
+            arrays and numbers, in tuples, lists, dicts and named tuples, all of the same types and shapes. Others are
+            not stored, and made each time. Random transforms go after the cache.
+        path: A directory, for caches of any datasets. Each version of a dataset, as its fingerprint tells them apart,
+            has a directory of its own in it.
+        limit: Most bytes that the samples take, as an int or as in "40GB". Default: no limit. Samples beyond it are
+            made each time. It is fixed when the cache is made.
+        trust: True also uses a cache that other users have made, or may write to. They decide what your samples are;
+            they cannot run code. Default: False, such a cache raises UntrustedPathError.
+        fingerprint_extra: Anything else that decides what the samples are, such as the version of data files.
 
-    What you are given is yours: a copy, never the cache's own memory.
+    Raises:
+        CallerError: The dataset has no length, an argument is wrong, or tensordict is needed and not installed.
+
+    Example::
+
+        prepared = SampleCache(ImageFolder(root, resize), "~/caches", limit="40GB")
+        loader = PrefetchLoader(prepared, batch_size=64, shuffle=True, transform=augment)
     """
 
     deterministic = True
@@ -77,8 +84,7 @@ class SampleCache(Dataset[Any]):
         fingerprint_extra: object = None,
         trust: bool = False,
     ) -> None:
-        """Opens the cache of the dataset's version. Reads all that the dataset holds, for its fingerprint. Raises
-        CallerError."""
+        # Reads all that the dataset holds, for its fingerprint.
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise CallerError(f"{type(dataset).__name__} cannot be cached; allowed: a dataset with __len__")
         self.dataset = dataset
@@ -107,7 +113,7 @@ class SampleCache(Dataset[Any]):
 
     @property
     def directory(self) -> Path:
-        """The directory of this version's samples, once there is one."""
+        """The directory of this version's samples, once they are stored."""
         return self.path / self.fingerprint
 
     @property
@@ -163,24 +169,30 @@ class SampleCache(Dataset[Any]):
     # --- making it ---
 
     def build(self, *, workers: int = 0, progress: bool | None = None, socket: str | None = None) -> int:
-        """Stores all samples that are missing, by the daemon's workers (at most `workers`; 0: all that it has). Returns
-        how many these were. `progress` shows a bar on stderr; None: when that is a terminal. What an earlier call has
-        stored stays, however it ended.
+        """Store all samples that are missing, with the daemon's workers, and return how many were stored.
 
-        Raises CallerError when samples do not fit together, RemoteError when they cannot be stored, and what the
-        dataset raises.
+        Samples that an earlier call stored stay, however that call ended.
+
+        Args:
+            workers: Most workers to use. Default: 0, all that the daemon has.
+            progress: Whether to show a bar on stderr. Default: when stderr is a terminal.
+            socket: The daemon's socket. Default: $PREFETCHD_SOCKET, else the user's own daemon.
+
+        Raises:
+            CallerError: Samples do not fit together.
+            RemoteError: Samples cannot be stored.
         """
         from prefetchd_client.sample_cache.building import build
 
         return build(self, workers=workers, progress=progress, socket=socket)
 
     def stored(self) -> int:
-        """Returns how many samples are stored."""
+        """Return how many samples are stored."""
         store = self._opened()
         return store.refresh() if store is not None else 0
 
     def missing(self) -> list[int]:
-        """Returns the samples that have a place and are not stored."""
+        """Return the indices of samples within the limit that are not stored yet."""
         store = self._opened()
         if store is None:
             return list(range(len(self)))
@@ -188,8 +200,11 @@ class SampleCache(Dataset[Any]):
         return store.missing()
 
     def store(self, index: int) -> int:
-        """Stores one sample, if it is missing. Returns STORED, BUSY (somebody else is at it), UNFIT (it differs from
-        the others), BEYOND (the limit) or REFUSED (nothing can be stored). Raises what the dataset raises."""
+        """Store one sample if it is missing.
+
+        Returns STORED, BUSY (another process is storing it), UNFIT (it differs from the others), BEYOND (the limit) or
+        REFUSED (nothing can be stored). Raises what the dataset raises.
+        """
         index = range(len(self))[index]
         store = self._opened()
         if store is not None and store.has(index):
@@ -205,15 +220,17 @@ class SampleCache(Dataset[Any]):
             return STORED if store.has(index) else self._made(index)[1]
 
     def refresh(self) -> None:
-        """Looks at the dataset anew, after what it holds was changed in place. Loaders do it when they hand it over.
-        What its first sample has changed, such as a file that is opened then, makes no other version."""
+        """Look at the dataset again, after it was changed in place. Loaders do this when they hand it to workers.
+
+        A change that the first sample made to the dataset, such as an opened file, makes no new version.
+        """
         content = fingerprint(self.__prefetchd_fingerprint__())
         if content not in (self.fingerprint, self._content_once_used):
             self.close()
             self._begin(content)
 
     def close(self) -> None:
-        """Closes the files; they are opened again when they are needed."""
+        """Close the files. They are opened again when they are needed."""
         if self._store is not None:
             self._store.close()
             self._store = None

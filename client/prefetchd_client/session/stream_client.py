@@ -135,6 +135,7 @@ class StreamClient:
         Raises DaemonUnavailableError, DaemonRefusedError, UnpicklableError, NoSpaceError.
         """
         self.name = spec.name
+        self.is_named = False  # True once the daemon has said which name the stream has.
         self.spec = spec
         self._classes = tuple(classes)
         self._handshake = handshake or Handshake(paths, spec, parts, prepared, shared=shared, fork_request=fork_request)
@@ -178,7 +179,7 @@ class StreamClient:
         return self._handshake.fork
 
     def _welcomed(self, message: Welcome) -> None:
-        self.name = message.stream
+        self.name, self.is_named = message.stream, True
         self._consumer = message.consumer
         self._generation = message.generation
         if message.spec:

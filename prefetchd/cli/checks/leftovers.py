@@ -22,6 +22,7 @@ from prefetchd.cli.checks.mounts import own_directories_in_memory
 from prefetchd.wire.byte_sizes import format_bytes
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.file_locks import is_locked, try_lock
+from prefetchd.wire.history_file import former
 from prefetchd.wire.lock_file import LockFile
 from prefetchd.wire.runtime_paths import SEGMENT_PREFIX, SHARED_MEMORY, RuntimePaths, runtime_paths
 from prefetchd.wire.segment_layout import CONSUMER_LOCK_OFFSET, CONSUMERS, DAEMON_LOCK_OFFSET, WRITERS_LOCK_OFFSET
@@ -170,6 +171,8 @@ def _unused(instance: Instance) -> Iterator[Path]:
         # Whose daemon's it is nobody knows: it is left alone.
         return
     yield from instance.statuses
+    history = instance.paths.history
+    yield from (each for each in (former(history), history) if _is_own(each))
     if _answers(instance.paths.socket) is False:
         yield instance.paths.socket
 

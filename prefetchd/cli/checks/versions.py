@@ -13,7 +13,7 @@ from prefetchd import __version__
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
 from prefetchd.cli.checks.memory import GPU_DEVICE
 from prefetchd.cli.patience import Patience
-from prefetchd.cli.snapshot import read_report
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import RuntimePaths
@@ -37,11 +37,6 @@ if found["gpus"]:
         found["error"] = f"{type(error).__name__}: {error}"
 print(json.dumps(found))
 """
-
-
-def findings(paths: RuntimePaths) -> Iterator[Finding]:
-    yield daemon_version(paths)
-    yield from torch_and_gpu()
 
 
 def daemon_version(paths: RuntimePaths) -> Finding:

@@ -58,6 +58,7 @@ class DaemonConfig:
     linger_bytes: int | None = None
     ray: str | None = None
     ray_insecure: bool | None = None
+    history: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +137,7 @@ SETTINGS = {
     "linger_bytes": "linger_memory",
     "ray": "ray",
     "ray_insecure": "ray_insecure",
+    "history": "history",
 }
 """The names in [daemon] of DaemonConfig's fields."""
 
@@ -157,6 +159,7 @@ DAEMON_KEYS = {
     "idle_exit": as_number(0),
     "ray": as_text,
     "ray_insecure": as_bool,
+    "history": as_path,
 }
 _DAEMON_FIELDS = {
     "memory": "memory_bytes",

@@ -63,6 +63,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float | None]], ...
         "Share of the trainer's time that loading costs",
         lambda stream: stream["verdict"]["stalled_share"],
     ),
+    (
+        "prefetchd_perfect_speedup",
+        "Times as fast as the trainer would run if it never waited",
+        lambda stream: stream["verdict"]["perfect_speedup"],
+    ),
     ("prefetchd_stream_workers", "Workers that it may have busy at once", lambda stream: stream["workers_limit"]),
     (
         "prefetchd_stream_tuned",

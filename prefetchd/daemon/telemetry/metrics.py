@@ -132,6 +132,7 @@ def _stream(
         "output_lines_left_out": counters.lines_left_out,
         "remote": remote_snapshot(stream.remote),
         "replanned_batches": stream.claims.dropped_for_plan,
+        "slowest_samples": stats.slowest_samples(stream.number, time.monotonic()),
     }
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from typing import Any
 
 from prefetchd.daemon.engine.engine import Engine
 from prefetchd.daemon.engine.history import KEPT_SAMPLES, Counts, History
@@ -16,6 +17,7 @@ from prefetchd.daemon.engine.stream.stream_state import StreamState, Worker
 from prefetchd.daemon.segments.resources import StreamResources
 from prefetchd.daemon.telemetry.cpu_load import CpuLoad
 from prefetchd.daemon.telemetry.cpu_times import WAITS_FOR_DISK, CpuTimes, cpu_times
+from prefetchd.daemon.telemetry.slowest_samples import SlowestSamples
 from prefetchd.ring.policy import Ring, SlotState
 from prefetchd.supervisor.backend import Backend
 from prefetchd.wire.segment_layout import (
@@ -52,6 +54,7 @@ class StatsSampler:
         self._collating_s: defaultdict[int, float] = defaultdict(float)
         self._disk_s: defaultdict[int, float] = defaultdict(float)
         self._late_s: defaultdict[int, float] = defaultdict(float)
+        self._slowest: defaultdict[int, SlowestSamples] = defaultdict(SlowestSamples)
         self._waits: dict[int, list[int]] = {}
         self._last_waits: dict[tuple[int, int, int], tuple[int, ...]] = {}
 
@@ -66,8 +69,12 @@ class StatsSampler:
             self._look_at_workers(now_s, since_look_s)
         # Seen, not measured: a clock in the workers would cost each sample (decision 0110).
         for worker in workers.values():
-            if worker.busy and self._backend.note(worker.number).phase == COLLATING:
+            if not worker.busy:
+                continue
+            note = self._backend.note(worker.number)
+            if note.phase == COLLATING:
                 self._collating_s[worker.stream.number] += since_s
+            self._slowest[worker.stream.number].see(worker.number, note, now_s)
         for stream in streams.values():
             if _is_late(stream):
                 self._late_s[stream.number] += since_s
@@ -75,6 +82,7 @@ class StatsSampler:
             del self._histories[gone]
             self._waits.pop(gone, None)
             self._cpu_sums.pop(gone, None)
+            self._slowest.pop(gone, None)
             for sums in (self._collating_s, self._disk_s, self._late_s):
                 sums.pop(gone, None)
             self._last_waits = {key: counts for key, counts in self._last_waits.items() if key[0] != gone}
@@ -93,6 +101,11 @@ class StatsSampler:
     def looked_s(self) -> float:
         """How long workers' CPU times were looked at by now: it grows once a second."""
         return self._looked_s
+
+    def slowest_samples(self, stream: int, now_s: float) -> list[dict[str, Any]]:
+        """Return the slowest samples of the last hour, as docs/status.md describes them."""
+        found = self._slowest.get(stream)
+        return found.about(now_s) if found is not None else []
 
     def history(self, stream: int) -> History | None:
         return self._histories.get(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefetchd.cli.snapshot import Report
+from prefetchd.status.snapshot import Report
 
 GIB = 1 << 30
 
@@ -105,6 +105,10 @@ def stream(**changes: Any) -> dict[str, Any]:
         "retries": 1,
         "bad_samples": 3,
         "bad_samples_named": ["dataset[7] (epoch 0, step 1, row 3) is left out: ValueError: broken"],
+        "slowest_samples": [
+            {"worker": 1, "index": 31_007, "phase": "loading", "lasted_s": 2.25, "ago_s": 41.0},
+            {"worker": 2, "index": -1, "phase": "collating", "lasted_s": 0.75, "ago_s": 3.0},
+        ],
         "cache_damaged": False,
         "output_lines_left_out": 0,
         "replanned_batches": 0,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from prefetchd.cli import completion
 from prefetchd.cli.main import VERBS, cli
 from prefetchd.cli.patience import Patience
-from prefetchd.cli.snapshot import Report
+from prefetchd.status.snapshot import Report
 from tests.unit.docs.draw import ROOT
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from prefetchd.cli.render import BAR_CELLS, bar, render
-from prefetchd.cli.report import status_object
-from prefetchd.cli.snapshot import Report
+from prefetchd.status.snapshot import Report
+from prefetchd.status.status_object import status_object
 from prefetchd.wire.errors import ProtocolError
 from tests.unit.cli.examples import consumer, every_state, report, ring, stream, worker
 from tests.unit.cli.golden.regenerate import WIDTHS, path, screen

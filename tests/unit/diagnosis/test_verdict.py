@@ -341,3 +341,35 @@ def test_a_trainer_that_has_had_nothing_in_the_last_minute_waits():
     nothing = {"consumed_batches_per_s": 0.0, "stalled_s": 9.0}
     found = verdict(pipeline, recent=pipeline.run()["recent"] | nothing)
     assert (found.limit, found.text) == ("none", "measuring")
+
+
+@pytest.mark.parametrize(("step_s", "task_s"), [(0.2, 0.1), (0.09, 0.2), (0.05, 0.2), (0.02, 0.2)])
+def test_perfect_speedup_is_what_a_trainer_of_known_pace_gains(step_s, task_s):
+    slow = verdict(Pipeline(2, 16, always(task_s), always(step_s)))
+    # A batch comes each task_s / 2, and the trainer alone takes step_s for one.
+    assert slow.perfect_speedup == pytest.approx(max(1.0, task_s / 2 / step_s), rel=0.02)
+    assert f"{slow.perfect_speedup:.2f}x as fast" in slow.answer or slow.perfect_speedup < 1.001
+
+
+def test_answer_names_the_share_and_the_speedup():
+    found = verdict(Pipeline(2, 16, always(0.2), always(0.089)))
+    assert (
+        found.answer == "the trainer waited 11% of the last minute; with data always ready it would run 1.12x as fast"
+    )
+
+
+def test_answer_of_a_trainer_that_never_waits_promises_nothing():
+    found = verdict(SLOW_TRAINER)
+    assert found.perfect_speedup == pytest.approx(1.0, abs=0.001)
+    assert "faster loading would not make training faster" in found.answer
+
+
+def test_answer_of_a_trainer_that_only_waits_is_a_lower_bound():
+    found = verdict(Pipeline(2, 16, always(0.5), always(0.001)))
+    assert found.perfect_speedup == pytest.approx(20.0)
+    assert "at least 20.00x" in found.answer
+
+
+def test_answer_is_empty_where_nothing_is_judged():
+    found = verdict(SLOW_DATASET, paused=True)
+    assert (found.limit, found.perfect_speedup, found.answer) == ("none", None, "")

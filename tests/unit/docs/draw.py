@@ -46,6 +46,8 @@ PACKAGES = (
     "prefetchd/daemon/config",
     "prefetchd/daemon/declared",
     "prefetchd/daemon/process",
+    "prefetchd/status",
+    "prefetchd/dashboard",
     "prefetchd/cli",
     "prefetchd/cli/checks",
     "prefetchd/units",

@@ -20,6 +20,7 @@ PREFIXES = {
     "`ring`:": "streams[].",
     "`recent`:": "streams[].",
     "One element of `paces`:": "streams[].paces[].",
+    "One element of `slowest_samples`:": "streams[].slowest_samples[].",
     "One element of `tuning`:": "streams[].tuning[].",
     "`verdict`:": "streams[].",
     "One element of `consumers`.": "streams[].consumers[].",
@@ -39,7 +40,7 @@ TYPES = {
 ALWAYS = ("state", "health", "heartbeat_age_s", "problems")
 # Missing as long as there is no ring, as everything is there, or as nothing was tuned (scenario/test_autotune.py).
 SOMETIMES = re.compile(
-    r"streams\[\]\.consumers\[\]\.(?!pid|departed)|streams\[\]\.workers\[\]\.pss_bytes|streams\[\]\.tuning\[\]\.|streams\[\]\.remote\."
+    r"streams\[\]\.consumers\[\]\.(?!pid|departed)|streams\[\]\.workers\[\]\.pss_bytes|streams\[\]\.tuning\[\]\.|streams\[\]\.slowest_samples\[\]\.|streams\[\]\.remote\."
 )
 OF_NUMBERS = ("ready_percents",)
 

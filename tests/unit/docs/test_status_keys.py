@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from prefetchd.cli.report import status_object
+from prefetchd.status.status_object import status_object
 from tests.unit.cli.examples import every_state
 from tests.unit.docs.status_keys import SCHEMA, text
 

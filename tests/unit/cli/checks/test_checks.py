@@ -10,7 +10,7 @@ import pytest
 
 from prefetchd.cli.checks import cluster, login, memory, mounts, processes, versions
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, UNKNOWN, Finding
-from prefetchd.cli.snapshot import Report
+from prefetchd.status.snapshot import Report
 from prefetchd.wire.messages import PROTOCOL_VERSION
 from prefetchd.wire.runtime_paths import runtime_paths
 

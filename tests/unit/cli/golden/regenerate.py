@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefetchd.cli.render import render
-from prefetchd.cli.report import status_object
+from prefetchd.status.status_object import status_object
 from tests.unit.cli.examples import every_state
 
 WIDTHS = (80, 120)

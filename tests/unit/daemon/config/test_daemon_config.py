@@ -37,6 +37,7 @@ def test_all_that_can_be_said():
         idle_exit = 60.5
         ray = "10.0.0.1:6379"
         ray_insecure = true
+        history = "past.jsonl"
 
         [streams.imagenet]
         dataset = "my.data:make"
@@ -66,7 +67,7 @@ def test_all_that_can_be_said():
         progress = {file = "now.txt", poll = 2}
     """
     config = parse_config(text, "s.toml", "/etc/p")
-    sizes, cluster = (40 * 10**9, 8 * 10**9), ("10.0.0.1:6379", True)
+    sizes, cluster = (40 * 10**9, 8 * 10**9), ("10.0.0.1:6379", True, "/etc/p/past.jsonl")
     assert config.daemon == DaemonConfig(8, True, *sizes, 10, 30.0, 0.0, 60.5, 2 * 10**9, *cluster)
     (found,) = config.streams
     assert found.python.endswith("/venv/bin/python")

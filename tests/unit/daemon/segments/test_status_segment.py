@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from prefetchd.cli.snapshot import read_report
 from prefetchd.daemon.segments.status_segment import StatusSegment
+from prefetchd.status.snapshot import read_report
 from prefetchd.wire.errors import NoSpaceError
 from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import runtime_paths

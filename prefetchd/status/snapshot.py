@@ -40,15 +40,15 @@ def read_report(paths: RuntimePaths) -> Report:
     """Reads the daemon's last word. Waits up to a second for one that is just starting. Raises ProtocolError when the
     segment is of another version, or still says nothing."""
     for _ in range(_ATTEMPTS):
-        report = _read(paths)
+        report = read_once(paths)
         if report is not None:
             return report
         time.sleep(AGAIN_S)
     raise ProtocolError("the daemon is starting, and has yet to say anything of itself: ask again")
 
 
-def _read(paths: RuntimePaths) -> Report | None:
-    """Reads once; None while the segment is being made, or is written faster than it can be read."""
+def read_once(paths: RuntimePaths) -> Report | None:
+    """Reads once, without waiting; None while the segment is being made, or is written faster than it can be read."""
     try:
         fd = open_status(paths)
     except FileNotFoundError:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from prefetchd.cli import snapshot
-from prefetchd.cli.snapshot import Report, read_report
+from prefetchd.status import snapshot
+from prefetchd.status.snapshot import Report, read_report
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.runtime_paths import runtime_paths

@@ -18,10 +18,11 @@ def add_pss(snapshot: dict[str, Any]) -> None:
     for stream in snapshot["streams"]:
         for worker in stream["workers"]:
             known = worker["pid"] and time.monotonic() < until_s
-            worker["pss_bytes"] = _pss_bytes(worker["pid"]) if known else None
+            worker["pss_bytes"] = pss_bytes(worker["pid"]) if known else None
 
 
-def _pss_bytes(pid: int) -> int | None:
+def pss_bytes(pid: int) -> int | None:
+    """Return what a process has of memory for itself; None when that is not known."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
             for line in rollup:
