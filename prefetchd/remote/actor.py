@@ -10,12 +10,14 @@ import dataclasses
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.remote.comparison import differences, processor_here, versions_here
+from prefetchd.remote.data_check import digest_of
 from prefetchd.remote.node_environment import environment_of, on_this_node, program_with
 from prefetchd.remote.node_workers import NodeError, NodeWorkers
 from prefetchd.remote.program_parts import NoPartsError, describe_program
@@ -110,6 +112,10 @@ class FillActor:
         kill_point("actor.batch.made")
         here_us = (time.monotonic_ns() - began_ns) // 1000
         return Made(answer.packet, payload, answer.lines, answer.left_out, here_us)
+
+    def digests(self, paths: Sequence[bytes]) -> list[int]:
+        """Return the digest of each file, as this node has it."""
+        return [digest_of(path) for path in paths]
 
     def abandon(self, lane: int, number: int) -> None:
         """Ends the lane's worker if it is at the task of that number; another one takes its place."""

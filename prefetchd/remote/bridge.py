@@ -10,7 +10,9 @@ after whose end nothing of it writes any more. The rules:
    daemon gives to others; nobody else is asked here a second time.
 3. Ray calls back in threads of its own. They only put down what came; all else is done by the loop's thread.
 4. It ends with its daemon, at the end of their socket; its actors end with it.
-5. A worker that is still at a task HANGS_AFTER_S after that was taken back is ended, and another one takes its lane:
+5. A batch is written once the files that the node read for it are known to be those of this machine (data_check). What
+   the file system makes wait there are threads of their own.
+6. A worker that is still at a task HANGS_AFTER_S after that was taken back is ended, and another one takes its lane:
    else a sample that hangs on one machine alone would keep a worker for good.
 """
 
@@ -24,7 +26,8 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +35,17 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.environment import read_environment
 from prefetchd.remote.comparison import versions_here
+from prefetchd.remote.data_check import Comparison, DataCheck
 from prefetchd.remote.node_environment import program_with
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
 from prefetchd.remote.ray_cluster import ClusterError, RayCluster, ask
 from prefetchd.wire.cluster_address import AUTO, EVERYWHERE, check_security, resolve_address
 from prefetchd.wire.errors import CallerError, ProtocolError
-from prefetchd.wire.framing import close_all, disclose, enclose, encode, receive_with_fds, send
+from prefetchd.wire.framing import close_all, decode, disclose, enclose, encode, receive_with_fds, send
 from prefetchd.wire.messages import (
+    DataDiffers,
+    Filled,
     FillRemote,
     LateAnswer,
     Message,
@@ -66,6 +72,8 @@ if TYPE_CHECKING:
 
 
 HANGS_AFTER_S = 30.0
+CHECKS_AT_ONCE = 4
+"""Threads that look at files: one that waits for a network's file system is not to stop the others."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,6 +104,8 @@ class Bridge:
         self._layout = b""
         self._placement = Placement()
         self._tasks: dict[int, _Task] = {}
+        self._data = DataCheck()
+        self._checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "prefetchd-files")
 
     def serve(self) -> None:
         """Serves until the socket's end. Blocks."""
@@ -222,7 +232,7 @@ class Bridge:
             self._loop.call_later(HANGS_AFTER_S, partial(self._abandon, task))
 
     def _abandon(self, task: _Task) -> None:
-        """Ends the worker that is at the task, if it still is (rule 5)."""
+        """Ends the worker that is at the task, if it still is (rule 6)."""
         place = self._placement.place_of(task.worker)
         if place is not None and self._tasks.get(task.number) is task:
             actor, lane = place
@@ -235,12 +245,15 @@ class Bridge:
         assert self._cluster is not None
 
         def came(result: Any, error: str) -> None:
-            # Rule 3.
-            self._came.append(lambda: then(result, error))
-            with contextlib.suppress(OSError):
-                os.eventfd_write(self._wake_fd, 1)
+            self._post(lambda: then(result, error))
 
         self._cluster.call(actor.handle, method, arguments, came)
+
+    def _post(self, what: Callable[[], None]) -> None:
+        """Lets the loop's thread do something (rule 3). In any thread."""
+        self._came.append(what)
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake_fd, 1)
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake_fd)
@@ -263,13 +276,63 @@ class Bridge:
         if made.lines or made.left_out:
             lines = tuple(line.encode("utf-8", "replace") for line in made.lines)
             self._tell(RemotePrinted(task.worker, lines, made.left_out))
+        answer = decode(made.packet)
+        if isinstance(answer, Filled) and answer.opened:
+            self._compare_files(actor, task, made, answer.opened[0])
+        else:
+            self._answer(task, made)
+
+    def _compare_files(
+        self, actor: Actor, task: _Task, made: Made, opened: bytes, digests: Sequence[int] | None = None
+    ) -> None:
+        """Compares the files of a batch in a thread (rule 5). `digests` are the node's, once they were asked for."""
+
+        def compare() -> None:
+            try:
+                found = self._data.compare(opened, digests)
+            except Exception as error:
+                # What the node has sent is no list of files.
+                self._post(partial(self._lose, actor, f"its files cannot be compared: {error!r}"))
+            else:
+                self._post(partial(self._compared, actor, task, made, opened, found))
+
+        self._checks.submit(compare)
+
+    def _compared(self, actor: Actor, task: _Task, made: Made, opened: bytes, found: Comparison) -> None:
+        if found.difference is not None:
+            if self._ends(task):
+                path, what = found.difference.path, found.difference.what
+                self._tell(DataDiffers(task.worker, task.number, path, what, found.difference.is_recent))
+        elif found.doubtful:
+
+            def came(digests: list[int] | None, error: str) -> None:
+                if digests is None:
+                    self._lose(actor, error)
+                else:
+                    self._compare_files(actor, task, made, opened, digests)
+
+            self._call(actor, "digests", (found.doubtful,), came)
+        else:
+            self._answer(task, made, found.opened_here)
+
+    def _ends(self, task: _Task) -> bool:
+        """Ends the task. Returns True while the daemon waits for its answer."""
         if self._tasks.pop(task.number, None) is None:
             # Its worker was given back.
-            return
+            return False
         if task.is_revoked:
             self._tell(LateAnswer(task.worker, task.number))
+            return False
+        return True
+
+    def _answer(self, task: _Task, made: Made, opened_here: bytes | None = None) -> None:
+        """Writes a task's batch and sends its answer. `opened_here` are the batch's files as they are here."""
+        if not self._ends(task):
             return
         packet = made.packet
+        answer = decode(packet) if opened_here is not None else None
+        if isinstance(answer, Filled):
+            packet = encode(dataclasses.replace(answer, opened=(opened_here,) if opened_here else ()))
         if made.payload is not None and not self._write(task.slot, made.payload):
             packet = encode(Spent(task.number))
         transfer_us = max(0, _now_us() - task.began_us - made.here_us)

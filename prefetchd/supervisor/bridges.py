@@ -18,6 +18,7 @@ from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import decode
 from prefetchd.wire.messages import (
+    DataDiffers,
     LateAnswer,
     Message,
     OpenBridge,
@@ -51,6 +52,8 @@ class BridgeEvents(Protocol):
 
     def remote_message(self, worker: int, message: Message, transfer_us: int) -> None:
         """The worker has answered. Raises ProtocolError when that is no answer: the bridge is killed for it."""
+
+    def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None: ...
 
     def remote_revoked(self, bridge: int, task: int) -> None: ...
 
@@ -161,6 +164,9 @@ class Bridges:
             events.remote_ready(message.worker, message.node[:200], message.processor[:200])
         elif isinstance(message, RemoteAnswer):
             events.remote_message(message.worker, decode(message.packet), message.transfer_us)
+        elif isinstance(message, DataDiffers):
+            path, what = message.path[:MESSAGE_LIMIT_CHARACTERS], message.what[:MESSAGE_LIMIT_CHARACTERS]
+            events.remote_data_differs(message.worker, message.task, path, what, is_recent=message.is_recent)
         elif isinstance(message, Revoked):
             events.remote_revoked(bridge, message.task)
         elif isinstance(message, LateAnswer):

@@ -9,6 +9,7 @@ import pytest
 from prefetchd.daemon.engine.commands import CloseBridge, OpenBridge, TellBridge
 from prefetchd.daemon.engine.pool.remote_pool import LONGEST_PAUSE_S, TASKS_AT_ONCE
 from prefetchd.daemon.engine.stream import remote_work
+from prefetchd.daemon.engine.stream.remote_work import Node
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Filled, FillRemote, Measured
 from prefetchd.wire.stream_spec import StreamSpec
@@ -296,22 +297,26 @@ def test_rule_4_a_node_that_makes_other_batches_is_not_used_and_nothing_of_it_is
     assert bed.stream.remote.nodes[NODES[1]].batches > 3
 
 
-def test_rule_4_all_that_a_wrong_node_made_is_made_again(monkeypatch):
-    monkeypatch.setattr(remote_work, "CHECKED_EVERY", 3)
+def test_rule_4_all_that_a_wrong_node_made_is_made_again():
     bed = Bed(slots=100)
     bed.begins()
     bed.all_is_made_elsewhere()
     bed.work_here()
     node = bed.stream.remote.nodes[NODES[0]]
     assert node.is_proved
+    # No other comparison of the first batches, and much was filled here.
+    node.since_doubt = 1000
+    node.compared_s = bed.world.now
+    bed.stream.counters.fill_us = 10**9
     # From now on it goes wrong, and what it makes until the next comparison is not looked at.
     bed.world.remote.odd_nodes = frozenset(NODES[:1])
     unchecked = set()
-    for _ in range(60):
+    for turn in range(60):
         leased = [each.batch for held in bed.stream.leases._leases.values() for each in held.values()]
         unchecked |= {each.position for each in (*bed.stream.window.batches.values(), *leased) if each.node == NODES[0]}
         if node.is_distrusted:
             break
+        bed.world.now += remote_work.COMPARED_EVERY_S if turn == 20 else 0
         bed.all_is_made_elsewhere()
         bed.work_here(1)
     assert node.is_distrusted
@@ -321,6 +326,55 @@ def test_rule_4_all_that_a_wrong_node_made_is_made_again(monkeypatch):
         bed.work_here()
         # Each batch that is handed out is looked at.
         bed.takes(20)
+
+
+def differing(bed: Bed, *, is_recent: bool) -> Node:
+    """The first node reads a file that is another one here. Returns what is known of the node."""
+    (task,) = [each for each in bed.bridge.tasks if bed.bridge.workers[each.worker] == NODES[0]]
+    bed.bridge.tasks.remove(task)
+    bed.world.engine.remote_data_differs(task.worker, task.task.number, "/d/1.bin", "its size", is_recent=is_recent)
+    bed.world.run()
+    assert task.task.position in bed.stream.window.batches
+    return bed.stream.remote.nodes[NODES[0]]
+
+
+def test_rule_4_a_node_whose_file_differs_is_not_used():
+    bed = Bed()
+    bed.begins()
+    bed.world.remote.reach()
+    node = differing(bed, is_recent=False)
+    assert (node.is_distrusted, node.why) == (True, "/d/1.bin differs in its size")
+    (told,) = bed.told()
+    assert "/d/1.bin differs in its size" in told
+    assert "none of its batches was handed out before" in told
+
+
+def test_rule_4_a_file_changed_here_just_now_excludes_no_node():
+    bed = Bed()
+    bed.begins()
+    bed.world.remote.reach()
+    node = differing(bed, is_recent=True)
+    assert (node.is_distrusted, node.failures) == (False, 1)
+
+
+def test_rule_4_batches_handed_out_by_a_wrong_node_are_named():
+    bed = Bed()
+    bed.begins()
+    bed.all_is_made_elsewhere()
+    bed.work_here()
+    node = bed.stream.remote.nodes[NODES[0]]
+    step = bed.trainer.cursors[1].step
+    for made in (step - 2, step - 1, step + 50):
+        node.was_made((0, made))
+    bed.world.remote.reach()
+    while not any(bed.bridge.workers[each.worker] == NODES[0] for each in bed.bridge.tasks):
+        bed.work_here()
+        bed.takes(1)
+        bed.world.remote.reach()
+    differing(bed, is_recent=False)
+    assert f"{step - 2}-{step - 1}" in bed.told()[0]
+    assert node.suspects >= 2
+    assert str(step + 50) not in bed.told()[0]
 
 
 def test_rule_5_what_does_not_come_in_time_is_made_here():
@@ -359,6 +413,32 @@ def test_rule_6_an_error_elsewhere_is_made_again_here_where_it_is_an_error_or_no
     bed.work_here()
     bed.takes(40)
     assert bed.trainer.cursors[1].step > step
+
+
+def test_rule_6_a_node_on_which_all_fails_is_paused():
+    bed = Bed()
+    bed.begins()
+    bed.world.failing |= {(0, step) for step in range(400)}
+    for _ in range(20):
+        bed.all_is_made_elsewhere()
+        bed.world.failing.clear()
+        bed.work_here()
+        bed.takes(4)
+        bed.world.failing |= {(0, step) for step in range(400)}
+    nodes = bed.stream.remote.nodes.values()
+    assert [node.failures for node in nodes] == [remote_work.FAILURES_BORNE] * 2
+    assert bed.stream.remote.why_unused.startswith("node ")
+    assert len(bed.told()) == 2, "each node is named once"
+    bed.world.failing.clear()
+    bed.world.now += remote_work.FIRST_PAUSE_S
+    # Workers that had nothing to do for so long would be given back.
+    bed.stream.remote.used_s = bed.world.now
+    bed.world.tick()
+    for _ in range(5):
+        bed.takes(4)
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+    assert bed.stream.remote.why_unused == ""
 
 
 def test_rule_6_the_batches_of_a_worker_that_is_gone_are_made_here_and_nobody_is_blamed():
