@@ -16,10 +16,11 @@ RANGES_PRINTED = 8
 
 def exclude(stream: StreamState, node: str, why: str, position: Position, commands: list[Command]) -> None:
     """Give the node no more tasks, as its batch at `position` was wrong, and drop all that it has made and no trainer
-    has yielded. Name the batches that were handed out before."""
+    has yielded. Name the batches that were handed out before, to the last one that a trainer may have yielded by now:
+    trainers report their progress now and then."""
     assert stream.remote is not None
     found = stream.remote.nodes.get(node)
-    until = max((cursor.next for cursor in stream.window.cursors.values()), default=(0, 0))
+    until = max((cursor.offered for cursor in stream.window.cursors.values()), default=(0, 0))
     suspects = found.handed_out(until) if found is not None else []
     stream.remote.distrust(node, why)
     stream.remote.nodes[node].suspects = len(suspects)
