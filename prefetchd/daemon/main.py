@@ -23,6 +23,7 @@ from prefetchd.daemon.held import Held, decode_held, encode_held
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service, StartedAs
+from prefetchd.daemon.start_record import record_of, remove_record, write_record
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.orphans import (
@@ -34,6 +35,7 @@ from prefetchd.processes.orphans import (
 )
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 
 DESCRIPTORS = 65536
@@ -162,6 +164,10 @@ def _serve(
         kill_point("daemon.start.listening")
         _keep_ending_orphans(loop, service)
         service.declared.begin()
+        if options.listening is None:
+            # A socket of the service manager is served by what that one starts.
+            _record_start(paths, options)
+            ending.callback(_forget_start, paths, service)
         ready()
         if options.environment:
             service.prepare(options.environment)
@@ -178,6 +184,18 @@ def _serve(
                 service.keep_rings()
             raise
     log.info("stopped", extra={"fields": {"pid": os.getpid(), "rings_left": service.has_left_rings}})
+
+
+def _record_start(paths: RuntimePaths, options: Options) -> None:
+    try:
+        write_record(paths, record_of(options.given, options.config_file, options.ray, os.environ))
+    except OSError as error:
+        log.warning("start not recorded", extra={"fields": {"why": why(error)}})
+
+
+def _forget_start(paths: RuntimePaths, service: Service) -> None:
+    if service.is_given_up:
+        remove_record(paths)
 
 
 def _keep_count(service: Service, lock: LockFile) -> None:

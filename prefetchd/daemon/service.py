@@ -197,6 +197,11 @@ class Service:
         return self._closing.has_left_rings
 
     @property
+    def is_given_up(self) -> bool:
+        """True once the daemon was asked to end, or has ended for want of use, and is to leave nothing to the next."""
+        return self._finishes and not self._keeps
+
+    @property
     def child_pids(self) -> set[int]:
         """The children of this process that somebody here reaps."""
         return self._backend.own_pids | self._bridges.own_pids | self.declared.pids

@@ -15,6 +15,7 @@ from prefetchd.supervisor.burials import Burials
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.executed_child import ExecutedChild
 from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS
+from prefetchd.wire.cluster_address import CLUSTER_VARIABLES
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import decode
 from prefetchd.wire.messages import (
@@ -35,9 +36,6 @@ from prefetchd.wire.os_errors import why
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 
 CLOSE_DEADLINE_S = 5.0
-CLUSTER_VARIABLES = (b"RAY_", b"TMPDIR")
-"""What the names of variables begin with that the daemon hands to bridges: how to reach the cluster is for who starts
-the daemon to say, keys and certificates included."""
 
 
 class BridgeEvents(Protocol):
@@ -95,7 +93,9 @@ class Bridges:
         try:
             environment = read_environment(program_fd)
             variables = variables_at_start(environment)
-            variables.update({name: value for name, value in own.items() if name.startswith(CLUSTER_VARIABLES)})
+            variables.update(
+                {name: value for name, value in own.items() if os.fsdecode(name).startswith(CLUSTER_VARIABLES)}
+            )
             path = json.dumps(list(environment.sys_path)).encode()
             before = [environment.executable, b"-c", BRIDGE_BOOTSTRAP.encode(), path, str(os.getpid()).encode()]
             executed = ExecutedChild(lambda control: [*before, str(control).encode()], variables, nice=self._nice)
