@@ -246,7 +246,7 @@ def _remote(remote: dict[str, Any], width: int) -> list[str]:
     # Machines may have to be started for them: what was asked for is not there at once.
     starting = remote["wanted"] if remote["bridge"] == "opening" else remote["workers"] - remote["ready"]
     if starting > 0:
-        head.append(f"{starting} starting")
+        head.append(f"{starting} {remote.get('waits_for') or 'starting'}")
     head.append(f"{remote['under_way']} under way")
     if remote["late"]:
         head.append(f"{remote['late']} late")

@@ -55,6 +55,10 @@ class FillActor:
     def __init__(self) -> None:
         self._workers: NodeWorkers | None = None
 
+    def is_there(self) -> bool:
+        """Return True: Ray has started this actor."""
+        return True
+
     def load(
         self,
         program: Any,

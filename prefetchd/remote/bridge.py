@@ -39,7 +39,7 @@ from prefetchd.remote.data_check import Comparison, DataCheck
 from prefetchd.remote.node_environment import program_with
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
-from prefetchd.remote.ray_cluster import ClusterError, RayCluster, ask
+from prefetchd.remote.ray_cluster import NO_NODE_ANY_MORE, ClusterError, RayCluster, ask
 from prefetchd.wire.cluster_address import AUTO, EVERYWHERE, check_security, resolve_address
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.framing import close_all, decode, disclose, enclose, encode, receive_with_fds, send
@@ -55,6 +55,7 @@ from prefetchd.wire.messages import (
     RemoteEnded,
     RemotePrinted,
     RemoteReady,
+    RemoteWaits,
     Revoke,
     Revoked,
     Spent,
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 
 
 HANGS_AFTER_S = 30.0
+WAITS_AFTER_S = 10.0
+"""Seconds after which an actor that Ray has not started waits for CPUs, and does not merely start."""
 CHECKS_AT_ONCE = 4
 """Threads that look at files: one that waits for a network's file system is not to stop the others."""
 
@@ -154,7 +157,8 @@ class Bridge:
             shared_fd = program_with(dataclasses.replace(environment, authkey=b""), program)
             shared = mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ)
             os.close(shared_fd)
-            self._cluster = RayCluster(address, self._lost)
+            self._cluster = RayCluster(address, self._lost, self._troubled)
+            self._watch_raylet(self._cluster.raylet_pid)
             if not self._cluster.is_local:
                 # Ray answers at all of the machine's addresses, whatever it was asked for at.
                 check_security(EVERYWHERE, os.environ, insecure=message.insecure)
@@ -179,6 +183,17 @@ class Bridge:
             send(self._sock, Unreachable(reason, False))
         os._exit(1)
 
+    def _troubled(self, reason: str) -> None:
+        """Tells the daemon what will be the reason if this process ends. In any thread."""
+        self._post(partial(self._tell, Unreachable(reason, False)))
+
+    def _watch_raylet(self, pid: int) -> None:
+        """Ends the bridge with this machine's raylet: Ray takes some 13 s to do so, and does not say why."""
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(pid) if pid else -1
+            if pidfd >= 0:
+                self._loop.watch(pidfd, lambda: self._lost(NO_NODE_ANY_MORE))
+
     def _use_ring(self, fd: int, layout: bytes) -> None:
         if self._ring is not None:
             self._ring.close()
@@ -189,7 +204,7 @@ class Bridge:
         """Asks for actors for the remote workers that have none."""
         if self._cluster is None or self._ring is None:
             return
-        for lanes in self._placement.sizes(self._cluster.largest_node_cpus):
+        for lanes in self._placement.sizes(self._cluster.free_cpus, self._cluster.largest_node_cpus):
             actor = self._placement.add(lanes)
             # Each lane has two tasks at most; beside them there are close(), and one abandon() at a time.
             actor.handle = self._cluster.start(lanes, 2 * lanes + 2)
@@ -202,7 +217,23 @@ class Bridge:
                 self._versions,
                 self._parts,
             )
+            self._call(actor, "is_there", (), partial(self._came_up, actor))
             self._call(actor, "load", arguments, partial(self._loaded, actor))
+            self._loop.call_later(WAITS_AFTER_S, partial(self._look_at, actor, lanes))
+
+    def _came_up(self, actor: Actor, there: bool | None, error: str) -> None:
+        # Where it has failed, load() has too, and says so.
+        actor.is_there = there is not None
+
+    def _look_at(self, actor: Actor, lanes: int) -> None:
+        """Tells the daemon what an actor waits for that has not come."""
+        if self._cluster is None or actor.is_there or not actor.workers:
+            return
+        free = self._cluster.free_cpus
+        have = f"each node has {max(free)} free at most" if free else "no node has CPUs"
+        cpus = "1 CPU" if lanes == 1 else f"{lanes} CPUs"
+        self._tell(RemoteWaits(f"waiting for {cpus} on one node; {have}"))
+        self._loop.call_later(WAITS_AFTER_S, partial(self._look_at, actor, lanes))
 
     def _stop(self, worker: int) -> None:
         self._end_tasks(worker)

@@ -28,6 +28,7 @@ from prefetchd.wire.messages import (
     RemoteEnded,
     RemotePrinted,
     RemoteReady,
+    RemoteWaits,
     Revoked,
     Unreachable,
     UseRing,
@@ -52,6 +53,8 @@ class BridgeEvents(Protocol):
         """The worker has answered. Raises ProtocolError when that is no answer: the bridge is killed for it."""
 
     def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None: ...
+
+    def remote_waits(self, bridge: int, reason: str) -> None: ...
 
     def remote_revoked(self, bridge: int, task: int) -> None: ...
 
@@ -167,6 +170,8 @@ class Bridges:
         elif isinstance(message, DataDiffers):
             path, what = message.path[:MESSAGE_LIMIT_CHARACTERS], message.what[:MESSAGE_LIMIT_CHARACTERS]
             events.remote_data_differs(message.worker, message.task, path, what, is_recent=message.is_recent)
+        elif isinstance(message, RemoteWaits):
+            events.remote_waits(bridge, message.reason[:MESSAGE_LIMIT_CHARACTERS])
         elif isinstance(message, Revoked):
             events.remote_revoked(bridge, message.task)
         elif isinstance(message, LateAnswer):

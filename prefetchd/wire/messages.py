@@ -1136,6 +1136,14 @@ class DataDiffers(Message):
     is_recent: bool = False
 
 
+@_numbered(105)
+@record
+class RemoteWaits(Message):
+    """Reports what the remote workers wait for that have not come."""
+
+    reason: str
+
+
 # --- declaring process -> daemon ------------------------------------------------------------------------------
 
 

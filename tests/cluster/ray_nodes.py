@@ -46,6 +46,12 @@ class RayNodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
+    @property
+    def raylet(self) -> int:
+        """The pid of the raylet of the head's machine, which is the trainer's."""
+        (found,) = self._cluster.head_node.all_processes["raylet"]
+        return int(found.process.pid)
+
     def add(self, cpus: int = CPUS_A_NODE) -> None:
         """Brings one more node, on those CPUs that this process may use by now."""
         self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store_bytes))

@@ -530,6 +530,11 @@ class Engine:
         self.remote_pool.data_differs(worker, task, path, what, is_recent=is_recent)
 
     @_event
+    def remote_waits(self, bridge: int, reason: str) -> None:
+        """Notes what remote workers wait for that have not come."""
+        self.remote_pool.waits(bridge, reason)
+
+    @_event
     def remote_revoked(self, bridge: int, task: int) -> None:
         """Notes that nothing of a task that was taken back is written any more."""
         self.remote_pool.revoked(bridge, task)

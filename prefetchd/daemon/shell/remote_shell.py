@@ -86,6 +86,9 @@ class RemoteShell:
     def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None:
         self._engine.remote_data_differs(worker, task, path, what, is_recent=is_recent)
 
+    def remote_waits(self, bridge: int, reason: str) -> None:
+        self._engine.remote_waits(bridge, reason)
+
     def remote_revoked(self, bridge: int, task: int) -> None:
         self._engine.remote_revoked(bridge, task)
 

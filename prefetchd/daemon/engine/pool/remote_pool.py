@@ -207,6 +207,16 @@ class RemotePool:
         if found is not None:
             found[1].stage, found[1].why_not = BridgeStage.OPEN, ""
 
+    def waits(self, bridge: int, reason: str) -> None:
+        """Notes what remote workers wait for that have not come. Trainers are told, once, where there are none."""
+        found = self._work_of(bridge)
+        if found is None:
+            return
+        stream, work = found
+        if not work.waits_for and not work.is_at_work:
+            self._tell(stream, f"there are no remote workers yet: {reason}")
+        work.waits_for = reason
+
     def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
         """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).
         Trainers are told, the first time in a row."""
@@ -218,7 +228,7 @@ class RemotePool:
         for worker in list(work.workers.values()):
             self._forget_worker(stream, work, worker)
         del self._stream_of[bridge]
-        work.bridge = 0
+        work.bridge, work.waits_for = 0, ""
         work.is_final = is_final
         if self._failed(work, reason) or is_final:
             again = "" if is_final else "; it is tried again"
@@ -243,7 +253,7 @@ class RemotePool:
             worker.node = node
             work.node_of(worker).processor = processor
             work.forget_nodes()
-            work.why_not, work.failures = "", 0
+            work.why_not, work.failures, work.waits_for = "", 0, ""
             work.used_s = self._now_s
 
     def worker_ended(self, number: int, reason: str, *, is_final: bool) -> None:

@@ -144,7 +144,8 @@ class Arrivals:
 
 class RemoteWork:
     """One stream's remote workers, as many as `wanted`. `bridge` is the number of its bridge (0: none), at `stage`.
-    `why_not` says in words what is wrong, so that there is no remote work; empty while there may be. `used_s` is when a
+    `why_not` says in words what is wrong, so that there is no remote work; empty while there may be. `waits_for` says
+    what workers wait for that have not come. `used_s` is when a
     worker last came or was given a task; those that had none for long are `is_given_back`."""
 
     def __init__(self, wanted: int) -> None:
@@ -156,6 +157,7 @@ class RemoteWork:
         self.nodes: dict[str, Node] = {}
         self.arrivals = Arrivals()
         self.why_not = ""
+        self.waits_for = ""
         self.is_final = False
         self.failures = 0
         self.again_s = 0.0
