@@ -1,7 +1,7 @@
 """What do workers on other machines bring, and what do they cost here? As root: a Ray cluster on this machine, in a
 network of its own, whose one node has half of the CPUs, and all else the other half.
 
-python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [memory] [--rounds N]
+python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [memory] [--rounds N] [--tls]
 
 throughput   batches a second of workers on both halves, beside the workers of one half alone
 receiving    CPU time to receive a GB, beside a bare TCP connection into memory; what the bridge has of it, the rest
@@ -24,6 +24,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -37,6 +38,7 @@ from prefetchd.cli.snapshot import read_report
 from prefetchd.remote.placement import CPUS_AN_ACTOR
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
+from tests.cluster.secured import make_certificates
 
 SECTIONS = ("throughput", "receiving", "frozen", "headless", "unused", "memory")
 BATCH = 32
@@ -305,12 +307,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, "all"], default="all")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tls", action="store_true", help="the cluster asks for a token, and encrypts")
     arguments = parser.parse_args()
     if why_not := enter_a_network_of_its_own():
         raise SystemExit(why_not)
     here, there = halves()
     os.sched_setaffinity(0, here)
-    with ray_cluster(0, STORE_BYTES) as nodes:
+    with contextlib.ExitStack() as ending:
+        if arguments.tls:
+            os.environ.update(make_certificates(Path(ending.enter_context(TemporaryDirectory()))))
+        nodes = ending.enter_context(ray_cluster(0, STORE_BYTES))
         os.sched_setaffinity(0, there)
         nodes.add(len(there))
         os.sched_setaffinity(0, here)

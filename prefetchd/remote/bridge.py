@@ -44,6 +44,7 @@ from prefetchd.wire.cluster_address import AUTO, EVERYWHERE, check_security, res
 from prefetchd.wire.errors import CallerError, ProtocolError
 from prefetchd.wire.framing import close_all, decode, disclose, enclose, encode, receive_with_fds, send
 from prefetchd.wire.messages import (
+    BridgeUsed,
     DataDiffers,
     Filled,
     FillRemote,
@@ -65,6 +66,7 @@ from prefetchd.wire.messages import (
     UseRing,
 )
 from prefetchd.wire.os_errors import why
+from prefetchd.wire.process_stat import process_stat
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.workers.process_setup import die_with_parent, leave_signals_to_daemon, name_process
 
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
 HANGS_AFTER_S = 30.0
 WAITS_AFTER_S = 10.0
 """Seconds after which an actor that Ray has not started waits for CPUs, and does not merely start."""
+REPORTS_EVERY_S = 5.0
 CHECKS_AT_ONCE = 4
 """Threads that look at files: one that waits for a network's file system is not to stop the others."""
 
@@ -107,6 +110,8 @@ class Bridge:
         self._layout = b""
         self._placement = Placement()
         self._tasks: dict[int, _Task] = {}
+        self._received_bytes = 0
+        self._used_us = time.process_time_ns() // 1000
         self._data = DataCheck()
         self._checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "prefetchd-files")
 
@@ -176,6 +181,16 @@ class Bridge:
             os.close(program_fd)
         kill_point("bridge.open")
         self._tell(Ready())
+        self._report()
+
+    def _report(self) -> None:
+        """Reports what receiving has cost, now and then."""
+        assert self._cluster is not None
+        used_us, stat = time.process_time_ns() // 1000, process_stat(self._cluster.raylet_pid)
+        raylet_us = stat.cpu_us if stat is not None else 0
+        self._tell(BridgeUsed(self._received_bytes, used_us - self._used_us, raylet_us))
+        self._received_bytes, self._used_us = 0, used_us
+        self._loop.call_later(REPORTS_EVERY_S, self._report)
 
     def _lost(self, reason: str) -> None:
         """Ends the bridge: it has no cluster any more. In any thread."""
@@ -378,6 +393,7 @@ class Bridge:
         if payload.nbytes > ctypes.sizeof(target):
             return False
         kill_point("bridge.batch.unwritten")
+        self._received_bytes += payload.nbytes
         ctypes.memmove(ctypes.addressof(target), payload.ctypes.data, payload.nbytes)
         return True
 

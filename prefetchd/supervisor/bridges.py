@@ -19,6 +19,7 @@ from prefetchd.wire.cluster_address import CLUSTER_VARIABLES
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import decode
 from prefetchd.wire.messages import (
+    BridgeUsed,
     DataDiffers,
     LateAnswer,
     Message,
@@ -55,6 +56,8 @@ class BridgeEvents(Protocol):
     def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None: ...
 
     def remote_waits(self, bridge: int, reason: str) -> None: ...
+
+    def bridge_used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None: ...
 
     def remote_revoked(self, bridge: int, task: int) -> None: ...
 
@@ -172,6 +175,8 @@ class Bridges:
             events.remote_data_differs(message.worker, message.task, path, what, is_recent=message.is_recent)
         elif isinstance(message, RemoteWaits):
             events.remote_waits(bridge, message.reason[:MESSAGE_LIMIT_CHARACTERS])
+        elif isinstance(message, BridgeUsed):
+            events.bridge_used(bridge, message.received_bytes, message.bridge_us, message.raylet_us)
         elif isinstance(message, Revoked):
             events.remote_revoked(bridge, message.task)
         elif isinstance(message, LateAnswer):

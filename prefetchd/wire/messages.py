@@ -1144,6 +1144,17 @@ class RemoteWaits(Message):
     reason: str
 
 
+@_numbered(106)
+@record
+class BridgeUsed(Message):
+    """Reports the payloads' bytes that a bridge has received since it reported last, and the CPU time that it has used
+    for them. `raylet_us` is the CPU time that this machine's raylet has used since that began; 0: unknown."""
+
+    received_bytes: int
+    bridge_us: int
+    raylet_us: int
+
+
 # --- declaring process -> daemon ------------------------------------------------------------------------------
 
 

@@ -535,6 +535,11 @@ class Engine:
         self.remote_pool.waits(bridge, reason)
 
     @_event
+    def bridge_used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        """Notes what receiving has cost (messages.BridgeUsed)."""
+        self.remote_pool.used(bridge, received_bytes, bridge_us, raylet_us)
+
+    @_event
     def remote_revoked(self, bridge: int, task: int) -> None:
         """Notes that nothing of a task that was taken back is written any more."""
         self.remote_pool.revoked(bridge, task)

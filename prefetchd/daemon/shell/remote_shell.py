@@ -89,6 +89,9 @@ class RemoteShell:
     def remote_waits(self, bridge: int, reason: str) -> None:
         self._engine.remote_waits(bridge, reason)
 
+    def bridge_used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        self._engine.bridge_used(bridge, received_bytes, bridge_us, raylet_us)
+
     def remote_revoked(self, bridge: int, task: int) -> None:
         self._engine.remote_revoked(bridge, task)
 

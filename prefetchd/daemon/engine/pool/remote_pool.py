@@ -42,6 +42,7 @@ from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.stream.remote_work import BridgeStage, Comparing, RemoteTask, RemoteWork, RemoteWorker
 from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.tuning.receiving_cost import ReceivingCost
 from prefetchd.tuning.remote_gain import KNOWN_AFTER_S, filling_s_a_gb, pays
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.fill_task import FillTask
@@ -60,6 +61,8 @@ from prefetchd.wire.remote_exception import summarize_exception
 TASKS_AT_ONCE = 2
 AGAIN_S = 4.0
 LONGEST_PAUSE_S = 60.0
+KEPT_DOWN_TO = 0.8
+"""The share of what filling must cost down to which remote workers stay that are there."""
 NOT_MEASURED = (
     f"not measured yet: what a batch costs is known after {KNOWN_AFTER_S:g} s of filling here. From then on the first "
     "batch from another machine takes some 10 s, and longer where a machine is to be started"
@@ -87,6 +90,7 @@ class RemotePool:
         self._stream_of: dict[int, StreamState] = {}
         self._next_task = 1
         self._now_s = 0.0
+        self._receiving = ReceivingCost()
 
     # --- giving tasks ---
 
@@ -122,12 +126,12 @@ class RemotePool:
             self._tell(stream, f"there are no remote workers: {reason}")
             return False
         cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.filled_here_bytes)
-        if not work.bridge and not pays(cost):
-            work.why_not = (
-                NOT_MEASURED
-                if cost is None
-                else f"too cheap: a GB takes {cost:.1f} s to fill here, and almost that to receive"
-            )
+        least = self._receiving.least_filling_s_a_gb
+        if not pays(cost, KEPT_DOWN_TO * least if work.bridge else least):
+            work.why_not = NOT_MEASURED
+            if cost is not None:
+                work.why_not = f"too cheap: a GB takes {cost:.1f} s to fill here, and would pay from {least:.1f} s on"
+                self.forget(stream)
             return False
         return self._has_program(stream, work)
 
@@ -216,6 +220,13 @@ class RemotePool:
         if not work.waits_for and not work.is_at_work:
             self._tell(stream, f"there are no remote workers yet: {reason}")
         work.waits_for = reason
+
+    def used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        """Takes a bridge's report of what receiving has cost."""
+        found = self._work_of(bridge)
+        if found is not None:
+            self._receiving.used(received_bytes, bridge_us, raylet_us)
+            found[1].receiving_s_a_gb = self._receiving.learned_s_a_gb
 
     def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
         """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).

@@ -167,6 +167,7 @@ class RemoteWork:
         self.hedges_won = 0
         self.hedges_lost = 0
         self.comparing_us = 0
+        self.receiving_s_a_gb: float | None = None
 
     def wanted_by(self, workers: int) -> None:
         """Takes a new consumer's wish. Where there is no bridge it counts as the first one: what was final may have

@@ -1,0 +1,46 @@
+"""Learns what a GB costs to receive from what bridges and this machine's raylet have used. Pure.
+
+The raylet serves all bridges of the machine, and each bridge reports all that it has used so far. So the daemon counts
+what it has used since the last report of any bridge, and the bytes of all of them.
+"""
+
+from __future__ import annotations
+
+from prefetchd.tuning.remote_gain import LEAST_RATIO, RECEIVING_S_A_GB
+
+KNOWN_AFTER_BYTES = 256 << 20
+WINDOW_BYTES = 8 << 30
+"""The bytes after which what was measured before counts half."""
+
+
+class ReceivingCost:
+    """The CPU seconds a GB of one daemon's bridges and raylet."""
+
+    def __init__(self) -> None:
+        self._cpu_us = 0.0
+        self._bytes = 0.0
+        self._raylet_us: int | None = None
+        self._is_known = False
+
+    def used(self, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        """Take a bridge's report: what it has received and used since its last one, and what the raylet has used since
+        that began (0: unknown)."""
+        if self._raylet_us is not None and raylet_us >= self._raylet_us:
+            self._cpu_us += raylet_us - self._raylet_us
+        self._raylet_us = raylet_us or None
+        self._cpu_us += bridge_us
+        self._bytes += received_bytes
+        self._is_known = self._is_known or self._bytes >= KNOWN_AFTER_BYTES
+        if self._bytes > WINDOW_BYTES:
+            self._cpu_us, self._bytes = self._cpu_us / 2, self._bytes / 2
+
+    @property
+    def learned_s_a_gb(self) -> float | None:
+        """The CPU seconds to receive a GB; None as long as too little was received to say so."""
+        return (self._cpu_us / 1e6) / (self._bytes / 1e9) if self._is_known else None
+
+    @property
+    def least_filling_s_a_gb(self) -> float:
+        """The CPU seconds to fill a GB from which on remote workers pay."""
+        learned = self.learned_s_a_gb
+        return LEAST_RATIO * (RECEIVING_S_A_GB if learned is None else learned)
