@@ -111,7 +111,7 @@ class Bridge:
         self._placement = Placement()
         self._tasks: dict[int, _Task] = {}
         self._received_bytes = 0
-        self._used_us = time.process_time_ns() // 1000
+        self._used_us = 0
         self._data = DataCheck()
         self._checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "prefetchd-files")
 
@@ -181,6 +181,8 @@ class Bridge:
             os.close(program_fd)
         kill_point("bridge.open")
         self._tell(Ready())
+        # What it took to begin is not what receiving takes.
+        self._used_us = time.process_time_ns() // 1000
         self._report()
 
     def _report(self) -> None:
@@ -241,10 +243,16 @@ class Bridge:
         actor.is_there = there is not None
 
     def _look_at(self, actor: Actor, lanes: int) -> None:
-        """Tells the daemon what an actor waits for that has not come."""
+        """Tells the daemon what an actor waits for that has not come. Where nodes have room for smaller ones, asks for
+        these in its place."""
         if self._cluster is None or actor.is_there or not actor.workers:
             return
         free = self._cluster.free_cpus
+        if 0 < max(free, default=0) < lanes:
+            self._placement.want(actor.workers)
+            self._end(actor)
+            self._place()
+            return
         have = f"each node has {max(free)} free at most" if free else "no node has CPUs"
         cpus = "1 CPU" if lanes == 1 else f"{lanes} CPUs"
         self._tell(RemoteWaits(f"waiting for {cpus} on one node; {have}"))

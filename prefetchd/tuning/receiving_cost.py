@@ -1,7 +1,8 @@
 """Learns what a GB costs to receive from what bridges and this machine's raylet have used. Pure.
 
 The raylet serves all bridges of the machine, and each bridge reports all that it has used so far. So the daemon counts
-what it has used since the last report of any bridge, and the bytes of all of them.
+what it has used since the last report of any bridge, and the bytes of all of them. A report of few bytes is left out:
+what processes use that wait would count as the cost of these.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from prefetchd.tuning.remote_gain import LEAST_RATIO, RECEIVING_S_A_GB
 
 KNOWN_AFTER_BYTES = 256 << 20
+LEAST_BYTES = 64 << 20
+"""The bytes of a report, of five seconds, from which on it counts."""
 WINDOW_BYTES = 8 << 30
 """The bytes after which what was measured before counts half."""
 
@@ -25,9 +28,11 @@ class ReceivingCost:
     def used(self, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
         """Take a bridge's report: what it has received and used since its last one, and what the raylet has used since
         that began (0: unknown)."""
-        if self._raylet_us is not None and raylet_us >= self._raylet_us:
-            self._cpu_us += raylet_us - self._raylet_us
-        self._raylet_us = raylet_us or None
+        former, self._raylet_us = self._raylet_us, raylet_us or None
+        if received_bytes < LEAST_BYTES:
+            return
+        if former is not None and raylet_us >= former:
+            self._cpu_us += raylet_us - former
         self._cpu_us += bridge_us
         self._bytes += received_bytes
         self._is_known = self._is_known or self._bytes >= KNOWN_AFTER_BYTES

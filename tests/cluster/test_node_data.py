@@ -52,7 +52,7 @@ def node_with(ray_nodes: RayNodes, data: Path) -> Iterator[Callable[[Path], None
         ray_nodes.remove()
 
 
-def told_of(capfd, said: list[str]) -> str:
+def read_stderr(capfd, said: list[str]) -> str:
     said.append(capfd.readouterr().err)
     return "".join(said)
 
@@ -64,7 +64,7 @@ def test_a_node_whose_files_differ_in_part_is_excluded(ray_daemon, run, node_wit
         os.utime(path, ns=(LONG_AGO_NS + 10**9, LONG_AGO_NS + 10**9))
     node_with(there)
     trainer, said = run(Files(str(data), FILES), remote_workers=WORKERS), []
-    trainer.goes_on_until(lambda: "makes other batches" in told_of(capfd, said), "the trainer is told")
+    trainer.goes_on_until(lambda: "makes other batches" in read_stderr(capfd, said), "the trainer is told")
     (line,) = [line for line in "".join(said).splitlines() if "makes other batches" in line]
     assert f"{data}/" in line
     assert "differs in its time of change and its bytes" in line
@@ -78,7 +78,7 @@ def test_a_node_without_the_files_is_paused_and_named(ray_daemon, run, node_with
     (tmp_path / "empty").mkdir()
     node_with(tmp_path / "empty")
     trainer, said = run(Files(str(data), FILES), remote_workers=WORKERS), []
-    trainer.goes_on_until(lambda: "it gets no batch for" in told_of(capfd, said), "the trainer is told")
+    trainer.goes_on_until(lambda: "it gets no batch for" in read_stderr(capfd, said), "the trainer is told")
     trainer.takes(200)
     (paused,) = [node for node in remote_of(ray_daemon)["nodes"] if node["why"]]
     assert f"node {paused['name']} cannot make batches" in paused["why"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefetchd.tuning.receiving_cost import KNOWN_AFTER_BYTES, ReceivingCost
+from prefetchd.tuning.receiving_cost import KNOWN_AFTER_BYTES, LEAST_BYTES, ReceivingCost
 from prefetchd.tuning.remote_gain import LEAST_FILLING_S_A_GB, LEAST_RATIO
 
 GB = 10**9
@@ -40,6 +40,14 @@ def test_a_raylet_that_begins_again_is_counted_from_there():
     cost.used(GB, 1_000_000, 100_000)
     cost.used(GB, 1_000_000, 1_100_000)
     assert cost.learned_s_a_gb == pytest.approx(1.5)
+
+
+def test_what_waiting_processes_use_counts_not():
+    cost = ReceivingCost()
+    cost.used(GB, 1_000_000, 1_000_000)
+    cost.used(LEAST_BYTES - 1, 9_000_000, 90_000_000)
+    cost.used(GB, 1_000_000, 90_000_000)
+    assert cost.learned_s_a_gb == pytest.approx(1.0)
 
 
 def test_what_was_long_ago_counts_less():

@@ -18,7 +18,10 @@ reasons are in decision 0120:
 6. An error of a sample elsewhere need not be one here: the batch is made here, where the error comes again, or the node
    is at fault. So is the batch of a worker that died. Neither counts against a sample. A node on which several tasks
    in a row fail gets none for a while.
-7. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it. For a new
+7. While a stream waits for CPUs, no other stream of this daemon has more than its fair share of the workers that are
+   there (`fair_shares`), and a stream without a trainer has none. Otherwise the workers of a stream without a trainer
+   stay as long as its ring lingers: a trainer that is started again finds them.
+8. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it. For a new
    consumer it is tried in any case, and at once.
 """
 
@@ -42,6 +45,7 @@ from prefetchd.daemon.engine.stream.file_backed_ring import FILES
 from prefetchd.daemon.engine.stream.remote_work import BridgeStage, Comparing, RemoteTask, RemoteWork, RemoteWorker
 from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
+from prefetchd.tuning.fair_shares import fair_shares
 from prefetchd.tuning.receiving_cost import ReceivingCost
 from prefetchd.tuning.remote_gain import KNOWN_AFTER_S, filling_s_a_gb, pays
 from prefetchd.wire.errors import ProtocolError
@@ -172,7 +176,7 @@ class RemotePool:
     def _start_workers(self, stream: StreamState, work: RemoteWork) -> None:
         if work.is_given_back and stream.is_short(self._now_s):
             work.is_given_back = False
-        missing = work.wanted - len(work.workers)
+        missing = work.allowed - len(work.workers)
         if work.is_given_back or missing <= 0 or self._now_s < work.again_s:
             return
         numbers = tuple(self._new_number() for _ in range(missing))
@@ -229,7 +233,7 @@ class RemotePool:
             found[1].receiving_s_a_gb = self._receiving.learned_s_a_gb
 
     def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
-        """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).
+        """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 8).
         Trainers are told, the first time in a row."""
         found = self._work_of(bridge)
         if found is None:
@@ -417,6 +421,7 @@ class RemotePool:
     def tick(self, now_s: float) -> None:
         """Takes back what does not come in time, and gives back workers that had nothing to do for long."""
         self._now_s = now_s
+        self._share()
         for stream in self._streams.values():
             work = stream.remote
             if work is None or not work.bridge:
@@ -424,13 +429,27 @@ class RemotePool:
             for task in hedging.due(stream, work, now_s):
                 task.is_revoked = True
                 self._commands.append(TellBridge(work.bridge, Revoke(task.number)))
-            if work.is_at_work and not work.is_busy and now_s - work.used_s > self._retire_after_s:
+            is_unused = work.is_at_work and not work.is_busy and now_s - work.used_s > self._retire_after_s
+            if is_unused and not stream.lingers:
                 work.is_given_back = True
             # A later loader of the stream may want fewer.
-            for worker in list(work.workers.values())[0 if work.is_given_back else work.wanted :]:
-                if not worker.is_stopping and not worker.tasks:
+            most = 0 if work.is_given_back else work.allowed
+            for place, worker in enumerate(list(work.workers.values())):
+                worker.is_leaving = place >= most
+                if worker.is_leaving and not worker.is_stopping and not worker.tasks:
                     worker.is_stopping = True
                     self._commands.append(TellBridge(work.bridge, StopRemote(worker.number)))
+
+    def _share(self) -> None:
+        """Bounds the workers of each stream by its share while a stream waits for CPUs (rule 7)."""
+        with_bridge = [each for each in self._streams.values() if each.remote is not None and each.remote.bridge]
+        works = [each.remote for each in with_bridge if each.remote is not None]
+        is_contended = len(works) > 1 and any(work.waits_for for work in works)
+        ready = sum(bool(worker.node) for work in works for worker in work.workers.values())
+        wanted = [0 if stream.lingers else work.wanted for stream, work in zip(with_bridge, works)]
+        for work, share in zip(works, fair_shares(ready, wanted)):
+            # A stream that waits goes on asking for what it wants: other nodes may come.
+            work.share = share if is_contended and not work.waits_for else None
 
     # --- going ---
 

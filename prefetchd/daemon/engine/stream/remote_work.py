@@ -57,10 +57,12 @@ class RemoteTask:
 @dataclasses.dataclass(slots=True, eq=False)
 class RemoteWorker:
     """A worker on another machine. `node` is empty until it is ready. `late` are tasks that were taken back, and at
-    which it still is; while there are some it gets no others."""
+    which it still is; while there are some it gets no others. A worker that `is_leaving` gets none either, and
+    `is_stopping` once it has none."""
 
     number: int
     node: str = ""
+    is_leaving: bool = False
     is_stopping: bool = False
     tasks: dict[int, RemoteTask] = dataclasses.field(default_factory=dict)
     late: set[int] = dataclasses.field(default_factory=set)
@@ -168,6 +170,7 @@ class RemoteWork:
         self.hedges_lost = 0
         self.comparing_us = 0
         self.receiving_s_a_gb: float | None = None
+        self.share: int | None = None
 
     def wanted_by(self, workers: int) -> None:
         """Takes a new consumer's wish. Where there is no bridge it counts as the first one: what was final may have
@@ -175,6 +178,11 @@ class RemoteWork:
         self.wanted = workers
         if not self.bridge:
             self.is_final, self.failures, self.again_s, self.why_not = False, 0, 0.0, ""
+
+    @property
+    def allowed(self) -> int:
+        """The workers that it may have: its share while another stream waits for CPUs."""
+        return self.wanted if self.share is None else min(self.wanted, self.share)
 
     @property
     def is_busy(self) -> bool:
@@ -212,7 +220,9 @@ class RemoteWork:
     def may_take(self, worker: RemoteWorker, most: int, now_s: float) -> bool:
         """True when the worker may have another task; `most` is how many a worker has at once."""
         node = self.nodes.get(worker.node)
-        if node is None or worker.is_stopping or worker.late or len(worker.tasks) >= most or node.is_distrusted:
+        if node is None or worker.is_leaving or worker.is_stopping or worker.late or len(worker.tasks) >= most:
+            return False
+        if node.is_distrusted:
             return False
         if node.is_proved:
             return True

@@ -473,7 +473,53 @@ def test_rule_6_the_batches_of_a_worker_that_is_gone_are_made_here_and_nobody_is
     assert sum(node.lost for node in bed.stream.remote.nodes.values()) == len(steps)
 
 
-def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
+def test_rule_7_a_stream_that_waits_gets_its_fair_share():
+    bed = Bed(spec=dataclasses.replace(SPEC, remote_workers=6))
+    bed.begins()
+    first = bed.stream
+    other = bed.world.join(dataclasses.replace(SPEC, fingerprint="1" * 32, remote_workers=6), "other")
+    other.place(1, 0, 0, False)
+    for turn in range(40):
+        bed.arrive()
+        bed.world.work(turn)
+        bed.world.remote.reach()
+    second = next(each for each in bed.world.engine.streams.values() if each is not first)
+    assert len(first.remote.workers) == 6
+    # No CPU is left for the second one.
+    bed.world.engine.remote_waits(second.remote.bridge, "waiting for 4 CPUs on one node; each node has 0 free at most")
+    bed.world.run()
+    bed.world.tick()
+    bridge = bed.world.remote.bridges[first.remote.bridge]
+    while bridge.tasks:
+        bed.world.remote.work_off(bridge, bridge.tasks[0])
+    bed.world.tick()
+    bed.world.remote.reach()
+    assert len(first.remote.workers) == 3
+    bed.world.remote.arrive()
+    assert second.remote.waits_for == ""
+    bed.world.tick()
+    assert first.remote.allowed == 6
+
+
+def test_rule_7_a_trainer_that_is_started_again_finds_its_workers():
+    bed = Bed()
+    bed.begins()
+    workers = set(bed.stream.remote.workers)
+    bed.all_is_made_elsewhere()
+    bed.work_here()
+    bed.world.kill(bed.trainer)
+    bed.world.come_to_rest(waits=False)
+    bed.world.now += 2 * bed.world.engine.limits.retire_after_s
+    bed.world.tick()
+    bed.world.remote.reach()
+    assert set(bed.stream.remote.workers) == workers
+    bed.trainer = bed.world.join(SPEC)
+    bed.trainer.place(1, 0, 0, False)
+    bed.arrive()
+    assert set(bed.stream.remote.workers) == workers
+
+
+def test_rule_8_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
     bed = Bed()
     bed.begins()
     pauses = []
@@ -489,7 +535,7 @@ def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-def test_rule_7_of_several_ends_in_a_row_the_first_is_told():
+def test_rule_8_of_several_ends_in_a_row_the_first_is_told():
     bed = Bed()
     bed.begins()
     for _ in range(3):
@@ -510,7 +556,7 @@ def test_workers_that_end_with_their_actor_are_told_of_once():
     assert bed.told() == ["a remote worker has ended: its node is gone; its batches are made here"]
 
 
-def test_rule_7_one_that_would_end_again_is_not_opened_again():
+def test_rule_8_one_that_would_end_again_is_not_opened_again():
     bed = Bed()
     bed.begins()
     bed.bridge_ends("Ray is not installed", is_final=True)
@@ -522,7 +568,7 @@ def test_rule_7_one_that_would_end_again_is_not_opened_again():
 
 
 @pytest.mark.parametrize("is_final", [False, True])
-def test_rule_7_a_new_consumer_has_it_tried_at_once(is_final):
+def test_rule_8_a_new_consumer_has_it_tried_at_once(is_final):
     bed = Bed()
     bed.begins()
     bed.bridge_ends("Ray is not installed", is_final=is_final)
