@@ -124,15 +124,15 @@ def test_rule_1_the_bound_is_what_receiving_has_cost():
     bed.begins()
     bridge, counters = bed.bridge.number, bed.stream.counters
     counters.fill_us, counters.payload_bytes, counters.elsewhere_bytes = 6_000_000, 10**9, 0
-    bed.world.engine.bridge_used(bridge, 10**9, 2_000_000, 0)
+    bed.world.engine.bridge_used(bridge, 4 * 10**9, 8_000_000, 0)
     bed.world.tick()
     assert bed.stream.remote.receiving_s_a_gb == 2.0
     assert bed.world.remote.bridges
-    bed.world.engine.bridge_used(bridge, 10**9, 6_000_000, 0)
+    bed.world.engine.bridge_used(bridge, 4 * 10**9, 30_000_000, 0)
     bed.world.run()
     bed.world.tick()
     assert not bed.world.remote.bridges, "what it has under way is made here"
-    assert bed.stream.remote.why_not.startswith("too cheap: a GB takes 6.0 s to fill here, and would pay from 8.8 s")
+    assert bed.stream.remote.why_not.startswith("too cheap: a GB takes 6.0 s to fill here, and would pay from 7.7 s")
     bed.work_here()
     bed.takes(20)
 
