@@ -63,13 +63,13 @@ class Hashed(Dataset[torch.Tensor]):
 
 
 class Waited(Dataset[torch.Tensor]):
-    """Waits a little for a sample of 1.2 MB: as many GB as can be carried, and more than 4 s to fill each."""
+    """Waits a little for a sample of 1.2 MB: as many GB as can be carried, and more than 5.5 s to fill each."""
 
     def __len__(self) -> int:
         return 1 << 20
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.006)
+        time.sleep(0.008)
         return torch.full((2, *SAMPLE_SHAPE), index % 256, dtype=torch.float32)
 
 

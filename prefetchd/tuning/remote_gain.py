@@ -12,11 +12,12 @@ the network. What receiving takes is learned (receiving_cost); RECEIVING_S_A_GB 
 
 from __future__ import annotations
 
-RECEIVING_S_A_GB = 1.8
-"""CPU seconds to receive a GB: the upper end of what a prototype took, 1.1 to 1.8 on two CPUs. Of this code `python -m
-benchmarks.remote receiving` has measured 1.2 to 1.7 (docs/performance.md)."""
+RECEIVING_S_A_GB = 2.5
+"""CPU seconds to receive a GB that is encrypted, as docs/cluster.md has it: 1.8 to 2.5 were measured, and 1.2 to 1.7
+without TLS (docs/performance.md)."""
 
 LEAST_RATIO = 2.2
+"""The least ratio of filling to receiving at which remote workers pay."""
 LEAST_FILLING_S_A_GB = LEAST_RATIO * RECEIVING_S_A_GB
 
 KNOWN_AFTER_S = 0.5

@@ -60,9 +60,9 @@ def test_whatever_pays_takes_longer_to_fill_than_to_receive(cost):
 @pytest.mark.parametrize(
     ("cost", "local", "remote", "expected"),
     [
-        (3.6, 1, 1, 1.5),
-        (3.6, 2, 4, 2.0),
-        (18.0, 4, 40, 10.0),
+        (5.0, 1, 1, 1.5),
+        (5.0, 2, 4, 2.0),
+        (25.0, 4, 40, 10.0),
         (RECEIVING_S_A_GB, 1, 100, 1.0),
         (7.2, 8, 0, 1.0),
     ],
