@@ -23,6 +23,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -71,6 +72,17 @@ class Waited(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.008)
         return torch.full((2, *SAMPLE_SHAPE), index % 256, dtype=torch.float32)
+
+
+class Tokens(Dataset[torch.Tensor]):
+    """Waits as long for a sample of 1.2 MB: token ids, which travel as 16 bits."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.008)
+        return torch.arange(index, index + 150_528) % 50_000
 
 
 class Tiny(Dataset[torch.Tensor]):
@@ -148,9 +160,9 @@ def receiving(nodes: RayNodes, rounds: int) -> None:
     rates: dict[str, list[float]] = {"from Ray": []}
     bridges: dict[str, list[float]] = {"the bridge": []}
 
-    def from_ray() -> float:
+    def from_ray(dataset: Dataset[torch.Tensor]) -> float:
         workers = min(4 * len(there), 16)
-        with own_daemon(ray=nodes.address) as directory, loading(Waited(), 2, workers, buffer=40) as batches:
+        with own_daemon(ray=nodes.address) as directory, loading(dataset, 2, workers, buffer=40) as batches:
             until_they_come(directory, batches)
             bridge = [each for each in psutil.process_iter() if each.name() == "prefetchd-ray"]
             # That of the head was the first.
@@ -159,12 +171,14 @@ def receiving(nodes: RayNodes, rounds: int) -> None:
             for _ in itertools.islice(batches, COUNTED):
                 pass
             received = (_bytes(directory) - before) / GB
-            rates["from Ray"].append(received / watch())
             bridge_s, raylet_s = _cpu_s(bridge) - bridge_s, _cpu_s(raylet) - raylet_s
-            bridges["the bridge"].append(bridge_s / received)
+            if isinstance(dataset, Waited):
+                rates["from Ray"].append(received / watch())
+                bridges["the bridge"].append(bridge_s / received)
             return (bridge_s + raylet_s) / received
 
-    figures = interleave(rounds, {"from Ray": from_ray, "bare TCP": _bare_tcp})
+    ways = {"from Ray": partial(from_ray, Waited()), "tokens": partial(from_ray, Tokens()), "bare TCP": _bare_tcp}
+    figures = interleave(rounds, ways)
     report("CPU time to receive", "s/GB", figures, "from Ray", {"bare TCP": 5.0})
     report("of that, in the bridge", "s/GB", bridges, "the bridge", {})
     report("received meanwhile", "GB/s", rates, "from Ray", {})

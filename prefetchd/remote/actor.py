@@ -18,6 +18,7 @@ import numpy as np
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.remote.comparison import differences, processor_here, versions_here
 from prefetchd.remote.data_check import digest_of
+from prefetchd.remote.narrowing import Packed, pack
 from prefetchd.remote.node_environment import environment_of, on_this_node, program_with
 from prefetchd.remote.node_workers import NodeError, NodeWorkers
 from prefetchd.remote.program_parts import NoPartsError, describe_program
@@ -38,11 +39,11 @@ class Loaded:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """One task's answer as it travels: a packet, the batch's bytes as an array, printed lines, how many were left out,
-    and for how long the task was here, in us. `failure` says that the actor is of no use any more."""
+    """One task's answer as it travels: a packet, the batch if there is one, printed lines, how many were left out, and
+    for how long the task was here, in us. `failure` says that the actor is of no use any more."""
 
     packet: bytes = b""
-    payload: Any = None
+    payload: Packed | None = None
     lines: tuple[str, ...] = ()
     left_out: int = 0
     here_us: int = 0
@@ -112,7 +113,7 @@ class FillActor:
             answer = self._workers.fill(lane, row, keys)
         except NodeError as error:
             return Made(failure=str(error))
-        payload = np.frombuffer(answer.payload, np.uint8) if answer.payload is not None else None
+        payload = pack(np.frombuffer(answer.payload, np.uint8)) if answer.payload is not None else None
         kill_point("actor.batch.made")
         here_us = (time.monotonic_ns() - began_ns) // 1000
         return Made(answer.packet, payload, answer.lines, answer.left_out, here_us)

@@ -36,6 +36,7 @@ from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.environment import read_environment
 from prefetchd.remote.comparison import versions_here
 from prefetchd.remote.data_check import Comparison, DataCheck
+from prefetchd.remote.narrowing import Packed, unpack
 from prefetchd.remote.node_environment import program_with
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
@@ -394,15 +395,15 @@ class Bridge:
         self._tell(RemoteAnswer(task.worker, packet, transfer_us))
         kill_point("bridge.answer.told")
 
-    def _write(self, slot: int, payload: Any) -> bool:
-        """Copies a batch into its slot; False when it does not fit."""
+    def _write(self, slot: int, packed: Packed) -> bool:
+        """Writes a batch into its slot; False when it does not fit."""
         assert self._ring is not None
         target = self._ring.batch(slot)
-        if payload.nbytes > ctypes.sizeof(target):
+        if packed.payload_bytes > ctypes.sizeof(target):
             return False
         kill_point("bridge.batch.unwritten")
-        self._received_bytes += payload.nbytes
-        ctypes.memmove(ctypes.addressof(target), payload.ctypes.data, payload.nbytes)
+        self._received_bytes += packed.payload_bytes
+        unpack(packed, target)
         return True
 
     def _lose(self, actor: Actor, reason: str, *, is_final: bool = False) -> None:
