@@ -56,9 +56,9 @@ class FillActor:
     def __init__(self) -> None:
         self._workers: NodeWorkers | None = None
 
-    def is_there(self) -> bool:
-        """Return True: Ray has started this actor."""
-        return True
+    def node(self) -> str:
+        """Return Ray's id of the node on which it has started this actor."""
+        return _whole_node_id()
 
     def load(
         self,
@@ -135,7 +135,11 @@ class FillActor:
 
 def _node_id() -> str:
     """Returns the first letters of Ray's id of this node: a machine may be several, and be it again with another id."""
+    return _whole_node_id()[:8]
+
+
+def _whole_node_id() -> str:
     # Here: tests run this module without a cluster.
     import ray
 
-    return str(ray.get_runtime_context().get_node_id())[:8]
+    return str(ray.get_runtime_context().get_node_id())

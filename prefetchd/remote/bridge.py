@@ -68,7 +68,9 @@ from prefetchd.wire.messages import (
 )
 from prefetchd.wire.os_errors import why
 from prefetchd.wire.process_stat import process_stat
+from prefetchd.wire.remote_resources import decode_resources
 from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.stream_spec import decode_spec
 from prefetchd.workers.process_setup import die_with_parent, leave_signals_to_daemon, name_process
 
 if TYPE_CHECKING:
@@ -163,7 +165,8 @@ class Bridge:
             shared_fd = program_with(dataclasses.replace(environment, authkey=b""), program)
             shared = mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ)
             os.close(shared_fd)
-            self._cluster = RayCluster(address, self._lost, self._troubled)
+            resources = decode_resources(decode_spec(self._spec).remote_resources)
+            self._cluster = RayCluster(address, self._lost, self._troubled, resources)
             self._watch_raylet(self._cluster.raylet_pid)
             if not self._cluster.is_local:
                 # Ray answers at all of the machine's addresses, whatever it was asked for at.
@@ -235,13 +238,16 @@ class Bridge:
                 self._versions,
                 self._parts,
             )
-            self._call(actor, "is_there", (), partial(self._came_up, actor))
+            self._call(actor, "node", (), partial(self._came_up, actor))
             self._call(actor, "load", arguments, partial(self._loaded, actor))
             self._loop.call_later(WAITS_AFTER_S, partial(self._look_at, actor, lanes))
 
-    def _came_up(self, actor: Actor, there: bool | None, error: str) -> None:
+    def _came_up(self, actor: Actor, node: str | None, error: str) -> None:
         # Where it has failed, load() has too, and says so.
-        actor.is_there = there is not None
+        actor.is_there = node is not None
+        why_unusable = self._cluster.why_unusable(node) if node is not None and self._cluster is not None else ""
+        if why_unusable:
+            self._lose(actor, why_unusable, is_final=True)
 
     def _look_at(self, actor: Actor, lanes: int) -> None:
         """Tells the daemon what an actor waits for that has not come. Where nodes have room for smaller ones, asks for

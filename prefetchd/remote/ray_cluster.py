@@ -6,18 +6,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from prefetchd.processes.raylets import raylets
 from prefetchd.remote.ray_errors import OTHER_VERSION, reason_of
 from prefetchd.wire.cluster_address import is_loopback
 from prefetchd.wire.os_errors import why
+from prefetchd.wire.remote_resources import RemoteResources
 
 if TYPE_CHECKING:
     import mmap
 
 ANSWERS_WITHIN_S = 5.0
+GPU_LABEL = "ray.io/accelerator-type"
+"""The label that Ray gives a node with GPUs."""
 LOOK_EVERY_S = 5.0
 
 # What Ray reads as it is imported. By default it tries for 14 minutes to reach a head that is not there.
@@ -47,7 +50,13 @@ class RayCluster:
     """A connection to the cluster at `address`, HOST:PORT. One in a process. Results arrive by callbacks, in threads of
     Ray's; `lost` is called, in a thread of its own, when this machine is no node of it any more."""
 
-    def __init__(self, address: str, lost: Callable[[str], None], troubled: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        lost: Callable[[str], None],
+        troubled: Callable[[str], None],
+        resources: RemoteResources = RemoteResources(),
+    ) -> None:
         """Connects. Blocks, for half a minute at most. Raises ClusterError. `troubled` is called in a thread with what
         would end this process soon, and with nothing once that is over."""
         if not any(True for _ in raylets()):
@@ -55,6 +64,7 @@ class RayCluster:
                 f"this machine is no node of the Ray cluster at {address}: run `ray start --address={address} "
                 "--num-cpus=0` here first"
             )
+        self._resources = resources
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         try:
@@ -97,9 +107,23 @@ class RayCluster:
 
     @property
     def largest_node_cpus(self) -> int:
-        """The CPUs of the node that has most of them; 0 when none has any yet."""
-        alive = (each for each in self._nodes if each["Alive"])
-        return int(max((each["Resources"].get("CPU", 0) for each in alive), default=0))
+        """The CPUs of the node that has most of them; 0 when none that may be used has any yet."""
+        return int(max((each["Resources"].get("CPU", 0) for each in self._usable_nodes()), default=0))
+
+    def _usable_nodes(self) -> Iterator[dict[str, Any]]:
+        for each in self._nodes:
+            if each["Alive"] and (self._resources.gpu_nodes or not each["Resources"].get("GPU", 0)):
+                yield each
+
+    def why_unusable(self, node: str) -> str:
+        """Returns why no worker of this stream may be on the node of that id; empty when it may."""
+        found = next((each for each in self._nodes if each["NodeID"] == node), None)
+        if found is None or self._resources.gpu_nodes or not found["Resources"].get("GPU", 0):
+            return ""
+        return (
+            f"node {found['NodeManagerHostname']} has GPUs, whose trainers need its CPUs: "
+            "remote_resources={'gpu_nodes': True} allows it"
+        )
 
     @property
     def free_cpus(self) -> list[int]:
@@ -108,7 +132,7 @@ class RayCluster:
 
     def _look_for_room(self) -> dict[str, int]:
         """Returns the free CPUs of each node that has any. Blocks."""
-        alive = {each["NodeID"]: each["Resources"].get("CPU", 0) for each in self._nodes if each["Alive"]}
+        alive = {each["NodeID"]: each["Resources"].get("CPU", 0) for each in self._usable_nodes()}
         try:
             free = self._ray._private.state.available_resources_per_node()
         except Exception:
@@ -126,7 +150,13 @@ class RayCluster:
     def start(self, cpus: int, calls_at_once: int) -> Any:
         """Asks for an actor with so many CPUs of one node. Returns its handle at once: it may come much later, when
         Ray's autoscaler has brought a node, or never."""
+        options: dict[str, Any] = {
+            "resources": {name: amount * cpus for name, amount in self._resources.custom.items()},
+            "memory": self._resources.memory_bytes * cpus or None,
+            "label_selector": dict(self._resources.labels) | self._away_from_gpus() or None,
+        }
         return self._actor_class.options(
+            **{name: value for name, value in options.items() if value},
             num_cpus=cpus,
             # What Ray would restart has lost its program.
             max_restarts=0,
@@ -134,6 +164,14 @@ class RayCluster:
             max_concurrency=calls_at_once,
             scheduling_strategy="SPREAD",
         ).remote()
+
+    def _away_from_gpus(self) -> dict[str, str]:
+        """Returns the selector of nodes without the kinds of GPUs that are in the cluster, by Ray's own label."""
+        if self._resources.gpu_nodes:
+            return {}
+        with_gpus = (each for each in self._nodes if each["Alive"] and each["Resources"].get("GPU", 0))
+        kinds = sorted({each.get("Labels", {}).get(GPU_LABEL, "") for each in with_gpus} - {""})
+        return {GPU_LABEL: f"!in({','.join(kinds)})"} if kinds else {}
 
     def call(self, actor: Any, method: str, arguments: tuple[Any, ...], then: Callable[[Any, str], None]) -> None:
         """Calls the actor's method; `then` gets (result, ""), or (None, why there is none), in a thread of Ray's."""

@@ -35,4 +35,4 @@ def no_prefetchd(text: str) -> str:
     if missing is None:
         return ""
     node = f"node {address[1]}" if address is not None else "a node"
-    return f"no module {missing[1]} on {node}: pip install prefetchd there, in the Python that Ray runs in"
+    return f"no module {missing[1]} on {node}: pip install it there, in the Python that Ray runs in"

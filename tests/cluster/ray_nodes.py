@@ -52,9 +52,9 @@ class RayNodes:
         (found,) = self._cluster.head_node.all_processes["raylet"]
         return int(found.process.pid)
 
-    def add(self, cpus: int = CPUS_A_NODE) -> None:
+    def add(self, cpus: int = CPUS_A_NODE, **options: Any) -> None:
         """Brings one more node, on those CPUs that this process may use by now."""
-        self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store_bytes))
+        self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store_bytes, **options))
 
     def add_with(self, there: Path, in_place_of: Path, cpus: int = CPUS_A_NODE) -> None:
         """Brings one more node, which sees the directory `there` where this machine has `in_place_of`."""

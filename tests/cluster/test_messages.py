@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.datasets import Slow
 from tests.cluster.ray_nodes import RayNodes, ray_cluster
-from tests.cluster.test_remote_batches import loader, remote_of
+from tests.cluster.test_remote_batches import loader, made_elsewhere, remote_of
 from tests.conftest import Daemon
 
 pytestmark = pytest.mark.timeout(200)
@@ -41,13 +41,36 @@ def test_a_node_without_prefetchd_is_named_with_the_remedy(ray_daemon: Daemon, r
     try:
         with loader(Slow(), remote_workers=6) as loading:
             batches = endless(loading)
-            while "no module prefetchd on node 127.0.0.1: pip install prefetchd there" not in said:
+            while "no module prefetchd on node 127.0.0.1: pip install it there" not in said:
                 next(batches)
                 said += capfd.readouterr().err
             batches.close()
     finally:
         ray_nodes.remove()
     assert "\x1b" not in said
+
+
+def test_workers_come_where_they_may_be_and_to_gpus_if_allowed(ray_daemon: Daemon, ray_nodes: RayNodes, capfd):
+    """The node that has the resource has a GPU, too."""
+    ray_nodes.add(num_gpus=1, resources={"fast_disk": 1.0})
+    try:
+        said = ""
+        with loader(Slow(), remote_workers=2, remote_resources={"fast_disk": 0.5}) as loading:
+            batches = endless(loading)
+            while "has GPUs, whose trainers need its CPUs: remote_resources={'gpu_nodes': True} allows it" not in said:
+                next(batches)
+                said += capfd.readouterr().err
+            assert made_elsewhere(ray_daemon) == 0
+            batches.close()
+        allowed = {"fast_disk": 0.5, "gpu_nodes": True, "memory": "100MB"}
+        with loader(Slow(), remote_workers=2, remote_resources=allowed, seed=4) as loading:
+            batches = endless(loading)
+            while made_elsewhere(ray_daemon) < 10:
+                next(batches)
+            batches.close()
+        assert len([node for node in remote_of(ray_daemon)["nodes"] if node["batches"]]) == 1
+    finally:
+        ray_nodes.remove()
 
 
 def test_what_is_waited_for_and_why_the_bridge_ended_are_said(network: str, daemon: Daemon):

@@ -106,6 +106,8 @@ class PrefetchLoader(RebuildGuard):
                 persistent_workers=True. True always makes them ahead, and False never does
       remote_workers      so many workers on other machines, beside those here, where the daemon has a Ray cluster
                 (docs/cluster.md); they make the same batches
+      remote_resources    what each of them takes beside a CPU, and where they may be: {"memory": "2GB", "labels": {...},
+                "gpu_nodes": True}, and the cluster's own resources by name
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
 
       device    a CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer (docs/device.md)
@@ -193,6 +195,7 @@ class PrefetchLoader(RebuildGuard):
         transform: Callable[[Any], Any] | None = None,
         fresh: bool = False,
         remote_workers: int = 0,
+        remote_resources: Mapping[str, Any] | None = None,
         run_ahead: bool | None = None,
         socket: str | None = None,
     ) -> None:
@@ -224,7 +227,7 @@ class PrefetchLoader(RebuildGuard):
         # `stream`: that name is taken as long as this loader lives.
         self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
         self.rank, self.world_size, self.socket = rank, world_size, socket
-        self.remote_workers, self.run_ahead = remote_workers, run_ahead
+        self.remote_workers, self.remote_resources, self.run_ahead = remote_workers, remote_resources, run_ahead
         self.device, self.device_transform = device, device_transform
         self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
         self._watch = ChangeWatch({})
@@ -244,6 +247,7 @@ class PrefetchLoader(RebuildGuard):
             "fingerprint_extra": fingerprint_extra,
             "deterministic": deterministic,
             "remote_workers": remote_workers,
+            "remote_resources": remote_resources,
             "run_ahead": run_ahead,
         }
         is_own_order = sampler is not None or batch_sampler is not None

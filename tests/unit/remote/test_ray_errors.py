@@ -22,7 +22,7 @@ ModuleNotFoundError: No module named 'prefetchd'
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (NOT_INSTALLED, "no module prefetchd on node 10.0.0.3: pip install prefetchd there, in the Python that Ray"),
+        (NOT_INSTALLED, "no module prefetchd on node 10.0.0.3: pip install it there, in the Python that Ray"),
         ("\n  \x1b[31mred\x1b[0m \x1b]0;title\x07words\nmore", "red words"),
         ("x Traceback (most recent call last):\n  File\nKeyError: 3", "x KeyError: 3"),
         ("Version mismatch: a\n  Ray: 1\n  Python: 2", "Version mismatch: a Ray: 1 Python: 2"),

@@ -192,6 +192,7 @@ SPEC = StreamSpec(
     epochs=90,
     dealt=True,
     remote_workers=16,
+    remote_resources='{"fast_disk": 0.5, "memory": 1024}',
     private=True,
 )
 BARE_SPEC = StreamSpec(FINGERPRINT, 0, "sequential", 10, 4)
