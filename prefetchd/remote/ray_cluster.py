@@ -13,7 +13,7 @@ from prefetchd.processes.raylets import raylets
 from prefetchd.remote.ray_errors import OTHER_VERSION, reason_of
 from prefetchd.wire.cluster_address import is_loopback
 from prefetchd.wire.os_errors import why
-from prefetchd.wire.remote_resources import RemoteResources
+from prefetchd.wire.remote_resources import NO_RESOURCES, RemoteResources
 
 if TYPE_CHECKING:
     import mmap
@@ -55,7 +55,7 @@ class RayCluster:
         address: str,
         lost: Callable[[str], None],
         troubled: Callable[[str], None],
-        resources: RemoteResources = RemoteResources(),
+        resources: RemoteResources = NO_RESOURCES,
     ) -> None:
         """Connects. Blocks, for half a minute at most. Raises ClusterError. `troubled` is called in a thread with what
         would end this process soon, and with nothing once that is over."""

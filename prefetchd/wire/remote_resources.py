@@ -17,13 +17,16 @@ LIMIT_CHARACTERS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class RemoteResources:
-    """The demands of one remote worker: bytes of memory (0: none), amounts of the cluster's own resources, and labels of
-    its node. It comes to a node with GPUs only where `gpu_nodes` says so."""
+    """The demands of one remote worker: bytes of memory (0: none), amounts of the cluster's own resources, and labels
+    of its node. It comes to a node with GPUs only where `gpu_nodes` says so."""
 
     memory_bytes: int = 0
     custom: Mapping[str, float] = dataclasses.field(default_factory=dict)
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gpu_nodes: bool = False
+
+
+NO_RESOURCES = RemoteResources()
 
 
 def encode_resources(given: Mapping[str, Any] | None) -> str:
@@ -49,7 +52,7 @@ def encode_resources(given: Mapping[str, Any] | None) -> str:
 def decode_resources(text: str) -> RemoteResources:
     """Decode what encode_resources() has made. Raises CallerError for anything else."""
     if not text:
-        return RemoteResources()
+        return NO_RESOURCES
     try:
         found = json.loads(text) if len(text) <= LIMIT_CHARACTERS else None
     except ValueError:

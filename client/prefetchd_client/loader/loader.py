@@ -106,8 +106,8 @@ class PrefetchLoader(RebuildGuard):
                 persistent_workers=True. True always makes them ahead, and False never does
       remote_workers      so many workers on other machines, beside those here, where the daemon has a Ray cluster
                 (docs/cluster.md); they make the same batches
-      remote_resources    what each of them takes beside a CPU, and where they may be: {"memory": "2GB", "labels": {...},
-                "gpu_nodes": True}, and the cluster's own resources by name
+      remote_resources    what each of them takes beside a CPU, and where they may be: {"memory": "2GB",
+                "labels": {"zone": "a"}, "gpu_nodes": True}, and the cluster's own resources by name
       socket    the daemon's socket; None: $PREFETCHD_SOCKET, else the user's own daemon
 
       device    a CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer (docs/device.md)
