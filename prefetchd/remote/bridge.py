@@ -395,7 +395,7 @@ class Bridge:
         if isinstance(answer, Filled):
             packet = encode(dataclasses.replace(answer, opened=(opened_here,) if opened_here else ()))
         if made.payload is not None and not self._write(task.slot, made.payload):
-            packet = encode(Spent(task.number))
+            packet = encode(Spent(task.number, "the batch has no room in one slot"))
         transfer_us = max(0, _now_us() - task.began_us - made.here_us)
         kill_point("bridge.answer.untold")
         self._tell(RemoteAnswer(task.worker, packet, transfer_us))

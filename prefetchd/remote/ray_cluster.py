@@ -116,7 +116,10 @@ class RayCluster:
                 yield each
 
     def why_unusable(self, node: str) -> str:
-        """Returns why no worker of this stream may be on the node of that id; empty when it may."""
+        """Returns why no worker of this stream may be on the node of that id; empty when it may. Asks Ray about a node
+        that has come since it was asked last."""
+        if all(each["NodeID"] != node for each in self._nodes):
+            self._nodes = self._ray.nodes()
         found = next((each for each in self._nodes if each["NodeID"] == node), None)
         if found is None or self._resources.gpu_nodes or not found["Resources"].get("GPU", 0):
             return ""
