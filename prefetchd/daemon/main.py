@@ -150,7 +150,7 @@ def _serve(
             config_file=options.config_file,
             held=held,
         )
-        ending.callback(_keep_count, service, lock)
+        ending.callback(_keep_count, service, lock, paths)
         ending.callback(service.close)
         if options.metrics is not None:
             ending.callback(service.answer_scrapes(options.metrics).close)
@@ -167,7 +167,6 @@ def _serve(
         if options.listening is None:
             # A socket of the service manager is served by what that one starts.
             _record_start(paths, options)
-            ending.callback(_forget_start, paths, service)
         ready()
         if options.environment:
             service.prepare(options.environment)
@@ -193,18 +192,16 @@ def _record_start(paths: RuntimePaths, options: Options) -> None:
         log.warning("start not recorded", extra={"fields": {"why": why(error)}})
 
 
-def _forget_start(paths: RuntimePaths, service: Service) -> None:
-    if service.is_given_up:
-        remove_record(paths)
-
-
-def _keep_count(service: Service, lock: LockFile) -> None:
+def _keep_count(service: Service, lock: LockFile, paths: RuntimePaths) -> None:
     """Keeps the number in the lock's file if rings are left: it counts the daemons whose rings are still there. Beside
-    it the next daemon finds what an operator has set."""
+    it the next daemon finds what an operator has set. Where a daemon that was asked to end leaves nothing, how it was
+    started is forgotten, too."""
     if service.held:
         lock.write_note(encode_held(service.held))
     if service.has_left_rings or service.held:
         lock.keep_file()
+    elif service.has_finished:
+        remove_record(paths)
 
 
 def _end_orphans() -> None:

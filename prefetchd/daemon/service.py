@@ -197,9 +197,9 @@ class Service:
         return self._closing.has_left_rings
 
     @property
-    def is_given_up(self) -> bool:
-        """True once the daemon was asked to end, or has ended for want of use, and is to leave nothing to the next."""
-        return self._finishes and not self._keeps
+    def has_finished(self) -> bool:
+        """True once the daemon was asked to end, or ends as nothing uses it; False where it fails."""
+        return self._finishes
 
     @property
     def child_pids(self) -> set[int]:

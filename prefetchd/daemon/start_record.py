@@ -5,8 +5,8 @@ beside the socket that only its owner can read: it may hold a cluster's token. T
 
 1. A daemon writes it as it starts, with the options that were chosen, the configuration file, and the variables by
    which Ray's cluster is reached. A daemon with nothing to record removes what it finds.
-2. A daemon that is stopped, or ends as nothing uses it, removes it. A daemon that is killed, that fails, or that leaves
-   its rings to the next daemon, leaves it.
+2. A daemon that is stopped, or ends as nothing uses it, removes it, and so does `prefetchd stop` where the daemon is
+   dead. A daemon that is killed, that fails, or that leaves rings or settings to the next daemon, leaves it.
 3. Only a daemon that a trainer starts reads it. `prefetchd run` says by itself how a daemon starts.
 """
 
