@@ -1,7 +1,7 @@
 """What do workers on other machines bring, and what do they cost here? As root: a Ray cluster on this machine, in a
 network of its own, whose one node has half of the CPUs, and all else the other half.
 
-python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [memory] [--rounds N]
+python -m benchmarks.remote [all] [throughput] [receiving] [frozen] [headless] [unused] [memory] [--rounds N] [--tls]
 
 throughput   batches a second of workers on both halves, beside the workers of one half alone
 receiving    CPU time to receive a GB, beside a bare TCP connection into memory; what the bridge has of it, the rest
@@ -23,7 +23,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -37,6 +39,7 @@ from prefetchd.remote.placement import CPUS_AN_ACTOR
 from prefetchd.status.snapshot import read_report
 from prefetchd.wire.runtime_paths import runtime_paths
 from tests.cluster.ray_nodes import RayNodes, enter_a_network_of_its_own, ray_cluster
+from tests.cluster.secured import make_certificates
 
 SECTIONS = ("throughput", "receiving", "frozen", "headless", "unused", "memory")
 BATCH = 32
@@ -61,14 +64,25 @@ class Hashed(Dataset[torch.Tensor]):
 
 
 class Waited(Dataset[torch.Tensor]):
-    """Waits a little for a sample of 1.2 MB: as many GB as can be carried, and more than 4 s to fill each."""
+    """Waits a little for a sample of 1.2 MB: as many GB as can be carried, and more than 5.5 s to fill each."""
 
     def __len__(self) -> int:
         return 1 << 20
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.006)
+        time.sleep(0.008)
         return torch.full((2, *SAMPLE_SHAPE), index % 256, dtype=torch.float32)
+
+
+class Tokens(Dataset[torch.Tensor]):
+    """Waits as long for a sample of 1.2 MB: token ids, which travel as 16 bits."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.008)
+        return torch.arange(index, index + 150_528) % 50_000
 
 
 class Tiny(Dataset[torch.Tensor]):
@@ -146,9 +160,9 @@ def receiving(nodes: RayNodes, rounds: int) -> None:
     rates: dict[str, list[float]] = {"from Ray": []}
     bridges: dict[str, list[float]] = {"the bridge": []}
 
-    def from_ray() -> float:
+    def from_ray(dataset: Dataset[torch.Tensor]) -> float:
         workers = min(4 * len(there), 16)
-        with own_daemon(ray=nodes.address) as directory, loading(Waited(), 2, workers, buffer=40) as batches:
+        with own_daemon(ray=nodes.address) as directory, loading(dataset, 2, workers, buffer=40) as batches:
             until_they_come(directory, batches)
             bridge = [each for each in psutil.process_iter() if each.name() == "prefetchd-ray"]
             # That of the head was the first.
@@ -157,12 +171,14 @@ def receiving(nodes: RayNodes, rounds: int) -> None:
             for _ in itertools.islice(batches, COUNTED):
                 pass
             received = (_bytes(directory) - before) / GB
-            rates["from Ray"].append(received / watch())
             bridge_s, raylet_s = _cpu_s(bridge) - bridge_s, _cpu_s(raylet) - raylet_s
-            bridges["the bridge"].append(bridge_s / received)
+            if isinstance(dataset, Waited):
+                rates["from Ray"].append(received / watch())
+                bridges["the bridge"].append(bridge_s / received)
             return (bridge_s + raylet_s) / received
 
-    figures = interleave(rounds, {"from Ray": from_ray, "bare TCP": _bare_tcp})
+    ways = {"from Ray": partial(from_ray, Waited()), "tokens": partial(from_ray, Tokens()), "bare TCP": _bare_tcp}
+    figures = interleave(rounds, ways)
     report("CPU time to receive", "s/GB", figures, "from Ray", {"bare TCP": 5.0})
     report("of that, in the bridge", "s/GB", bridges, "the bridge", {})
     report("received meanwhile", "GB/s", rates, "from Ray", {})
@@ -305,12 +321,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, "all"], default="all")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tls", action="store_true", help="the cluster asks for a token, and encrypts")
     arguments = parser.parse_args()
     if why_not := enter_a_network_of_its_own():
         raise SystemExit(why_not)
     here, there = halves()
     os.sched_setaffinity(0, here)
-    with ray_cluster(0, STORE_BYTES) as nodes:
+    with contextlib.ExitStack() as ending:
+        if arguments.tls:
+            os.environ.update(make_certificates(Path(ending.enter_context(TemporaryDirectory()))))
+        nodes = ending.enter_context(ray_cluster(0, STORE_BYTES))
         os.sched_setaffinity(0, there)
         nodes.add(len(there))
         os.sched_setaffinity(0, here)

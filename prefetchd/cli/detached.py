@@ -19,6 +19,7 @@ if __name__ == "__main__":
 import contextlib
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 from prefetchd.daemon.config.daemon_config import NO_CONFIG
 from prefetchd.daemon.engine.engine import Limits
 from prefetchd.daemon.main import Options, run_daemon
+from prefetchd.daemon.start_record import StartRecord, as_arguments, read_record
 from prefetchd.supervisor.cpu_limits import usable_cpus
 from prefetchd.wire.errors import DaemonUnavailableError, PrefetchdError
 from prefetchd.wire.runtime_paths import (
@@ -40,6 +42,8 @@ STARTED, ALREADY_RUNNING, FAILED = b"started", b"already", b"failed"
 # Workers are as nice as the daemon: niceness yields to everybody, not to the trainer alone (decision 0113).
 NICE = 0
 LINGER_CRASH_S, LINGER_CLEAN_S = 600.0, 60.0
+USAGE_ERROR = 2
+"""The exit code of a command line that has an option that this prefetchd does not know."""
 
 Number = TypeVar("Number", int, float)
 
@@ -132,6 +136,20 @@ def _given(idle_exit_s: float) -> dict[str, Any]:
     return {"idle_exit": idle_exit_s, "reset_affinity": True} | {name: value for name, value in chosen.items() if value}
 
 
+def _start_as_before(paths: RuntimePaths, record: StartRecord, config: str) -> int:
+    """Starts a daemon with the options that the last one on the socket had, unless variables of this process say
+    otherwise. Returns the exit code of `prefetchd run --detach`."""
+    variables = dict(os.environ)
+    if record.variables and not variables.get(RAY_VARIABLE):
+        variables = {name: value for name, value in variables.items() if not name.startswith("RAY_")}
+        variables |= record.variables
+    said = {"ray": os.environ.get(RAY_VARIABLE), "metrics": metrics_address(os.environ.get(METRICS_VARIABLE))}
+    options = {**record.options, **{name: value for name, value in said.items() if value}}
+    command = [sys.executable, "-m", "prefetchd", "run", "--detach", "--socket", os.fspath(paths.socket)]
+    command += ["--config", config] if config else []
+    return subprocess.run([*command, *as_arguments(options)], env=variables, check=False).returncode
+
+
 def main(socket: str, idle_exit_s: str, config: str = "") -> int:
     """Starts a daemon. Returns the exit code: 0 when a daemon serves the socket now; else 1, and why on stdout."""
     try:
@@ -139,6 +157,12 @@ def main(socket: str, idle_exit_s: str, config: str = "") -> int:
         paths = runtime_paths(socket)
         found = NO_CONFIG
         config = config or os.environ.get(CONFIG_VARIABLE, "")
+        record = read_record(paths)
+        if record is not None:
+            code = _start_as_before(paths, record, config or record.config)
+            # A daemon of another version may have had options that this one lacks.
+            if code != USAGE_ERROR:
+                return code
         if config:
             from prefetchd.daemon.config.config_file import read_config
 

@@ -249,7 +249,7 @@ def _remote(remote: dict[str, Any], width: int) -> list[str]:
     # Machines may have to be started for them: what was asked for is not there at once.
     starting = remote["wanted"] if remote["bridge"] == "opening" else remote["workers"] - remote["ready"]
     if starting > 0:
-        head.append(f"{starting} starting")
+        head.append(f"{starting} {remote.get('waits_for') or 'starting'}")
     head.append(f"{remote['under_way']} under way")
     if remote["late"]:
         head.append(f"{remote['late']} late")
@@ -257,13 +257,18 @@ def _remote(remote: dict[str, Any], width: int) -> list[str]:
         head.append(f"taken back in time {remote['hedges_won']}, too late {remote['hedges_lost']}")
     lines = _flow(head, width)
     for node in remote["nodes"]:
-        if not node["workers"] and not node["distrusted"]:
+        why = node.get("why", "")
+        if not node["workers"] and not why and not node["distrusted"]:
             continue
         about = [f"{node['name']}: {node['batches']} batches ({format_bytes(node['bytes'])})"]
         if node["lost"]:
             about.append(f"{node['lost']} lost")
         if node["distrusted"]:
-            about.append("makes other batches than this machine: not used")
+            about.append(f"makes other batches than this machine: not used{f' ({why})' if why else ''}")
+            if node.get("handed_out"):
+                about.append(f"{node['handed_out']} were handed out before (see the log)")
+        elif why:
+            about.append(f"paused: {why}")
         elif not node["proved"]:
             about.append("its first batch is to be compared")
         lines += _flow(about, width, begin="    ", hang="      ")

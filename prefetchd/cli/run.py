@@ -186,7 +186,7 @@ def _given(ctx: click.Context, metrics: str | None) -> dict[str, Any]:
     given: dict[str, Any] = {"metrics": metrics} if metrics else {}
     for each in command.params:
         value = ctx.params.get(str(each.name))
-        is_chosen = value is not None and value is not False and value != each.get_default(ctx)
+        is_chosen = value is not None and value != each.get_default(ctx)
         if is_chosen and each.name not in ("socket", "config", "detach", "metrics"):
             given[str(each.name)] = value
     return given

@@ -8,6 +8,7 @@ from prefetchd.cli.control_client import NoDaemonError
 from prefetchd.cli.ending import end_daemon
 from prefetchd.cli.losses import has_ring, why_not_kept
 from prefetchd.cli.options import socket_option
+from prefetchd.daemon.start_record import remove_record
 from prefetchd.status.snapshot import read_report
 from prefetchd.wire.printable import one_line
 from prefetchd.wire.runtime_paths import RuntimePaths, runtime_paths
@@ -30,6 +31,8 @@ def command(socket: str | None, now: bool, keep: bool) -> None:
         kept = keep and _keeps_rings(paths)
         end_daemon(paths, now=now, keep=keep)
     except NoDaemonError as none:
+        if not keep:
+            remove_record(paths)
         click.echo(one_line(none.message))
         return
     click.echo(

@@ -23,6 +23,7 @@ from prefetchd.daemon.held import Held, decode_held, encode_held
 from prefetchd.daemon.process.loop import Loop
 from prefetchd.daemon.process.service_notify import Notifier
 from prefetchd.daemon.service import Service, StartedAs
+from prefetchd.daemon.start_record import record_of, remove_record, write_record
 from prefetchd.daemon.telemetry.logs import log_to
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.orphans import (
@@ -34,6 +35,7 @@ from prefetchd.processes.orphans import (
 )
 from prefetchd.wire.errors import PrefetchdError
 from prefetchd.wire.lock_file import LockFile
+from prefetchd.wire.os_errors import why
 from prefetchd.wire.runtime_paths import RuntimePaths, make_private
 
 DESCRIPTORS = 65536
@@ -151,7 +153,7 @@ def _serve(
             history=options.history,
             held=held,
         )
-        ending.callback(_keep_count, service, lock)
+        ending.callback(_keep_count, service, lock, paths)
         ending.callback(service.close)
         if options.metrics is not None:
             ending.callback(service.answer_scrapes(options.metrics).close)
@@ -165,6 +167,9 @@ def _serve(
         kill_point("daemon.start.listening")
         _keep_ending_orphans(loop, service)
         service.declared.begin()
+        if options.listening is None:
+            # A socket of the service manager is served by what that one starts.
+            _record_start(paths, options)
         ready()
         if options.environment:
             service.prepare(options.environment)
@@ -183,13 +188,23 @@ def _serve(
     log.info("stopped", extra={"fields": {"pid": os.getpid(), "rings_left": service.has_left_rings}})
 
 
-def _keep_count(service: Service, lock: LockFile) -> None:
+def _record_start(paths: RuntimePaths, options: Options) -> None:
+    try:
+        write_record(paths, record_of(options.given, options.config_file, options.ray, os.environ))
+    except OSError as error:
+        log.warning("start not recorded", extra={"fields": {"why": why(error)}})
+
+
+def _keep_count(service: Service, lock: LockFile, paths: RuntimePaths) -> None:
     """Keeps the number in the lock's file if rings are left: it counts the daemons whose rings are still there. Beside
-    it the next daemon finds what an operator has set."""
+    it the next daemon finds what an operator has set. Where a daemon that was asked to end leaves nothing, how it was
+    started is forgotten, too."""
     if service.held:
         lock.write_note(encode_held(service.held))
     if service.has_left_rings or service.held:
         lock.keep_file()
+    elif service.has_finished:
+        remove_record(paths)
 
 
 def _end_orphans() -> None:

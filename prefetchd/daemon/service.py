@@ -200,6 +200,11 @@ class Service:
         return self._closing.has_left_rings
 
     @property
+    def has_finished(self) -> bool:
+        """True once the daemon was asked to end, or ends as nothing uses it; False where it fails."""
+        return self._finishes
+
+    @property
     def child_pids(self) -> set[int]:
         """The children of this process that somebody here reaps."""
         return self._backend.own_pids | self._bridges.own_pids | self.declared.pids

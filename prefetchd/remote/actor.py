@@ -10,12 +10,15 @@ import dataclasses
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.remote.comparison import differences, processor_here, versions_here
+from prefetchd.remote.data_check import digest_of
+from prefetchd.remote.narrowing import Packed, pack
 from prefetchd.remote.node_environment import environment_of, on_this_node, program_with
 from prefetchd.remote.node_workers import NodeError, NodeWorkers
 from prefetchd.remote.program_parts import NoPartsError, describe_program
@@ -36,11 +39,11 @@ class Loaded:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """One task's answer as it travels: a packet, the batch's bytes as an array, printed lines, how many were left out,
-    and for how long the task was here, in us. `failure` says that the actor is of no use any more."""
+    """One task's answer as it travels: a packet, the batch if there is one, printed lines, how many were left out, and
+    for how long the task was here, in us. `failure` says that the actor is of no use any more."""
 
     packet: bytes = b""
-    payload: Any = None
+    payload: Packed | None = None
     lines: tuple[str, ...] = ()
     left_out: int = 0
     here_us: int = 0
@@ -52,6 +55,10 @@ class FillActor:
 
     def __init__(self) -> None:
         self._workers: NodeWorkers | None = None
+
+    def node(self) -> str:
+        """Return Ray's id of the node on which it has started this actor."""
+        return _whole_node_id()
 
     def load(
         self,
@@ -106,10 +113,14 @@ class FillActor:
             answer = self._workers.fill(lane, row, keys)
         except NodeError as error:
             return Made(failure=str(error))
-        payload = np.frombuffer(answer.payload, np.uint8) if answer.payload is not None else None
+        payload = pack(np.frombuffer(answer.payload, np.uint8)) if answer.payload is not None else None
         kill_point("actor.batch.made")
         here_us = (time.monotonic_ns() - began_ns) // 1000
         return Made(answer.packet, payload, answer.lines, answer.left_out, here_us)
+
+    def digests(self, paths: Sequence[bytes]) -> list[int]:
+        """Return the digest of each file, as this node has it."""
+        return [digest_of(path) for path in paths]
 
     def abandon(self, lane: int, number: int) -> None:
         """Ends the lane's worker if it is at the task of that number; another one takes its place."""
@@ -124,7 +135,11 @@ class FillActor:
 
 def _node_id() -> str:
     """Returns the first letters of Ray's id of this node: a machine may be several, and be it again with another id."""
+    return _whole_node_id()[:8]
+
+
+def _whole_node_id() -> str:
     # Here: tests run this module without a cluster.
     import ray
 
-    return str(ray.get_runtime_context().get_node_id())[:8]
+    return str(ray.get_runtime_context().get_node_id())

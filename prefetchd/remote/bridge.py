@@ -10,7 +10,9 @@ after whose end nothing of it writes any more. The rules:
    daemon gives to others; nobody else is asked here a second time.
 3. Ray calls back in threads of its own. They only put down what came; all else is done by the loop's thread.
 4. It ends with its daemon, at the end of their socket; its actors end with it.
-5. A worker that is still at a task HANGS_AFTER_S after that was taken back is ended, and another one takes its lane:
+5. A batch is written once the files that the node read for it are known to be those of this machine (data_check). What
+   the file system makes wait there are threads of their own.
+6. A worker that is still at a task HANGS_AFTER_S after that was taken back is ended, and another one takes its lane:
    else a sample that hangs on one machine alone would keep a worker for good.
 """
 
@@ -24,7 +26,8 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +35,19 @@ from prefetchd.daemon.process.loop import Loop
 from prefetchd.kill_points.kill_points import kill_point
 from prefetchd.processes.environment import read_environment
 from prefetchd.remote.comparison import versions_here
+from prefetchd.remote.data_check import Comparison, DataCheck
+from prefetchd.remote.narrowing import Packed, unpack
 from prefetchd.remote.node_environment import program_with
 from prefetchd.remote.placement import Actor, Placement
 from prefetchd.remote.program_parts import NoPartsError, describe_program
-from prefetchd.remote.ray_cluster import ClusterError, RayCluster, ask
+from prefetchd.remote.ray_cluster import NO_NODE_ANY_MORE, ClusterError, RayCluster, ask
 from prefetchd.wire.cluster_address import AUTO, EVERYWHERE, check_security, resolve_address
 from prefetchd.wire.errors import CallerError, ProtocolError
-from prefetchd.wire.framing import close_all, disclose, enclose, encode, receive_with_fds, send
+from prefetchd.wire.framing import close_all, decode, disclose, enclose, encode, receive_with_fds, send
 from prefetchd.wire.messages import (
+    BridgeUsed,
+    DataDiffers,
+    Filled,
     FillRemote,
     LateAnswer,
     Message,
@@ -49,6 +57,7 @@ from prefetchd.wire.messages import (
     RemoteEnded,
     RemotePrinted,
     RemoteReady,
+    RemoteWaits,
     Revoke,
     Revoked,
     Spent,
@@ -58,7 +67,10 @@ from prefetchd.wire.messages import (
     UseRing,
 )
 from prefetchd.wire.os_errors import why
+from prefetchd.wire.process_stat import process_stat
+from prefetchd.wire.remote_resources import decode_resources
 from prefetchd.wire.ring_memory import RingMemory
+from prefetchd.wire.stream_spec import decode_spec
 from prefetchd.workers.process_setup import die_with_parent, leave_signals_to_daemon, name_process
 
 if TYPE_CHECKING:
@@ -66,6 +78,11 @@ if TYPE_CHECKING:
 
 
 HANGS_AFTER_S = 30.0
+WAITS_AFTER_S = 10.0
+"""Seconds after which an actor that Ray has not started waits for CPUs, and does not merely start."""
+REPORTS_EVERY_S = 5.0
+CHECKS_AT_ONCE = 4
+"""Threads that look at files: one that waits for a network's file system is not to stop the others."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,6 +113,10 @@ class Bridge:
         self._layout = b""
         self._placement = Placement()
         self._tasks: dict[int, _Task] = {}
+        self._received_bytes = 0
+        self._used_us = 0
+        self._data = DataCheck()
+        self._checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "prefetchd-files")
 
     def serve(self) -> None:
         """Serves until the socket's end. Blocks."""
@@ -144,7 +165,9 @@ class Bridge:
             shared_fd = program_with(dataclasses.replace(environment, authkey=b""), program)
             shared = mmap.mmap(shared_fd, 0, prot=mmap.PROT_READ)
             os.close(shared_fd)
-            self._cluster = RayCluster(address, self._lost)
+            resources = decode_resources(decode_spec(self._spec).remote_resources)
+            self._cluster = RayCluster(address, self._lost, self._troubled, resources)
+            self._watch_raylet(self._cluster.raylet_pid)
             if not self._cluster.is_local:
                 # Ray answers at all of the machine's addresses, whatever it was asked for at.
                 check_security(EVERYWHERE, os.environ, insecure=message.insecure)
@@ -162,12 +185,35 @@ class Bridge:
             os.close(program_fd)
         kill_point("bridge.open")
         self._tell(Ready())
+        # What it took to begin is not what receiving takes.
+        self._used_us = time.process_time_ns() // 1000
+        self._report()
+
+    def _report(self) -> None:
+        """Reports what receiving has cost, now and then."""
+        assert self._cluster is not None
+        used_us, stat = time.process_time_ns() // 1000, process_stat(self._cluster.raylet_pid)
+        raylet_us = stat.cpu_us if stat is not None else 0
+        self._tell(BridgeUsed(self._received_bytes, used_us - self._used_us, raylet_us))
+        self._received_bytes, self._used_us = 0, used_us
+        self._loop.call_later(REPORTS_EVERY_S, self._report)
 
     def _lost(self, reason: str) -> None:
         """Ends the bridge: it has no cluster any more. In any thread."""
         with contextlib.suppress(OSError, ProtocolError):
             send(self._sock, Unreachable(reason, False))
         os._exit(1)
+
+    def _troubled(self, reason: str) -> None:
+        """Tells the daemon what will be the reason if this process ends. In any thread."""
+        self._post(partial(self._tell, Unreachable(reason, False)))
+
+    def _watch_raylet(self, pid: int) -> None:
+        """Ends the bridge with this machine's raylet: Ray takes some 13 s to do so, and does not say why."""
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(pid) if pid else -1
+            if pidfd >= 0:
+                self._loop.watch(pidfd, lambda: self._lost(NO_NODE_ANY_MORE))
 
     def _use_ring(self, fd: int, layout: bytes) -> None:
         if self._ring is not None:
@@ -179,7 +225,7 @@ class Bridge:
         """Asks for actors for the remote workers that have none."""
         if self._cluster is None or self._ring is None:
             return
-        for lanes in self._placement.sizes(self._cluster.largest_node_cpus):
+        for lanes in self._placement.sizes(self._cluster.free_cpus, self._cluster.largest_node_cpus):
             actor = self._placement.add(lanes)
             # Each lane has two tasks at most; beside them there are close(), and one abandon() at a time.
             actor.handle = self._cluster.start(lanes, 2 * lanes + 2)
@@ -192,7 +238,32 @@ class Bridge:
                 self._versions,
                 self._parts,
             )
+            self._call(actor, "node", (), partial(self._came_up, actor))
             self._call(actor, "load", arguments, partial(self._loaded, actor))
+            self._loop.call_later(WAITS_AFTER_S, partial(self._look_at, actor, lanes))
+
+    def _came_up(self, actor: Actor, node: str | None, error: str) -> None:
+        # Where it has failed, load() has too, and says so.
+        actor.is_there = node is not None
+        why_unusable = self._cluster.why_unusable(node) if node is not None and self._cluster is not None else ""
+        if why_unusable:
+            self._lose(actor, why_unusable, is_final=True)
+
+    def _look_at(self, actor: Actor, lanes: int) -> None:
+        """Tells the daemon what an actor waits for that has not come. Where nodes have room for smaller ones, asks for
+        these in its place."""
+        if self._cluster is None or actor.is_there or not actor.workers:
+            return
+        free = self._cluster.free_cpus
+        if 0 < max(free, default=0) < lanes:
+            self._placement.want(actor.workers)
+            self._end(actor)
+            self._place()
+            return
+        have = f"each node has {max(free)} free at most" if free else "no node has CPUs"
+        cpus = "1 CPU" if lanes == 1 else f"{lanes} CPUs"
+        self._tell(RemoteWaits(f"waiting for {cpus} on one node; {have}"))
+        self._loop.call_later(WAITS_AFTER_S, partial(self._look_at, actor, lanes))
 
     def _stop(self, worker: int) -> None:
         self._end_tasks(worker)
@@ -222,7 +293,7 @@ class Bridge:
             self._loop.call_later(HANGS_AFTER_S, partial(self._abandon, task))
 
     def _abandon(self, task: _Task) -> None:
-        """Ends the worker that is at the task, if it still is (rule 5)."""
+        """Ends the worker that is at the task, if it still is (rule 6)."""
         place = self._placement.place_of(task.worker)
         if place is not None and self._tasks.get(task.number) is task:
             actor, lane = place
@@ -235,12 +306,15 @@ class Bridge:
         assert self._cluster is not None
 
         def came(result: Any, error: str) -> None:
-            # Rule 3.
-            self._came.append(lambda: then(result, error))
-            with contextlib.suppress(OSError):
-                os.eventfd_write(self._wake_fd, 1)
+            self._post(lambda: then(result, error))
 
         self._cluster.call(actor.handle, method, arguments, came)
+
+    def _post(self, what: Callable[[], None]) -> None:
+        """Lets the loop's thread do something (rule 3). In any thread."""
+        self._came.append(what)
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake_fd, 1)
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake_fd)
@@ -263,28 +337,79 @@ class Bridge:
         if made.lines or made.left_out:
             lines = tuple(line.encode("utf-8", "replace") for line in made.lines)
             self._tell(RemotePrinted(task.worker, lines, made.left_out))
+        answer = decode(made.packet)
+        if isinstance(answer, Filled) and answer.opened:
+            self._compare_files(actor, task, made, answer.opened[0])
+        else:
+            self._answer(task, made)
+
+    def _compare_files(
+        self, actor: Actor, task: _Task, made: Made, opened: bytes, digests: Sequence[int] | None = None
+    ) -> None:
+        """Compares the files of a batch in a thread (rule 5). `digests` are the node's, once they were asked for."""
+
+        def compare() -> None:
+            try:
+                found = self._data.compare(opened, digests)
+            except Exception as error:
+                # What the node has sent is no list of files.
+                self._post(partial(self._lose, actor, f"its files cannot be compared: {error!r}"))
+            else:
+                self._post(partial(self._compared, actor, task, made, opened, found))
+
+        self._checks.submit(compare)
+
+    def _compared(self, actor: Actor, task: _Task, made: Made, opened: bytes, found: Comparison) -> None:
+        if found.difference is not None:
+            if self._ends(task):
+                path, what = found.difference.path, found.difference.what
+                self._tell(DataDiffers(task.worker, task.number, path, what, found.difference.is_recent))
+        elif found.doubtful:
+
+            def came(digests: list[int] | None, error: str) -> None:
+                if digests is None:
+                    self._lose(actor, error)
+                else:
+                    self._compare_files(actor, task, made, opened, digests)
+
+            self._call(actor, "digests", (found.doubtful,), came)
+        else:
+            self._answer(task, made, found.opened_here)
+
+    def _ends(self, task: _Task) -> bool:
+        """Ends the task. Returns True while the daemon waits for its answer."""
         if self._tasks.pop(task.number, None) is None:
             # Its worker was given back.
-            return
+            return False
         if task.is_revoked:
             self._tell(LateAnswer(task.worker, task.number))
+            return False
+        return True
+
+    def _answer(self, task: _Task, made: Made, opened_here: bytes | None = None) -> None:
+        """Writes a task's batch and sends its answer. `opened_here` are the batch's files as they are here."""
+        if not self._ends(task):
             return
         packet = made.packet
+        answer = decode(packet) if opened_here is not None else None
+        if isinstance(answer, Filled):
+            packet = encode(dataclasses.replace(answer, opened=(opened_here,) if opened_here else ()))
         if made.payload is not None and not self._write(task.slot, made.payload):
-            packet = encode(Spent(task.number))
+            packet = encode(Spent(task.number, "the batch has no room in one slot"))
         transfer_us = max(0, _now_us() - task.began_us - made.here_us)
         kill_point("bridge.answer.untold")
         self._tell(RemoteAnswer(task.worker, packet, transfer_us))
         kill_point("bridge.answer.told")
 
-    def _write(self, slot: int, payload: Any) -> bool:
-        """Copies a batch into its slot; False when it does not fit."""
+    def _write(self, slot: int, packed: Packed) -> bool:
+        """Writes a batch into its slot; False when it does not fit."""
         assert self._ring is not None
         target = self._ring.batch(slot)
-        if payload.nbytes > ctypes.sizeof(target):
+        if packed.payload_bytes > ctypes.sizeof(target):
             return False
         kill_point("bridge.batch.unwritten")
-        ctypes.memmove(ctypes.addressof(target), payload.ctypes.data, payload.nbytes)
+        self._received_bytes += packed.payload_bytes
+        unpack(packed, target)
         return True
 
     def _lose(self, actor: Actor, reason: str, *, is_final: bool = False) -> None:

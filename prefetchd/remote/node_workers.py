@@ -71,7 +71,7 @@ class _Task:
     keys: bytes
     slot: int
     answer: Future[Message] = dataclasses.field(default_factory=Future)
-    is_doubtful: bool = False
+    left_out: str = ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -279,13 +279,14 @@ class NodeWorkers:
             for number, *rest in message.tasks:
                 task = lane.tasks.pop(number, None)
                 if task is not None:
-                    filled = Filled(((task.row.number, *rest),), message.sample_times)
-                    task.answer.set_result(Spent(task.row.number) if task.is_doubtful else filled)
+                    filled = Filled(((task.row.number, *rest),), message.sample_times, message.opened)
+                    task.answer.set_result(Spent(task.row.number, task.left_out) if task.left_out else filled)
             return
         number = getattr(message, "task", 0)
         if isinstance(message, BadSamples):
             if number in lane.tasks:
-                lane.tasks[number].is_doubtful = True
+                text = message.texts[0].decode("utf-8", "replace") if message.texts else ""
+                lane.tasks[number].left_out = text or "a sample is left out"
             return
         task = lane.tasks.pop(number, None)
         if task is not None:

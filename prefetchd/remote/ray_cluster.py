@@ -6,19 +6,22 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from prefetchd.processes.raylets import raylets
+from prefetchd.remote.ray_errors import OTHER_VERSION, reason_of
 from prefetchd.wire.cluster_address import is_loopback
 from prefetchd.wire.os_errors import why
+from prefetchd.wire.remote_resources import NO_RESOURCES, RemoteResources
 
 if TYPE_CHECKING:
     import mmap
 
 ANSWERS_WITHIN_S = 5.0
+GPU_LABEL = "ray.io/accelerator-type"
+"""The label that Ray gives a node with GPUs."""
 LOOK_EVERY_S = 5.0
-MOST_TOLD = 300
-TRACEBACK = "Traceback (most recent call last):"
 
 # What Ray reads as it is imported. By default it tries for 14 minutes to reach a head that is not there.
 PATIENCE = {
@@ -27,9 +30,7 @@ PATIENCE = {
     "RAY_NUM_REDIS_GET_RETRIES": "1",
 }
 
-OTHER_VERSION = "Version mismatch:"
-"""What Ray's error begins with where the cluster has another Ray, or another Python. Which ones is in its lines."""
-
+NO_NODE_ANY_MORE = "this machine is no node of the Ray cluster any more: its raylet is gone"
 UNREACHED = "Failed to connect to GCS"
 TOKEN_OR_TLS = (
     "; do RAY_AUTH_MODE, RAY_USE_TLS and what belongs to them agree with the cluster's where the daemon starts?"
@@ -49,8 +50,21 @@ class RayCluster:
     """A connection to the cluster at `address`, HOST:PORT. One in a process. Results arrive by callbacks, in threads of
     Ray's; `lost` is called, in a thread of its own, when this machine is no node of it any more."""
 
-    def __init__(self, address: str, lost: Callable[[str], None]) -> None:
-        """Connects. Blocks, for half a minute at most. Raises ClusterError."""
+    def __init__(
+        self,
+        address: str,
+        lost: Callable[[str], None],
+        troubled: Callable[[str], None],
+        resources: RemoteResources = NO_RESOURCES,
+    ) -> None:
+        """Connects. Blocks, for half a minute at most. Raises ClusterError. `troubled` is called in a thread with what
+        would end this process soon, and with nothing once that is over."""
+        if not any(True for _ in raylets()):
+            raise ClusterError(
+                f"this machine is no node of the Ray cluster at {address}: run `ray start --address={address} "
+                "--num-cpus=0` here first"
+            )
+        self._resources = resources
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         try:
@@ -68,8 +82,9 @@ class RayCluster:
             ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="prefetchd")
             self._own_node = ray.get_runtime_context().get_node_id()
             self._nodes = self._ray.nodes()
+            self._free = self._look_for_room()
         except Exception as error:
-            reason = _reason(error)
+            reason = reason_of(error)
             # ask() has found somebody there.
             hint = TOKEN_OR_TLS if UNREACHED in reason else ""
             raise ClusterError(
@@ -77,7 +92,12 @@ class RayCluster:
                 is_final=reason.startswith(OTHER_VERSION),
             ) from None
         self._actor_class = ray.remote(FillActor)
+        self._address = address
         self._lost = lost
+        self._troubled = troubled
+        own = [pid for pid, options in raylets() if options.get("node_id") == self._own_node]
+        self.raylet_pid = own[0] if own else 0
+        """The process of this machine's node; 0 where it cannot be seen from here."""
         threading.Thread(target=self._look, name="prefetchd-nodes", daemon=True).start()
 
     @property
@@ -87,9 +107,41 @@ class RayCluster:
 
     @property
     def largest_node_cpus(self) -> int:
-        """The CPUs of the node that has most of them; 0 when none has any yet."""
-        alive = (each for each in self._nodes if each["Alive"])
-        return int(max((each["Resources"].get("CPU", 0) for each in alive), default=0))
+        """The CPUs of the node that has most of them; 0 when none that may be used has any yet."""
+        return int(max((each["Resources"].get("CPU", 0) for each in self._usable_nodes()), default=0))
+
+    def _usable_nodes(self) -> Iterator[dict[str, Any]]:
+        for each in self._nodes:
+            if each["Alive"] and (self._resources.gpu_nodes or not each["Resources"].get("GPU", 0)):
+                yield each
+
+    def why_unusable(self, node: str) -> str:
+        """Returns why no worker of this stream may be on the node of that id; empty when it may. Asks Ray about a node
+        that has come since it was asked last."""
+        if all(each["NodeID"] != node for each in self._nodes):
+            self._nodes = self._ray.nodes()
+        found = next((each for each in self._nodes if each["NodeID"] == node), None)
+        if found is None or self._resources.gpu_nodes or not found["Resources"].get("GPU", 0):
+            return ""
+        return (
+            f"node {found['NodeManagerHostname']} has GPUs, whose trainers need its CPUs: "
+            "remote_resources={'gpu_nodes': True} allows it"
+        )
+
+    @property
+    def free_cpus(self) -> list[int]:
+        """The CPUs of each node that nothing has taken, as they were a few seconds ago."""
+        return list(self._free.values())
+
+    def _look_for_room(self) -> dict[str, int]:
+        """Returns the free CPUs of each node that has any. Blocks."""
+        alive = {each["NodeID"]: each["Resources"].get("CPU", 0) for each in self._usable_nodes()}
+        try:
+            free = self._ray._private.state.available_resources_per_node()
+        except Exception:
+            # It is Ray's own, and another version may lack it: nodes are as free as they are large then.
+            return {node: int(cpus) for node, cpus in alive.items() if cpus}
+        return {node: int(free.get(node, {}).get("CPU", 0)) for node, cpus in alive.items() if cpus}
 
     def share(self, data: mmap.mmap) -> Any:
         """Puts memory where all nodes can read it, as an array of bytes; each node fetches it once. Returns what stands
@@ -101,7 +153,13 @@ class RayCluster:
     def start(self, cpus: int, calls_at_once: int) -> Any:
         """Asks for an actor with so many CPUs of one node. Returns its handle at once: it may come much later, when
         Ray's autoscaler has brought a node, or never."""
+        options: dict[str, Any] = {
+            "resources": {name: amount * cpus for name, amount in self._resources.custom.items()},
+            "memory": self._resources.memory_bytes * cpus or None,
+            "label_selector": dict(self._resources.labels) | self._away_from_gpus() or None,
+        }
         return self._actor_class.options(
+            **{name: value for name, value in options.items() if value},
             num_cpus=cpus,
             # What Ray would restart has lost its program.
             max_restarts=0,
@@ -109,6 +167,14 @@ class RayCluster:
             max_concurrency=calls_at_once,
             scheduling_strategy="SPREAD",
         ).remote()
+
+    def _away_from_gpus(self) -> dict[str, str]:
+        """Returns the selector of nodes without the kinds of GPUs that are in the cluster, by Ray's own label."""
+        if self._resources.gpu_nodes:
+            return {}
+        with_gpus = (each for each in self._nodes if each["Alive"] and each["Resources"].get("GPU", 0))
+        kinds = sorted({each.get("Labels", {}).get(GPU_LABEL, "") for each in with_gpus} - {""})
+        return {GPU_LABEL: f"!in({','.join(kinds)})"} if kinds else {}
 
     def call(self, actor: Any, method: str, arguments: tuple[Any, ...], then: Callable[[Any, str], None]) -> None:
         """Calls the actor's method; `then` gets (result, ""), or (None, why there is none), in a thread of Ray's."""
@@ -119,7 +185,7 @@ class RayCluster:
             if error is None:
                 then(future.result(), "")
             else:
-                then(None, _reason(error))
+                then(None, reason_of(error))
 
         future.add_done_callback(done)
 
@@ -133,16 +199,32 @@ class RayCluster:
 
     def _look(self) -> None:
         """Looks at the nodes now and then: Ray's answer may take a minute, when its head is gone."""
+        is_silent = False
         while True:
             time.sleep(LOOK_EVERY_S)
+            # Ray itself ends this process when its head is gone for a minute, and says nothing here.
+            was_silent, is_silent = is_silent, not _answers(self._address)
+            if is_silent and not was_silent:
+                self._troubled(f"the cluster's head at {self._address} is gone")
+            elif was_silent and not is_silent:
+                self._troubled("")
             try:
                 self._nodes = self._ray.nodes()
+                self._free = self._look_for_room()
             except Exception as error:
-                self._lost(_reason(error))
+                self._lost(reason_of(error))
                 return
             if not any(each["NodeID"] == self._own_node and each["Alive"] for each in self._nodes):
-                self._lost("this machine is no node of the Ray cluster any more")
+                self._lost(NO_NODE_ANY_MORE)
                 return
+
+
+def _answers(address: str) -> bool:
+    try:
+        ask(address)
+    except ClusterError:
+        return False
+    return True
 
 
 def ask(address: str) -> None:
@@ -152,15 +234,3 @@ def ask(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S).close()
     except OSError as error:
         raise ClusterError(f"no Ray cluster answers at {address}: {why(error)}") from None
-
-
-def _reason(error: BaseException) -> str:
-    """Returns the first line of what is behind the error: Ray's own says little. Of other versions all lines, and of a
-    traceback its last one."""
-    text = str(error.__cause__ or error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if text.startswith(OTHER_VERSION):
-        return " ".join(lines)[:MOST_TOLD]
-    if lines and lines[0].endswith(TRACEBACK):
-        lines[0] = lines[0].removesuffix(TRACEBACK) + lines[-1]
-    return lines[0][:MOST_TOLD] if lines else type(error).__name__

@@ -15,9 +15,12 @@ from prefetchd.supervisor.burials import Burials
 from prefetchd.supervisor.child_process import ChildProcess
 from prefetchd.supervisor.executed_child import ExecutedChild
 from prefetchd.supervisor.process_workers import MESSAGE_LIMIT_CHARACTERS
+from prefetchd.wire.cluster_address import CLUSTER_VARIABLES
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.framing import decode
 from prefetchd.wire.messages import (
+    BridgeUsed,
+    DataDiffers,
     LateAnswer,
     Message,
     OpenBridge,
@@ -26,6 +29,7 @@ from prefetchd.wire.messages import (
     RemoteEnded,
     RemotePrinted,
     RemoteReady,
+    RemoteWaits,
     Revoked,
     Unreachable,
     UseRing,
@@ -34,9 +38,6 @@ from prefetchd.wire.os_errors import why
 from prefetchd.wire.stream_spec import StreamSpec, encode_spec
 
 CLOSE_DEADLINE_S = 5.0
-CLUSTER_VARIABLES = (b"RAY_", b"TMPDIR")
-"""What the names of variables begin with that the daemon hands to bridges: how to reach the cluster is for who starts
-the daemon to say, keys and certificates included."""
 
 
 class BridgeEvents(Protocol):
@@ -51,6 +52,12 @@ class BridgeEvents(Protocol):
 
     def remote_message(self, worker: int, message: Message, transfer_us: int) -> None:
         """The worker has answered. Raises ProtocolError when that is no answer: the bridge is killed for it."""
+
+    def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None: ...
+
+    def remote_waits(self, bridge: int, reason: str) -> None: ...
+
+    def bridge_used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None: ...
 
     def remote_revoked(self, bridge: int, task: int) -> None: ...
 
@@ -92,7 +99,9 @@ class Bridges:
         try:
             environment = read_environment(program_fd)
             variables = variables_at_start(environment)
-            variables.update({name: value for name, value in own.items() if name.startswith(CLUSTER_VARIABLES)})
+            variables.update(
+                {name: value for name, value in own.items() if os.fsdecode(name).startswith(CLUSTER_VARIABLES)}
+            )
             path = json.dumps(list(environment.sys_path)).encode()
             before = [environment.executable, b"-c", BRIDGE_BOOTSTRAP.encode(), path, str(os.getpid()).encode()]
             executed = ExecutedChild(lambda control: [*before, str(control).encode()], variables, nice=self._nice)
@@ -161,6 +170,13 @@ class Bridges:
             events.remote_ready(message.worker, message.node[:200], message.processor[:200])
         elif isinstance(message, RemoteAnswer):
             events.remote_message(message.worker, decode(message.packet), message.transfer_us)
+        elif isinstance(message, DataDiffers):
+            path, what = message.path[:MESSAGE_LIMIT_CHARACTERS], message.what[:MESSAGE_LIMIT_CHARACTERS]
+            events.remote_data_differs(message.worker, message.task, path, what, is_recent=message.is_recent)
+        elif isinstance(message, RemoteWaits):
+            events.remote_waits(bridge, message.reason[:MESSAGE_LIMIT_CHARACTERS])
+        elif isinstance(message, BridgeUsed):
+            events.bridge_used(bridge, message.received_bytes, message.bridge_us, message.raylet_us)
         elif isinstance(message, Revoked):
             events.remote_revoked(bridge, message.task)
         elif isinstance(message, LateAnswer):

@@ -6,16 +6,19 @@ are as fast,
 
     gain = 1 + remote_cpus / local_cpus * (1 - RECEIVING_S_A_GB / filling_s_a_gb)
 
-Where a GB takes less than LEAST_FILLING_S_A_GB to fill, all stays here: what is gained would not be worth the network.
+Where a GB takes less than LEAST_RATIO times what it takes to receive, all stays here: what is gained would not be worth
+the network. What receiving takes is learned (receiving_cost); RECEIVING_S_A_GB counts until then.
 """
 
 from __future__ import annotations
 
-RECEIVING_S_A_GB = 1.8
-"""CPU seconds to receive a GB: the upper end of what a prototype took, 1.1 to 1.8 on two CPUs. Of this code `python -m
-benchmarks.remote receiving` has measured 1.2 to 1.7 (docs/performance.md)."""
+RECEIVING_S_A_GB = 2.5
+"""CPU seconds to receive a GB that is encrypted, as docs/cluster.md has it: 1.8 to 2.5 were measured, and 1.2 to 1.7
+without TLS (docs/performance.md)."""
 
-LEAST_FILLING_S_A_GB = 4.0
+LEAST_RATIO = 2.2
+"""The least ratio of filling to receiving at which remote workers pay."""
+LEAST_FILLING_S_A_GB = LEAST_RATIO * RECEIVING_S_A_GB
 
 KNOWN_AFTER_S = 0.5
 """The filling after which it is known what it costs."""
@@ -28,9 +31,9 @@ def filling_s_a_gb(fill_us: int, payload_bytes: int) -> float | None:
     return (fill_us / 1e6) / (payload_bytes / 1e9)
 
 
-def pays(filling_s_a_gb: float | None) -> bool:
+def pays(filling_s_a_gb: float | None, least_s_a_gb: float = LEAST_FILLING_S_A_GB) -> bool:
     """Returns True when batches that cost so much are worth being made elsewhere; False as long as nobody knows."""
-    return filling_s_a_gb is not None and filling_s_a_gb >= LEAST_FILLING_S_A_GB
+    return filling_s_a_gb is not None and filling_s_a_gb >= least_s_a_gb
 
 
 def gain(filling_s_a_gb: float, local_cpus: float, remote_cpus: float) -> float:

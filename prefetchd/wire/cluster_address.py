@@ -14,6 +14,9 @@ AUTO = "auto"
 EVERYWHERE = "0.0.0.0:0"
 """Stands for a cluster that is reached from other machines, at whatever address."""
 ADDRESS_VARIABLE = "RAY_ADDRESS"
+CLUSTER_VARIABLES = ("RAY_", "TMPDIR")
+"""The beginnings of the names of variables that the daemon hands to bridges: its starter says how the cluster is
+reached, keys and certificates included."""
 
 
 def resolve_address(address: str, variables: Mapping[str, str]) -> str:

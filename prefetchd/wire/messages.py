@@ -929,9 +929,11 @@ class StoreFailed(Message):
 @record
 class Spent(Message):
     """Says that the task needs the program as it was handed over, which this worker cannot have anew: it ends after
-    this, and the task is to be given to another one."""
+    this, and the task is to be given to another one. A remote worker gives the `reason`, if there is one, for which its
+    node cannot make the batch."""
 
     task: int
+    reason: str = ""
 
 
 @_numbered(72)
@@ -968,11 +970,13 @@ class ShardCame(Message):
 @_numbered(80)
 @record
 class Compared(Message):
-    """Says whether a batch that another machine has made is what is made of it here, byte for byte."""
+    """Says whether the rows of a task, which another machine has made, are what is made of them here, byte for byte.
+    `row` is the first row that differs; -1: unknown, as the batch was made as a whole."""
 
     task: int
     is_equal: bool
     duration_us: int
+    row: int = -1
 
 
 @_numbered(94)
@@ -1116,6 +1120,39 @@ class RemotePrinted(Message):
     worker: int
     lines: Blobs
     left_out: int = 0
+
+
+@_numbered(104)
+@record
+class DataDiffers(Message):
+    """Reports that a remote worker has read a file that is not what it is on this machine. Nothing of its task writes
+    to the ring. `what` says what differs. `is_recent`: the file was changed here while the task was under way, so the
+    node's data may be the same by now."""
+
+    worker: int
+    task: int
+    path: str
+    what: str
+    is_recent: bool = False
+
+
+@_numbered(105)
+@record
+class RemoteWaits(Message):
+    """Reports what the remote workers wait for that have not come."""
+
+    reason: str
+
+
+@_numbered(106)
+@record
+class BridgeUsed(Message):
+    """Reports the payloads' bytes that a bridge has received since it reported last, and the CPU time that it has used
+    for them. `raylet_us` is the CPU time that this machine's raylet has used since that began; 0: unknown."""
+
+    received_bytes: int
+    bridge_us: int
+    raylet_us: int
 
 
 # --- declaring process -> daemon ------------------------------------------------------------------------------

@@ -51,6 +51,11 @@ class RuntimePaths:
         return self.socket.with_name(self.socket.name + ".history")
 
     @property
+    def start_record(self) -> Path:
+        """The file that says how the daemon was started, for the next daemon."""
+        return self.socket.with_name(self.socket.name + ".options")
+
+    @property
     def instance(self) -> str:
         return hashlib.blake2s(os.fsencode(self.socket), digest_size=4).hexdigest()
 

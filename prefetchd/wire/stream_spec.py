@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgpack
 
 from prefetchd.wire.errors import CallerError, ProtocolError
+from prefetchd.wire.remote_resources import decode_resources
 
 ORDERS = ("sequential", "shuffle", "sampler", "iterable")
 ORDER_VERSION = 1
@@ -71,6 +72,7 @@ class StreamSpec:
       directory       absolute; empty for "shm"
       epochs          so many are made, and none after; 0 means no end
       remote_workers  workers on other machines, beside those here, at most
+      remote_resources  what each of these takes on its node, and which nodes they may be on; empty: the default
       private         samples change what the program holds, as is known: no other trainer may have its batches
     """
 
@@ -104,6 +106,7 @@ class StreamSpec:
     dealt: bool = False
     remote_workers: int = 0
     private: bool = False
+    remote_resources: str = ""
 
     @property
     def is_identified(self) -> bool:
@@ -154,6 +157,7 @@ class StreamSpec:
             raise CallerError(
                 f"store {self.store!r} in directory {self.directory[:30]!r}; allowed: 1 to 600 letters; none for shm"
             )
+        decode_resources(self.remote_resources)
         if len(self.name) > 200 or not self.name.isprintable():
             raise CallerError(f"stream name {self.name[:40]!r}...: allowed: up to 200 printable characters")
         if len(self.fingerprint) != 32 or set(self.fingerprint) - set("0123456789abcdef"):

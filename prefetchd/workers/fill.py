@@ -141,9 +141,9 @@ class Filler:
                 self._worker_init_fn(worker_index)
 
     @property
-    def has_layout(self) -> bool:
-        """True when batches are filled by rows: it has the stream's layout."""
-        return self._layout is not None
+    def layout(self) -> RowLayout | None:
+        """The stream's row layout; None where batches are filled whole."""
+        return self._layout
 
     def use_layout(self, layout: bytes) -> None:
         """Takes the stream's row layout, from whoever measured."""

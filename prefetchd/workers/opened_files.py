@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgpack
@@ -62,7 +63,7 @@ class OpenedFiles:
         name = os.path.abspath(name)
         if name.startswith(_NOT_DATA):
             return
-        stamp = _stamp(name)
+        stamp = stamp_of(name)
         if stamp is not None and len(self._stamps) <= MOST_FILES:
             self._stamps.setdefault(name, stamp)
 
@@ -82,23 +83,37 @@ class OpenedFiles:
             return b""
         # Of a file the first look counts.
         stamps, self._stamps = self._stamps | former, {}
-        packed = bytes(msgpack.packb([[os.fsencode(path), *stamp] for path, stamp in stamps.items()]))
-        if len(packed) > _COMPRESSED_FROM:
-            packed = bytes(msgpack.packb(zlib.compress(packed, 1)))
-        return TOO_MANY_FILES if len(stamps) > MOST_FILES or len(packed) > MOST_BYTES else packed
+        return pack_files((os.fsencode(path), stamp) for path, stamp in stamps.items())
+
+
+def pack_files(files: Iterable[tuple[bytes, Stamp]]) -> bytes:
+    """Return the files as take() does; empty when there are none."""
+    listed = [[path, *stamp] for path, stamp in files]
+    if not listed:
+        return b""
+    packed = bytes(msgpack.packb(listed))
+    if len(packed) > _COMPRESSED_FROM:
+        packed = bytes(msgpack.packb(zlib.compress(packed, 1)))
+    return TOO_MANY_FILES if len(listed) > MOST_FILES or len(packed) > MOST_BYTES else packed
+
+
+def files_in(opened: bytes) -> Iterator[tuple[bytes, Stamp]]:
+    """Yield the path and the stamp of each file in `opened`, which is what take() has returned, also several times in a
+    row. Nothing of TOO_MANY_FILES."""
+    unpacker = msgpack.Unpacker(use_list=False)
+    unpacker.feed(opened)
+    for found in unpacker:
+        if found is None:
+            continue
+        files = msgpack.unpackb(zlib.decompress(found), use_list=False) if isinstance(found, bytes) else found
+        for path, *stamp in files:
+            yield path, tuple(stamp)
 
 
 def changed_file(opened: bytes) -> str | None:
     """Return the path of the first file that is not what it was when take() returned it, or None. `opened` is what
     take() has returned, also several times in a row."""
-    unpacker = msgpack.Unpacker(use_list=False)
-    unpacker.feed(opened)
-    for found in unpacker:
-        files = msgpack.unpackb(zlib.decompress(found), use_list=False) if isinstance(found, bytes) else found
-        for path, *stamp in files:
-            if _stamp(path) != tuple(stamp):
-                return os.fsdecode(path)
-    return None
+    return next((os.fsdecode(path) for path, stamp in files_in(opened) if stamp_of(path) != stamp), None)
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
@@ -107,7 +122,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
         _current.opened(path, flags)
 
 
-def _stamp(path: str | bytes) -> Stamp | None:
+def stamp_of(path: str | bytes) -> Stamp | None:
     """Return the stamp of a regular file, or None where there is none."""
     try:
         status = os.stat(path)

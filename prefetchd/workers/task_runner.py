@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from typing import Any
@@ -39,6 +40,7 @@ from prefetchd.wire.remote_exception import encode_exception
 from prefetchd.wire.ring_memory import RingMemory
 from prefetchd.wire.segment_layout import decode_slot_record, payload_digest
 from prefetchd.wire.shard_states import MOST_BYTES
+from prefetchd.wire.slot_layout import RowLayout
 from prefetchd.wire.stream_spec import Position
 from prefetchd.wire.worker_status import DIGESTING, IDLE
 from prefetchd.workers.file_codec import FilePlace, StoreError
@@ -217,24 +219,35 @@ class TaskRunner:
         return Digested(task, payload_digest(payload), _now_us() - begin_us)
 
     def _compare(self, task: FillTask, deadly: Deadly) -> Message:
-        """Makes the batch beside the one in its slots, in memory of this process's own, and compares the two."""
+        """Makes the batch beside the one in its slots, or a few of its rows, in memory of this process's own, and
+        compares the two."""
         begin_us = _now_us()
         ring = self._ring
         assert ring is not None
         span = self._span(task.slot)
         theirs = memoryview(ring.batch(task.slot, span)).cast("B")
         room = span * ring.header.slot_bytes
+        layout = self._filler.layout
+        if layout is not None and task.rows < self._filler.plan.row_count(*task.position):
+            # Pages of it that nothing is written to take no memory.
+            ours = ring.array_type(room).from_buffer(mmap.mmap(-1, room))
+            self._filler.fill_rows(task.position, task.first, task.end, ours, deadly)
+            self._filler.note.phase(DIGESTING)
+            row = _row_that_differs(layout, task.first, task.end, memoryview(ours).cast("B"), theirs)
+            return Compared(task.number, row < 0, _now_us() - begin_us, row)
         # What nobody writes between two leaves is the same in both then.
         ours = ring.array_type(room).from_buffer(bytearray(theirs))
-        if self._filler.has_layout:
+        if layout is not None:
             payload_bytes = self._filler.fill_rows(task.position, 0, task.end, ours, deadly)
         else:
             payload_bytes = self._filler.fill_whole(task.position, task.end, room, lambda: ours, deadly)
         if payload_bytes > room:
             return Unfit.needing(task.number, payload_bytes)
         self._filler.note.phase(DIGESTING)
-        is_equal = payload_digest(memoryview(ours).cast("B")[:payload_bytes]) == payload_digest(theirs[:payload_bytes])
-        return Compared(task.number, is_equal, _now_us() - begin_us)
+        our_bytes = memoryview(ours).cast("B")[:payload_bytes]
+        is_equal = payload_digest(our_bytes) == payload_digest(theirs[:payload_bytes])
+        row = -1 if is_equal or layout is None else _row_that_differs(layout, 0, task.end, our_bytes, theirs)
+        return Compared(task.number, is_equal, _now_us() - begin_us, row)
 
     def _help(self, task: FillTask) -> Helped:
         begin_us = _now_us()
@@ -252,6 +265,17 @@ class TaskRunner:
         ring = self._ring
         assert ring is not None
         return decode_slot_record(ring.memory, ring.header.slot_record_offset(slot)).span  # type: ignore[arg-type]
+
+
+def _row_that_differs(layout: RowLayout, first: int, end: int, ours: memoryview, theirs: memoryview) -> int:
+    """Return the first of the rows [first, end) that is not the same in two batches; -1 when all are."""
+    for row in range(first, end):
+        for storage in layout.meta.storages:
+            row_bytes = storage.storage_bytes // layout.rows
+            at = storage.offset + row * row_bytes
+            if payload_digest(ours[at : at + row_bytes]) != payload_digest(theirs[at : at + row_bytes]):
+                return row
+    return -1
 
 
 def _now_us() -> int:

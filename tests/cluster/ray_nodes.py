@@ -8,13 +8,15 @@ import fcntl
 import os
 import socket
 import struct
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNET, CLONE_NEWNS, CLONE_FS = 0x40000000, 0x00020000, 0x00000200
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 STORE_BYTES = 80 << 20
 CPUS_A_NODE = 2
@@ -44,9 +46,34 @@ class RayNodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def add(self, cpus: int = CPUS_A_NODE) -> None:
+    @property
+    def raylet(self) -> int:
+        """The pid of the raylet of the head's machine, which is the trainer's."""
+        (found,) = self._cluster.head_node.all_processes["raylet"]
+        return int(found.process.pid)
+
+    def add(self, cpus: int = CPUS_A_NODE, **options: Any) -> None:
         """Brings one more node, on those CPUs that this process may use by now."""
-        self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store_bytes))
+        self.nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store_bytes, **options))
+
+    def add_with(self, there: Path, in_place_of: Path, cpus: int = CPUS_A_NODE) -> None:
+        """Brings one more node, which sees the directory `there` where this machine has `in_place_of`."""
+
+        libc, directory = ctypes.CDLL(None, use_errno=True), os.getcwd()
+        here = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # This thread's, and its children's.
+            if libc.unshare(CLONE_NEWNS):
+                raise OSError(ctypes.get_errno(), "no mount namespace of its own can be had")
+            subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+            subprocess.run(["mount", "--bind", str(there), str(in_place_of)], check=True)
+            self.add(cpus)
+        finally:
+            # Threads that Ray has started here share this one's directories, with which no other namespace is entered.
+            if libc.unshare(CLONE_FS) or libc.setns(here, CLONE_NEWNS):
+                raise OSError(ctypes.get_errno(), "the mount namespace cannot be left")
+            os.close(here)
+            os.chdir(directory)
 
     def remove(self) -> None:
         """Takes the last node away, as if its machine were switched off."""

@@ -21,6 +21,7 @@ from tests.cluster.ray_nodes import STORE_BYTES
 from tests.scenario.waiting import until
 
 ADDRESS, PORT = "10.77.0.1", 6380
+SCRIPT = Path(__file__).parents[2] / "examples" / "cluster" / "make_certificates.sh"
 SIOCSIFADDR = 0x8916
 
 
@@ -32,18 +33,10 @@ def add_address() -> None:
 
 
 def make_certificates(directory: Path) -> dict[str, str]:
-    """Variables that name an authority's certificate and one of this address that it has signed, made here."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=directory, check=True, stderr=subprocess.DEVNULL)
-
-    new_key = ["-newkey", "rsa:2048", "-nodes"]
-    openssl("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt")
-    openssl("req", *new_key, "-subj", "/CN=node", "-keyout", "node.key", "-out", "node.csr")
-    (directory / "names").write_text(f"subjectAltName=IP:{ADDRESS},IP:127.0.0.1,DNS:localhost")
-    signed = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
-    openssl("x509", "-req", "-in", "node.csr", *signed, "-out", "node.crt")
-    names = {"CA_CERT": "ca.crt", "SERVER_CERT": "node.crt", "SERVER_KEY": "node.key"}
+    """Variables that name an authority's certificate and one of this address that it has signed, made by the script
+    that docs/cluster.md names."""
+    subprocess.run(["sh", str(SCRIPT), ADDRESS], cwd=directory, check=True, capture_output=True)
+    names = {"CA_CERT": "ca.crt", "SERVER_CERT": f"{ADDRESS}.crt", "SERVER_KEY": f"{ADDRESS}.key"}
     files = {f"RAY_TLS_{name}": str(directory / file) for name, file in names.items()}
     return files | {"RAY_USE_TLS": "1", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 

@@ -9,10 +9,12 @@ from prefetchd_client.session.remote_errors import rebuild_exception
 
 from prefetchd.plan.batch_plan import BatchPlan
 from prefetchd.wire.messages import (
+    COMPARE,
     DIGEST,
     FILL_ROWS,
     FILL_WHOLE,
     BadSamples,
+    Compared,
     Digested,
     FillFailed,
     Measured,
@@ -30,6 +32,29 @@ from tests.scenario.oracle import epoch_batches
 @pytest.fixture
 def calls(tmp_path):
     return tmp_path / "calls"
+
+
+# --- comparing ---
+
+
+def test_rows_that_differ_are_found_and_no_others(stage):
+    with stage.stream(Made(programs.numbered)) as stream:
+        (worker,) = stream.start_workers(1)
+        layout = decode_row_layout(stream.measure(worker).layout)
+        stream.make_ring([worker])
+        stream.fill_rows(worker, 1, 0)
+
+        def compare(first: int, end: int) -> tuple[bool, int]:
+            (task,) = stream.assign(worker, (COMPARE, 0, 1, first, end, 0))
+            answer = stream.answer(worker, task)
+            assert isinstance(answer, Compared)
+            return answer.is_equal, answer.row
+
+        assert compare(0, 4) == (True, -1)
+        numbers = layout.meta.storages[1]
+        stream.ring.memory.batch(0)[numbers.offset + 2 * numbers.storage_bytes // 4] ^= 1
+        assert [compare(row, row + 1) for row in range(4)] == [(True, -1), (True, -1), (False, 2), (True, -1)]
+        assert compare(0, 4) == (False, 2)
 
 
 # --- measuring ---

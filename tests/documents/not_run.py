@@ -29,6 +29,7 @@ NOT_RUN = {
     ("systemd/README.md", "systemctl --user status prefetchd"): ENDLESS,
     ("docs/batch-files.md", "sudo mount -t tmpfs -o size=31G,mode=0700,uid=$(id -u) tmpfs ram"): RIGHTS,
     ("docs/cluster.md", "export RAY_AUTH_MODE=token"): CLUSTER,
+    ("docs/cluster.md", "sh examples/cluster/make_certificates.sh 10.0.0.1 10.0.0.2"): CLUSTER,
     ("docs/cluster.md", "ray start --address=10.0.0.1:6379 --num-cpus=16"): CLUSTER,
     ("docs/cluster.md", "prefetchd run --detach --ray=10.0.0.1:6379"): CLUSTER,
     ("docs/configuration.md", "[streams.validation]"): MEMORY,

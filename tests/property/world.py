@@ -1058,9 +1058,10 @@ class World:
             return
         if kind == COMPARE and position not in self.failing:
             rows = self.memory[worker.stream][slot]["rows"]
-            ours = dict.fromkeys(range(end), self.content(task, position, self.keys))
+            ours = self.content(task, position, self.keys)
+            is_equal = all(rows[row] == ours for row in range(first, end))
             self.remote.compared += 1
-            self.engine.worker_message(worker.number, Compared(task, rows == ours, 1000), self.now)
+            self.engine.worker_message(worker.number, Compared(task, is_equal, 1000), self.now)
             return
         rows = self.rows(worker.stream, position)
         size = self.sizes.get(position, SLOT_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -162,3 +163,32 @@ def test_what_is_not_a_dead_daemon_s_socket_is_left_alone(daemon, occupy, detach
         daemon.socket.rmdir()
     else:
         daemon.socket.unlink()
+
+
+# --- starting as the last one was started ---
+
+
+def started_by_a_trainer(daemon, killed: int) -> dict:
+    """What the next daemon says of itself, which a trainer has started."""
+
+    def is_another(report) -> bool:
+        return report.state == "running" and report.snapshot["daemon"]["pid"] != killed
+
+    return report_when(daemon, is_another, "another daemon").snapshot["daemon"]
+
+
+def test_a_daemon_after_a_crash_is_started_as_the_dead_one_was(daemon):
+    daemon.environment["RAY_AUTH_TOKEN"] = "secret"
+    daemon.start("--ray", "127.0.0.1:1", "--linger", "77", "--no-autotune")
+    with PrefetchLoader(Numbers(400), batch_size=4, buffer=4) as loader:
+        batches = iter(loader)
+        next(batches)
+        killed, options = daemon.pid, report_when(daemon, lambda _: True, "").snapshot["daemon"]["options"]
+        os.kill(killed, signal.SIGKILL)
+        assert len(list(batches)) == 99
+        found = started_by_a_trainer(daemon, killed)
+    assert found["options"] == options == {"ray": "127.0.0.1:1", "linger": 77.0, "autotune": False}
+    with open(f"/proc/{found['pid']}/environ", "rb") as environ:
+        assert b"RAY_AUTH_TOKEN=secret" in environ.read().split(b"\0")
+    daemon.command("stop")
+    assert not daemon.paths.start_record.exists(), "a daemon that is stopped is not to come back so"

@@ -124,6 +124,8 @@ class PrefetchLoader(RebuildGuard):
             persistent_workers=True. True always makes them ahead, and False never does.
         remote_workers (int): Workers on other machines, 0 by default, beside those here, where the daemon has a Ray
             cluster (docs/cluster.md). They make the same batches.
+        remote_resources (dict): What each of them takes beside a CPU, and where they may be: {"memory": "2GB",
+            "labels": {"zone": "a"}, "gpu_nodes": True}, and the cluster's own resources by name. Default: none.
         socket (str): The daemon's socket. Default: $PREFETCHD_SOCKET, else the user's own daemon.
         device (str or torch.device): A CUDA device, or "cpu": batches are handed out there, copied ahead of the trainer
             (docs/device.md).
@@ -205,6 +207,7 @@ class PrefetchLoader(RebuildGuard):
         transform: Callable[[Any], Any] | None = None,
         fresh: bool = False,
         remote_workers: int = 0,
+        remote_resources: Mapping[str, Any] | None = None,
         run_ahead: bool | None = None,
         socket: str | None = None,
     ) -> None:
@@ -235,7 +238,7 @@ class PrefetchLoader(RebuildGuard):
         # `stream`: that name is taken as long as this loader lives.
         self.seed, self.buffer, self.lookback, self.on_error = seed, buffer, lookback, on_error
         self.rank, self.world_size, self.socket = rank, world_size, socket
-        self.remote_workers, self.run_ahead = remote_workers, run_ahead
+        self.remote_workers, self.remote_resources, self.run_ahead = remote_workers, remote_resources, run_ahead
         self.device, self.device_transform = device, device_transform
         self.fingerprint_extra, self.fresh, self.deterministic = fingerprint_extra, fresh, deterministic
         self._watch = ChangeWatch({})
@@ -255,6 +258,7 @@ class PrefetchLoader(RebuildGuard):
             "fingerprint_extra": fingerprint_extra,
             "deterministic": deterministic,
             "remote_workers": remote_workers,
+            "remote_resources": remote_resources,
             "run_ahead": run_ahead,
         }
         is_own_order = sampler is not None or batch_sampler is not None

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import operator
 import os
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from prefetchd.wire.byte_sizes import parse_bytes
 from prefetchd.wire.errors import BufferTooSmallError, CallerError
+from prefetchd.wire.remote_resources import encode_resources
 from prefetchd.wire.runtime_paths import RuntimePaths
 from prefetchd.wire.sample_methods import goes_with_samples
 from prefetchd.wire.stream_spec import MINIMUM_SLOTS, SEED_LIMIT, UNIDENTIFIED, StreamSpec
@@ -276,6 +277,7 @@ def stream_request(
     persistent_workers: bool = False,
     name: str = "",
     remote_workers: int = 0,
+    remote_resources: Mapping[str, Any] | None = None,
     run_ahead: bool | None = None,
     takes_turns: bool = False,
     has_worker_info: bool = True,
@@ -344,6 +346,7 @@ def stream_request(
         private=takes_turns,
         timeout_s=float(timeout),
         remote_workers=whole_number("remote_workers", remote_workers),
+        remote_resources=encode_resources(remote_resources),
     )
     content = {**counted, **identity, "extra": fingerprint_extra}
     if directory := directory_that_counts(parts):

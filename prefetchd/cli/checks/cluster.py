@@ -3,11 +3,11 @@ shared memory to the trainer."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from prefetchd.cli.checks.finding import ADVICE, FAILED, OK, Finding
+from prefetchd.processes.raylets import raylets
 from prefetchd.wire.byte_sizes import format_bytes
 
 LARGE_STORE_BYTES = 4 << 30
@@ -19,9 +19,9 @@ START = "ray start --address=HEAD:6379 --num-cpus=0 --object-store-memory=200000
 def findings(address: str, processes: Path = Path("/proc")) -> Iterator[Finding]:
     """Yields what there is to say of Ray on this machine; nothing where none runs, and no cluster's `address` is
     configured."""
-    raylets = list(_raylets(processes))
-    if raylets:
-        for arguments in raylets:
+    found = [options for _, options in raylets(processes)]
+    if found:
+        for arguments in found:
             yield cpus(arguments)
             yield object_store(arguments)
     elif address:
@@ -47,17 +47,3 @@ def object_store(arguments: dict[str, str]) -> Finding:
     if size_bytes < LARGE_STORE_BYTES:
         return Finding(check, OK, text, why)
     return Finding(check, ADVICE, text, why, f"ray stop; {START}")
-
-
-def _raylets(processes: Path) -> Iterable[dict[str, str]]:
-    """Yields the options of each raylet that runs here, by name."""
-    for entry in processes.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.path.basename(words[0]) == b"raylet":
-            options = (os.fsdecode(word).lstrip("-").partition("=") for word in words[1:])
-            yield {name: value for name, _, value in options}

@@ -525,6 +525,21 @@ class Engine:
         self.remote_pool.worker_message(worker, message, transfer_us, now_s)
 
     @_event
+    def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None:
+        """Notes that a remote worker has read a file for the task that is not what it is here."""
+        self.remote_pool.data_differs(worker, task, path, what, is_recent=is_recent)
+
+    @_event
+    def remote_waits(self, bridge: int, reason: str) -> None:
+        """Notes what remote workers wait for that have not come."""
+        self.remote_pool.waits(bridge, reason)
+
+    @_event
+    def bridge_used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        """Notes what receiving has cost (messages.BridgeUsed)."""
+        self.remote_pool.used(bridge, received_bytes, bridge_us, raylet_us)
+
+    @_event
     def remote_revoked(self, bridge: int, task: int) -> None:
         """Notes that nothing of a task that was taken back is written any more."""
         self.remote_pool.revoked(bridge, task)

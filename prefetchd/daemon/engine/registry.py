@@ -334,7 +334,7 @@ class Registry:
         """Ends the processes of a stream of which no task is under way. It gets others when it has something to
         fill."""
         stream.stage = Stage.PARKED
-        self._forget_processes(stream)
+        self._forget_processes(stream, with_remote=not stream.lingers)
         self._commands.append(ParkStream(stream.number))
 
     def unpark(self) -> None:
@@ -404,10 +404,11 @@ class Registry:
     def _by_name(self) -> dict[str, StreamState]:
         return {stream.name: stream for stream in self._streams.values()}
 
-    def _forget_processes(self, stream: StreamState) -> None:
+    def _forget_processes(self, stream: StreamState, *, with_remote: bool = True) -> None:
         self._hosts.forget(stream)
         self._pool.forget_stream(stream)
-        self._remote_pool.forget(stream)
+        if with_remote:
+            self._remote_pool.forget(stream)
         self._planners.forget(stream)
 
     def _new_stream(self, spec: StreamSpec) -> StreamState:

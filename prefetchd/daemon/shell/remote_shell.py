@@ -83,6 +83,15 @@ class RemoteShell:
             log.error("remote worker", extra={"fields": {"worker": worker, "error": str(error)}})
             raise
 
+    def remote_data_differs(self, worker: int, task: int, path: str, what: str, *, is_recent: bool) -> None:
+        self._engine.remote_data_differs(worker, task, path, what, is_recent=is_recent)
+
+    def remote_waits(self, bridge: int, reason: str) -> None:
+        self._engine.remote_waits(bridge, reason)
+
+    def bridge_used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        self._engine.bridge_used(bridge, received_bytes, bridge_us, raylet_us)
+
     def remote_revoked(self, bridge: int, task: int) -> None:
         self._engine.remote_revoked(bridge, task)
 

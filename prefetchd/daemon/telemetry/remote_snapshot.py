@@ -24,7 +24,9 @@ def remote_snapshot(work: RemoteWork | None) -> dict[str, Any] | None:
     return {
         "wanted": work.wanted,
         "bridge": "none" if not work.bridge else work.stage.value,
-        "why_not": work.why_not or (GIVEN_BACK if work.is_given_back else ""),
+        "why_not": work.why_not or (GIVEN_BACK if work.is_given_back else work.why_unused),
+        "waits_for": work.waits_for,
+        "receiving_s_per_gb": work.receiving_s_a_gb,
         "workers": len(work.workers),
         "ready": sum(bool(each.node) for each in workers),
         "under_way": sum(len(each.tasks) for each in workers),
@@ -43,6 +45,9 @@ def remote_snapshot(work: RemoteWork | None) -> dict[str, Any] | None:
                 "transfer_s": node.transfer_us / 1e6,
                 "lost": node.lost,
                 "mismatches": node.mismatches,
+                "compared": node.compared,
+                "why": node.why,
+                "handed_out": node.suspects,
             }
             for name, node in work.nodes.items()
         ],

@@ -8,8 +8,8 @@ from tests.unit.diagnosis.pipelines import Pipeline
 from tests.unit.diagnosis.test_verdict import always, verdict
 
 COMPUTES = Pipeline(2, 16, always(0.1), always(0.02), cpus=2, computing=1.0)
-# 18 s of filling a GB: ten times what receiving costs.
-DEAR = {"fill_s": 18.0, "produced_bytes": 10**9, "order": "shuffle", "store": "shm", "remote": None}
+# 25 s of filling a GB: ten times what receiving costs.
+DEAR = {"fill_s": 25.0, "produced_bytes": 10**9, "order": "shuffle", "store": "shm", "remote": None}
 
 
 def test_as_many_cpus_again_bring_what_receiving_leaves_of_them():
@@ -17,13 +17,13 @@ def test_as_many_cpus_again_bring_what_receiving_leaves_of_them():
 
 
 def test_the_less_it_costs_to_make_a_batch_the_less_they_bring():
-    assert "would make 1.6 times" in verdict(COMPUTES, **DEAR | {"fill_s": 4.5}).text
+    assert "would make 1.6 times" in verdict(COMPUTES, **DEAR | {"fill_s": 6.25}).text
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"fill_s": 3.9},
+        {"fill_s": 5.4},
         {"fill_s": 0.1},
         {"order": "iterable"},
         {"store": "files"},

@@ -96,9 +96,9 @@ def test_an_actor_that_is_as_the_daemon_s_machine_makes_batches(actor, numbers):
     for step in (0, 3):
         made = fill(actor, step)
         ((task, payload_bytes, _, samples),) = decode(made.packet).tasks
-        assert (task, payload_bytes, samples) == (7, made.payload.nbytes, 4)
-        assert made.payload.dtype == np.uint8
-        assert BatchReader().read(made.payload)[1].tolist() == [4 * step + row for row in range(4)]
+        assert (task, payload_bytes, samples) == (7, made.payload.payload_bytes, 4)
+        assert made.payload.wide.dtype == np.uint8
+        assert BatchReader().read(made.payload.wide)[1].tolist() == [4 * step + row for row in range(4)]
         assert (made.failure, made.left_out) == ("", 0)
 
 
@@ -121,7 +121,7 @@ def test_what_is_no_batch_has_no_payload(actor):
 def test_an_actor_that_is_of_no_use_any_more_says_why(actor):
     Given(MadeBy(programs.process_number)).load(actor)
     # Of a batch, not by its name: a worker of an actor before it may have become a child of this very process.
-    worker = psutil.Process(BatchReader().read(fill(actor, 0).payload).tolist()[0])
+    worker = psutil.Process(BatchReader().read(fill(actor, 0).payload.wide).tolist()[0])
     worker.parent().kill()
     failed = until(lambda: next((each for each in [fill(actor, 0)] if each.failure), None), "its zygote is gone")
     assert "zygote" in failed.failure

@@ -150,7 +150,10 @@ def test_a_batch_that_does_not_fit_is_told_with_its_size():
 def test_a_batch_of_which_a_sample_is_bad_is_made_where_the_daemon_is(on_error):
     with workers_of(Made(programs.broken), on_error=on_error) as workers:
         answer = fill(workers, 1)
-        assert decode(answer.packet) == Spent(TASK)
+        spent = decode(answer.packet)
+        assert isinstance(spent, Spent)
+        assert spent.task == TASK
+        assert "KeyError: 'label'" in spent.reason
         assert answer.payload is None
         assert batch_of(fill(workers, 2)).tolist() == [8, 9, 10, 11], "that of another task is fine"
 

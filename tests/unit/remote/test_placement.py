@@ -12,7 +12,7 @@ from tests.budgets import tries
 
 def placed(placement: Placement, largest_node_cpus: int) -> list[Actor]:
     """Gives all that wait a place, as the bridge does."""
-    return [placement.add(lanes) for lanes in placement.sizes(largest_node_cpus)]
+    return [placement.add(lanes) for lanes in placement.sizes([], largest_node_cpus)]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,22 @@ def placed(placement: Placement, largest_node_cpus: int) -> list[Actor]:
 def test_workers_come_together_as_far_as_a_node_has_room(workers, largest_node_cpus, sizes):
     placement = Placement()
     placement.want(range(1, workers + 1))
-    assert placement.sizes(largest_node_cpus) == sizes
+    assert placement.sizes([], largest_node_cpus) == sizes
+
+
+@pytest.mark.parametrize(
+    ("workers", "free_cpus", "sizes"),
+    [
+        (4, [2, 2], [2, 2]),
+        (6, [3, 8], [4, 2]),
+        (6, [1, 0], [1, 4, 1]),
+        (5, [0, 0], [4, 1]),
+    ],
+)
+def test_workers_go_where_cpus_are_free_first(workers, free_cpus, sizes):
+    placement = Placement()
+    placement.want(range(1, workers + 1))
+    assert placement.sizes(free_cpus, 8) == sizes
 
 
 def test_those_that_have_waited_longest_come_first():
@@ -41,7 +56,7 @@ def test_those_that_have_waited_longest_come_first():
     assert (first.workers, second.workers) == ({7: 0, 3: 1}, {5: 0})
     assert placement.place_of(3) == (first, 1)
     assert placement.place_of(5) == (second, 0)
-    assert placement.sizes(2) == [], "nobody waits any more"
+    assert placement.sizes([], 2) == [], "nobody waits any more"
 
 
 def test_a_worker_without_a_place_has_none():

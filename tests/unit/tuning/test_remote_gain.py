@@ -35,9 +35,11 @@ def test_nobody_knows_as_long_as_nothing_was_filled():
 # --- whether it pays ---
 
 
-def test_what_takes_four_seconds_a_gb_pays():
-    assert pays(4.0)
-    assert not pays(3.999)
+def test_what_takes_twice_as_long_as_receiving_pays():
+    assert pays(LEAST_FILLING_S_A_GB)
+    assert not pays(LEAST_FILLING_S_A_GB - 0.001)
+    assert pays(3.0, 2.9)
+    assert not pays(3.0, 3.1)
 
 
 def test_what_nobody_knows_does_not_pay():
@@ -58,9 +60,9 @@ def test_whatever_pays_takes_longer_to_fill_than_to_receive(cost):
 @pytest.mark.parametrize(
     ("cost", "local", "remote", "expected"),
     [
-        (3.6, 1, 1, 1.5),
-        (3.6, 2, 4, 2.0),
-        (18.0, 4, 40, 10.0),
+        (5.0, 1, 1, 1.5),
+        (5.0, 2, 4, 2.0),
+        (25.0, 4, 40, 10.0),
         (RECEIVING_S_A_GB, 1, 100, 1.0),
         (7.2, 8, 0, 1.0),
     ],

@@ -107,6 +107,9 @@ NUMBERS = {
     93: "FilesChecked",
     94: "SamplesWrote",
     97: "ShardBegun",
+    104: "DataDiffers",
+    105: "RemoteWaits",
+    106: "BridgeUsed",
 }
 
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -66,6 +66,7 @@ def specs(draw: st.DrawFn) -> StreamSpec:
         directory="" if store == "shm" else draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=600)),
         epochs=draw(COUNT),
         remote_workers=draw(COUNT),
+        remote_resources=draw(st.sampled_from(["", '{"fast_disk": 0.5}'])),
     )
 
 
@@ -101,6 +102,7 @@ BAD = {
     "directory": ["", "/" * 601],
     "epochs": [-1, (1 << 31) + 1],
     "remote_workers": [-1, (1 << 31) + 1],
+    "remote_resources": ["[]", '{"CPU": 1}', "x" * 3000],
 }
 bad_fields = pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in BAD.items() for value in values], ids=ascii

@@ -94,6 +94,8 @@ def check_remote_answer(stream: StreamState, piece: Piece, message: Message) -> 
         ((_, *counts),) = message.tasks
         _check_counts(stream, piece, *counts)
         check_times(message.sample_times)
+        _check("the number of a remote Filled.opened", len(message.opened), 0, 1)
+        _check("the bytes of a remote Filled.opened", sum(map(len, message.opened)), 0, OPENED_LIMIT_BYTES)
     elif isinstance(message, Unfit):
         _check("Unfit.payload_bytes", message.payload_bytes, 0, COUNT_LIMIT)
     elif isinstance(message, FillFailed):
@@ -118,6 +120,7 @@ def _check_one(worker: Worker, piece: Piece, message: Message) -> None:
         _check("the length of FilesChecked.path", len(message.path), 0, PATH_LIMIT)
     elif isinstance(message, Compared):
         _check("Compared.duration_us", message.duration_us, 0, COUNT_LIMIT)
+        _check("Compared.row", message.row, -1, piece.batch.rows)
     elif isinstance(message, Helped):
         _check("the bytes of Helped.opened", len(message.opened), 0, OPENED_LIMIT_BYTES)
         _check("Helped.samples", message.samples, 0, piece.rows)

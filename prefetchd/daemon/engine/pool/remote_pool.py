@@ -9,13 +9,19 @@ reasons are in decision 0120:
 3. Here first: the stream's own workers are given what they can take before remote ones are, and what comes next. A
    remote worker gets a whole batch, so far ahead that it will be there in time (`Arrivals.lead`); TASKS_AT_ONCE at a
    time, each with a slot: what is under way elsewhere has its place here.
-4. Each node's first batch, and then one of CHECKED_EVERY, is also made here. A node whose batch differs is not used any
-   more, and what it has under way is not either. What it made before, and no trainer has yielded, is made again.
+4. Each node's 1st, 2nd, 4th, 8th, ... batch is also made here, and from then on a row now and then
+   (`RemoteWork.comparing_due`). A node whose batch differs, or that has read a file that is another one here, is not
+   used any more, and what it has under way is not either. What it made before, and no trainer has yielded, is made
+   again; what was handed out is named (`node_faults`).
 5. What does not come in time is taken back (`hedging`), and made here. Its worker gets nothing more until it has
    answered: nobody waits for a machine that hangs.
 6. An error of a sample elsewhere need not be one here: the batch is made here, where the error comes again, or the node
-   is at fault. So is the batch of a worker that died. Neither counts against a sample.
-7. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it. For a new
+   is at fault. So is the batch of a worker that died. Neither counts against a sample. A node on which several tasks
+   in a row fail gets none for a while.
+7. While a stream waits for CPUs, no other stream of this daemon has more than its fair share of the workers that are
+   there (`fair_shares`), and a stream without a trainer has none. Otherwise the workers of a stream without a trainer
+   stay as long as its ring lingers: a trainer that is started again finds them.
+8. A bridge that ends is opened again, after a pause that doubles; unless another one would end like it. For a new
    consumer it is tried in any case, and at once.
 """
 
@@ -30,16 +36,18 @@ from prefetchd.daemon.engine.commands import (
     LendRingTo,
     Log,
     OpenBridge,
-    Send,
     TellBridge,
 )
 from prefetchd.daemon.engine.pool import hedging
 from prefetchd.daemon.engine.pool.answer_checks import check_remote_answer
+from prefetchd.daemon.engine.pool.node_faults import exclude, tell_trainers
 from prefetchd.daemon.engine.stream.file_backed_ring import FILES
-from prefetchd.daemon.engine.stream.remote_work import BridgeStage, RemoteTask, RemoteWork, RemoteWorker
+from prefetchd.daemon.engine.stream.remote_work import BridgeStage, Comparing, RemoteTask, RemoteWork, RemoteWorker
 from prefetchd.daemon.engine.stream.stages import Stage
 from prefetchd.daemon.engine.stream.stream_state import StreamState
-from prefetchd.tuning.remote_gain import filling_s_a_gb, pays
+from prefetchd.tuning.fair_shares import fair_shares
+from prefetchd.tuning.receiving_cost import ReceivingCost
+from prefetchd.tuning.remote_gain import KNOWN_AFTER_S, filling_s_a_gb, pays
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.fill_task import FillTask
 from prefetchd.wire.messages import (
@@ -47,8 +55,8 @@ from prefetchd.wire.messages import (
     FillFailed,
     FillRemote,
     Message,
-    Output,
     Revoke,
+    Spent,
     StartRemote,
     StopRemote,
 )
@@ -57,6 +65,12 @@ from prefetchd.wire.remote_exception import summarize_exception
 TASKS_AT_ONCE = 2
 AGAIN_S = 4.0
 LONGEST_PAUSE_S = 60.0
+KEPT_DOWN_TO = 0.8
+"""The share of what filling must cost down to which remote workers stay that are there."""
+NOT_MEASURED = (
+    f"not measured yet: what a batch costs is known after {KNOWN_AFTER_S:g} s of filling here. From then on the first "
+    "batch from another machine takes some 10 s, and longer where a machine is to be started"
+)
 
 
 class RemotePool:
@@ -80,6 +94,7 @@ class RemotePool:
         self._stream_of: dict[int, StreamState] = {}
         self._next_task = 1
         self._now_s = 0.0
+        self._receiving = ReceivingCost()
 
     # --- giving tasks ---
 
@@ -115,8 +130,12 @@ class RemotePool:
             self._tell(stream, f"there are no remote workers: {reason}")
             return False
         cost = filling_s_a_gb(stream.counters.fill_us, stream.counters.filled_here_bytes)
-        if not work.bridge and not pays(cost):
-            work.why_not = "" if cost is None else f"a GB takes {cost:.1f} s to fill here, and almost that to receive"
+        least = self._receiving.least_filling_s_a_gb
+        if not pays(cost, KEPT_DOWN_TO * least if work.bridge else least):
+            work.why_not = NOT_MEASURED
+            if cost is not None:
+                work.why_not = f"too cheap: a GB takes {cost:.1f} s to fill here, and would pay from {least:.1f} s on"
+                self.forget(stream)
             return False
         return self._has_program(stream, work)
 
@@ -157,7 +176,7 @@ class RemotePool:
     def _start_workers(self, stream: StreamState, work: RemoteWork) -> None:
         if work.is_given_back and stream.is_short(self._now_s):
             work.is_given_back = False
-        missing = work.wanted - len(work.workers)
+        missing = work.allowed - len(work.workers)
         if work.is_given_back or missing <= 0 or self._now_s < work.again_s:
             return
         numbers = tuple(self._new_number() for _ in range(missing))
@@ -169,7 +188,7 @@ class RemotePool:
     def _hand_out(self, stream: StreamState, work: RemoteWork) -> None:
         # Those with the fewest tasks first: each has one before any has two.
         for worker in sorted(work.workers.values(), key=lambda each: len(each.tasks)):
-            if work.may_take(worker, TASKS_AT_ONCE):
+            if work.may_take(worker, TASKS_AT_ONCE, self._now_s):
                 under_way = sum(len(each.tasks) for each in work.workers.values())
                 lead = work.arrivals.lead(under_way + len(stream.workers) + 1)
                 # With nothing under way, one goes as far ahead as it can, be it too near: or a first answer that took
@@ -196,8 +215,25 @@ class RemotePool:
         if found is not None:
             found[1].stage, found[1].why_not = BridgeStage.OPEN, ""
 
+    def waits(self, bridge: int, reason: str) -> None:
+        """Notes what remote workers wait for that have not come. Trainers are told, once, where there are none."""
+        found = self._work_of(bridge)
+        if found is None:
+            return
+        stream, work = found
+        if not work.waits_for and not work.is_at_work:
+            self._tell(stream, f"there are no remote workers yet: {reason}")
+        work.waits_for = reason
+
+    def used(self, bridge: int, received_bytes: int, bridge_us: int, raylet_us: int) -> None:
+        """Takes a bridge's report of what receiving has cost."""
+        found = self._work_of(bridge)
+        if found is not None:
+            self._receiving.used(received_bytes, bridge_us, raylet_us)
+            found[1].receiving_s_a_gb = self._receiving.learned_s_a_gb
+
     def bridge_ended(self, bridge: int, reason: str, *, is_final: bool) -> None:
-        """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 7).
+        """Notes that the bridge, which is dead for certain, has ended; what it had under way is made here (rule 8).
         Trainers are told, the first time in a row."""
         found = self._work_of(bridge)
         if found is None:
@@ -207,7 +243,7 @@ class RemotePool:
         for worker in list(work.workers.values()):
             self._forget_worker(stream, work, worker)
         del self._stream_of[bridge]
-        work.bridge = 0
+        work.bridge, work.waits_for = 0, ""
         work.is_final = is_final
         if self._failed(work, reason) or is_final:
             again = "" if is_final else "; it is tried again"
@@ -222,8 +258,7 @@ class RemotePool:
 
     def _tell(self, stream: StreamState, text: str) -> None:
         """Tells the stream's trainers, each process once."""
-        shown = f"prefetchd: stream {stream.name!r}: {text}"
-        self._commands += [Send(session, Output(0, shown, topic=shown)) for session in stream.consumers]
+        tell_trainers(stream, text, self._commands)
 
     def worker_ready(self, number: int, node: str, processor: str) -> None:
         """Notes that the remote worker is on `node` and can take tasks."""
@@ -233,7 +268,7 @@ class RemotePool:
             worker.node = node
             work.node_of(worker).processor = processor
             work.forget_nodes()
-            work.why_not, work.failures = "", 0
+            work.why_not, work.failures, work.waits_for = "", 0, ""
             work.used_s = self._now_s
 
     def worker_ended(self, number: int, reason: str, *, is_final: bool) -> None:
@@ -281,13 +316,39 @@ class RemotePool:
             self._filled(stream, work, worker, task, message, transfer_us)
             return
         if isinstance(message, FillFailed):
-            error = summarize_exception(message.error)
-            self._commands.append(
-                Log.line(
-                    "warning", "samples fail on another machine", stream=stream.name, node=worker.node, error=error
-                )
-            )
+            self._failed_on(stream, work, worker.node, task, summarize_exception(message.error))
+        elif isinstance(message, Spent):
+            self._failed_on(stream, work, worker.node, task, message.reason or "a worker has died")
         # Rule 6, and what has no room in one slot, or does not fit the layout.
+        self._here(stream, task)
+
+    def _failed_on(self, stream: StreamState, work: RemoteWork, node: str, task: RemoteTask, error: str) -> None:
+        """Log that a batch could not be made on the node, and let the node rest where that comes again and again."""
+        epoch, step = task.piece.batch.position
+        self._commands.append(
+            Log.line("warning", "samples fail on another machine", stream=stream.name, node=node, error=error)
+        )
+        why = f"node {node} cannot make batches, such as step {step} of epoch {epoch}: {error}"
+        if work.failed(node, why, self._now_s):
+            pause_s = work.nodes[node].again_s - self._now_s
+            self._commands.append(
+                Log.line("warning", "a node is paused", stream=stream.name, node=node, why=why, pause_s=round(pause_s))
+            )
+            self._tell(stream, f"{why}; it gets no batch for {pause_s:.0f} s")
+
+    def data_differs(self, number: int, task_number: int, path: str, what: str, *, is_recent: bool) -> None:
+        """Take in that a remote worker has read a file that is another one here: rule 4, unless this machine has just
+        changed the file."""
+        found = self._worker_of(number)
+        task = found[2].tasks.pop(task_number, None) if found is not None else None
+        if found is None or task is None:
+            return
+        stream, work, worker = found
+        why = f"{path} differs in {what}"
+        if is_recent:
+            self._failed_on(stream, work, worker.node, task, f"{why}; it was changed here just now")
+        elif not work.node_of(worker).is_distrusted:
+            exclude(stream, worker.node, why, task.piece.batch.position, self._commands)
         self._here(stream, task)
 
     def _filled(
@@ -305,18 +366,26 @@ class RemotePool:
         if node.is_distrusted:
             self._here(stream, task)
             return
-        is_check_due = work.is_check_due(node)
+        comparing = work.comparing_due(node, self._now_s, stream.counters.fill_us)
+        opened = message.opened[0] if message.opened else b""
+        work.worked(node)
         node.batches += 1
+        node.since_doubt += 1
         node.payload_bytes += payload_bytes
         node.transfer_us += transfer_us
         stream.counters.samples += samples
         stream.counters.samples_took(message.sample_times)
-        if is_check_due:
-            node.checked = piece.batch
-            stream.filling.made_elsewhere(piece, payload_bytes, worker.node)
+        if comparing is not Comparing.NOTHING:
+            batch = node.checked = piece.batch
+            node.compared_s = self._now_s
+            row = node.batches % batch.rows
+            is_all = comparing is Comparing.ALL or batch.whole or not stream.layout
+            rows = (0, batch.rows) if is_all else (row, row + 1)
+            stream.filling.made_elsewhere(piece, payload_bytes, worker.node, rows, opened)
             return
         piece.batch.node = worker.node
-        if stream.filling.filled(piece, payload_bytes):
+        node.was_made(piece.batch.position)
+        if stream.filling.filled(piece, payload_bytes, opened):
             stream.counters.batch_is_ready_from_elsewhere(piece.batch.payload_bytes)
 
     def revoked(self, bridge: int, number: int) -> None:
@@ -352,6 +421,7 @@ class RemotePool:
     def tick(self, now_s: float) -> None:
         """Takes back what does not come in time, and gives back workers that had nothing to do for long."""
         self._now_s = now_s
+        self._share()
         for stream in self._streams.values():
             work = stream.remote
             if work is None or not work.bridge:
@@ -359,13 +429,27 @@ class RemotePool:
             for task in hedging.due(stream, work, now_s):
                 task.is_revoked = True
                 self._commands.append(TellBridge(work.bridge, Revoke(task.number)))
-            if work.is_at_work and not work.is_busy and now_s - work.used_s > self._retire_after_s:
+            is_unused = work.is_at_work and not work.is_busy and now_s - work.used_s > self._retire_after_s
+            if is_unused and not stream.lingers:
                 work.is_given_back = True
             # A later loader of the stream may want fewer.
-            for worker in list(work.workers.values())[0 if work.is_given_back else work.wanted :]:
-                if not worker.is_stopping and not worker.tasks:
+            most = 0 if work.is_given_back else work.allowed
+            for place, worker in enumerate(list(work.workers.values())):
+                worker.is_leaving = place >= most
+                if worker.is_leaving and not worker.is_stopping and not worker.tasks:
                     worker.is_stopping = True
                     self._commands.append(TellBridge(work.bridge, StopRemote(worker.number)))
+
+    def _share(self) -> None:
+        """Bounds the workers of each stream by its share while a stream waits for CPUs (rule 7)."""
+        with_bridge = [each for each in self._streams.values() if each.remote is not None and each.remote.bridge]
+        works = [each.remote for each in with_bridge if each.remote is not None]
+        is_contended = len(works) > 1 and any(work.waits_for for work in works)
+        ready = sum(bool(worker.node) for work in works for worker in work.workers.values())
+        wanted = [0 if stream.lingers else work.wanted for stream, work in zip(with_bridge, works)]
+        for work, share in zip(works, fair_shares(ready, wanted)):
+            # A stream that waits goes on asking for what it wants: other nodes may come.
+            work.share = share if is_contended and not work.waits_for else None
 
     # --- going ---
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from prefetchd.daemon.engine.commands import Command, Log, Send
 from prefetchd.daemon.engine.pool.answer_checks import check_answer
+from prefetchd.daemon.engine.pool.node_faults import exclude
 from prefetchd.daemon.engine.stream.bad_samples import BadSampleNews
 from prefetchd.daemon.engine.stream.batches import Piece
 from prefetchd.daemon.engine.stream.growth import grow_for, is_too_large, too_large
@@ -133,14 +134,22 @@ class WorkerResults:
     def _compared(self, stream: StreamState, piece: Piece, message: Compared) -> None:
         stream.counters.tasks += 1
         stream.counters.fill_us += message.duration_us
-        if stream.remote is not None:
-            stream.remote.compared(piece.node, is_equal=message.is_equal)
         if not message.is_equal:
-            self._commands.append(differs_on(stream, piece))
+            what = "a batch" if message.row < 0 else f"row {message.row}"
+            epoch, step = piece.batch.position
+            if stream.remote is not None:
+                why = (
+                    f"{what} of epoch {epoch}, step {step} has other bytes than here, and no file that it read differs"
+                )
+                exclude(stream, piece.node, why, piece.batch.position, self._commands)
             stream.filling.differs(piece, stream.task_sizes.pieces)
-            for consumer, recall in stream.offering.distrust(piece.node):
-                self._commands.append(Send(consumer, recall))  # type: ignore[arg-type]
-        elif stream.filling.filled(piece, piece.batch.payload_bytes):
+            return
+        is_whole = piece.rows == piece.batch.rows
+        if stream.remote is not None:
+            stream.remote.compared(piece.node, piece.batch.position, message.duration_us, is_whole=is_whole)
+        if not is_whole:
+            piece.batch.node = piece.node
+        if stream.filling.filled(piece, piece.batch.payload_bytes):
             stream.counters.batch_is_ready(piece.batch.payload_bytes)
 
     def _store_failed(self, worker: Worker, piece: Piece, message: StoreFailed) -> None:
@@ -197,23 +206,6 @@ class WorkerResults:
             return
         stream.filling.too_large(piece, span, worker.number)
         grow_for(stream, span, self._commands)
-
-
-def differs_on(stream: StreamState, piece: Piece) -> Log:
-    """Returns the line that tells that a node's batch is not what it is here."""
-    nodes = stream.remote.nodes if stream.remote is not None else {}
-    node = nodes.get(piece.node)
-    epoch, step = piece.batch.position
-    return Log.line(
-        "error",
-        "a node makes other batches",
-        stream=stream.name,
-        node=piece.node,
-        processor=node.processor if node is not None else "",
-        epoch=epoch,
-        step=step,
-        then="it is not used any more",
-    )
 
 
 def _fail(stream: StreamState, piece: Piece, error: bytes) -> None:

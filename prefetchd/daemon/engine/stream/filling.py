@@ -97,15 +97,20 @@ class Filling:
         self._complete(batch)
         return True
 
-    def made_elsewhere(self, piece: Piece, payload_bytes: int, node: str) -> None:
-        """Notes that `node` has made the whole batch, which is to be compared before it is ready (rule 9)."""
+    def made_elsewhere(
+        self, piece: Piece, payload_bytes: int, node: str, rows: tuple[int, int], opened: bytes = b""
+    ) -> None:
+        """Notes that `node` has made the whole batch, of which these `rows` are to be compared before it is ready (rule
+        9), and for which the files were `opened`."""
         batch = piece.batch
         batch.under_way -= 1
+        if opened:
+            batch.opened.append(opened)
         if batch.error is not None:
             self._free_failed(batch)
         elif not self._ends_cancelled(batch):
             batch.payload_bytes = payload_bytes
-            batch.pending = [Piece(batch, 0, batch.rows, node=node)]
+            batch.pending = [Piece(batch, *rows, node=node)]
             self._queue.add(batch.pending, first=True)
 
     def taken_back(self, piece: Piece, pieces: int) -> None:
@@ -116,6 +121,8 @@ class Filling:
             self.lost(piece)
             return
         batch.under_way -= 1
+        # What was read elsewhere counts no more.
+        batch.opened.clear()
         batch.pending = cut(batch, pieces)
         self._queue.add(batch.pending, first=True)
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from array import array
 
 from prefetchd.daemon.engine.stream.batches import Batch, Piece
+from prefetchd.wire.stream_spec import Position
 
-CHECKED_EVERY = 1000
-"""Of so many batches of a node one is also made here, and compared; and its first one."""
+COMPARED_EVERY_S = 15.0
+"""Seconds after which a node is compared again, so that each one is within a minute as the budget allows."""
+COMPARING_SHARE = 0.01
+"""The share of the filling here that may go into comparing, beside what proves a node."""
 
 SMOOTHING = 0.125
 DEVIATIONS = 4.0
@@ -19,6 +23,13 @@ DEVIATIONS = 4.0
 SPARE_LEAD = 1.25
 """Batches are given out so much further ahead than those are that become ready meanwhile."""
 
+
+FAILURES_BORNE = 3
+"""Tasks in a row that may fail on a node before it gets no more for a while."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0
+"""Seconds for which a node that fails gets no tasks: doubled each time, until one of its batches is made."""
+
+STEP_BITS = 40
 
 MOST_NODES = 64
 """The nodes that are remembered of which none has a worker any more: an autoscaler brings others every day."""
@@ -46,19 +57,31 @@ class RemoteTask:
 @dataclasses.dataclass(slots=True, eq=False)
 class RemoteWorker:
     """A worker on another machine. `node` is empty until it is ready. `late` are tasks that were taken back, and at
-    which it still is; while there are some it gets no others."""
+    which it still is; while there are some it gets no others. A worker that `is_leaving` gets none either, and
+    `is_stopping` once it has none."""
 
     number: int
     node: str = ""
+    is_leaving: bool = False
     is_stopping: bool = False
     tasks: dict[int, RemoteTask] = dataclasses.field(default_factory=dict)
     late: set[int] = dataclasses.field(default_factory=set)
 
 
+class Comparing(enum.Enum):
+    """Says how much of a batch from another machine is made here once more."""
+
+    NOTHING = "nothing"
+    ROW = "row"
+    ALL = "all"
+
+
 @dataclasses.dataclass(slots=True)
 class Node:
     """What is known of a node, and was counted of it. As long as it is not `is_proved` its workers have one task
-    together, and no other while its batch, the `checked` one, is compared. One that `is_distrusted` gets no more."""
+    together, and no other while its batch, the `checked` one, is compared. A node that `is_distrusted` gets no more
+    tasks, and one that fails none until `again_s`; `why` has the reason. `since_doubt` counts its batches since it was
+    proved anew, `made` has the positions of those that no comparison has shown to be right."""
 
     processor: str = ""
     is_proved: bool = False
@@ -69,6 +92,25 @@ class Node:
     transfer_us: int = 0
     lost: int = 0
     mismatches: int = 0
+    compared: int = 0
+    compared_s: float = 0.0
+    since_doubt: int = 0
+    failures: int = 0
+    pauses: int = 0
+    again_s: float = 0.0
+    why: str = ""
+    suspects: int = 0
+    made: array[int] = dataclasses.field(default_factory=lambda: array("q"))
+
+    def was_made(self, position: Position) -> None:
+        """Note that the node has made the batch, which may be handed out as it is."""
+        epoch, step = position
+        self.made.append(epoch << STEP_BITS | step)
+
+    def handed_out(self, until: Position) -> list[Position]:
+        """Return the positions of the batches that it made and that come before `until`."""
+        positions = {divmod(number, 1 << STEP_BITS) for number in self.made}
+        return sorted(position for position in positions if position < until)
 
 
 class Arrivals:
@@ -104,7 +146,8 @@ class Arrivals:
 
 class RemoteWork:
     """One stream's remote workers, as many as `wanted`. `bridge` is the number of its bridge (0: none), at `stage`.
-    `why_not` says in words what is wrong, so that there is no remote work; empty while there may be. `used_s` is when a
+    `why_not` says in words what is wrong, so that there is no remote work; empty while there may be. `waits_for` says
+    what workers wait for that have not come. `used_s` is when a
     worker last came or was given a task; those that had none for long are `is_given_back`."""
 
     def __init__(self, wanted: int) -> None:
@@ -116,6 +159,7 @@ class RemoteWork:
         self.nodes: dict[str, Node] = {}
         self.arrivals = Arrivals()
         self.why_not = ""
+        self.waits_for = ""
         self.is_final = False
         self.failures = 0
         self.again_s = 0.0
@@ -124,6 +168,9 @@ class RemoteWork:
         self.has_asked_program = False
         self.hedges_won = 0
         self.hedges_lost = 0
+        self.comparing_us = 0
+        self.receiving_s_a_gb: float | None = None
+        self.share: int | None = None
 
     def wanted_by(self, workers: int) -> None:
         """Takes a new consumer's wish. Where there is no bridge it counts as the first one: what was final may have
@@ -131,6 +178,11 @@ class RemoteWork:
         self.wanted = workers
         if not self.bridge:
             self.is_final, self.failures, self.again_s, self.why_not = False, 0, 0.0, ""
+
+    @property
+    def allowed(self) -> int:
+        """The workers that it may have: its share while another stream waits for CPUs."""
+        return self.wanted if self.share is None else min(self.wanted, self.share)
 
     @property
     def is_busy(self) -> bool:
@@ -146,36 +198,83 @@ class RemoteWork:
         return self.nodes.setdefault(worker.node, Node())
 
     def forget_nodes(self) -> None:
-        """Forgets those that have gone longest, beyond MOST_NODES; one that is distrusted never."""
+        """Forgets those that have gone longest, beyond MOST_NODES; one that is distrusted or paused never."""
         used = {worker.node for worker in self.workers.values()}
-        gone = [name for name, node in self.nodes.items() if name not in used and not node.is_distrusted]
+        gone = [
+            name for name, node in self.nodes.items() if name not in used and not node.is_distrusted and not node.why
+        ]
         for name in gone[: max(0, len(gone) - MOST_NODES)]:
             del self.nodes[name]
 
-    def is_check_due(self, node: Node) -> bool:
-        """True when the node's next batch is to be compared with one that is made here."""
-        return not node.is_proved or node.batches % CHECKED_EVERY == 0
+    def comparing_due(self, node: Node, now_s: float, fill_us: int) -> Comparing:
+        """Return how much of the node's next batch is to be compared with what is made of it here: all of its 1st, 2nd,
+        4th, 8th, ... since it was proved, and from then on a row now and then, as far as `fill_us`, the time that
+        filling has taken here, allows."""
+        coming = node.since_doubt + 1
+        if not node.is_proved or coming & (coming - 1) == 0:
+            return Comparing.ALL
+        if now_s - node.compared_s < COMPARED_EVERY_S or self.comparing_us > COMPARING_SHARE * fill_us:
+            return Comparing.NOTHING
+        return Comparing.ROW
 
-    def may_take(self, worker: RemoteWorker, most: int) -> bool:
+    def may_take(self, worker: RemoteWorker, most: int, now_s: float) -> bool:
         """True when the worker may have another task; `most` is how many a worker has at once."""
         node = self.nodes.get(worker.node)
-        if node is None or worker.is_stopping or worker.late or len(worker.tasks) >= most or node.is_distrusted:
+        if node is None or worker.is_leaving or worker.is_stopping or worker.late or len(worker.tasks) >= most:
+            return False
+        if node.is_distrusted:
             return False
         if node.is_proved:
             return True
-        if node.checked is not None and not node.checked.done and not node.checked.cancelled:
+        if now_s < node.again_s or (node.checked is not None and not node.checked.done and not node.checked.cancelled):
             return False
         return not any(each.tasks or each.late for each in self.workers.values() if each.node == worker.node)
 
+    @property
+    def why_unused(self) -> str:
+        """The reason why none of the nodes that have workers gets tasks; empty while one does."""
+        nodes = [node for name, node in self.nodes.items() if any(each.node == name for each in self.workers.values())]
+        return nodes[0].why if nodes and all(node.why for node in nodes) else ""
+
     def doubt(self, node: str) -> None:
         """Compares each batch of `node` until one is equal."""
-        self.nodes.setdefault(node, Node()).is_proved = False
-
-    def compared(self, node: str, *, is_equal: bool) -> None:
-        """Notes what the comparison of a batch of `node` has shown."""
         found = self.nodes.setdefault(node, Node())
-        if is_equal:
-            found.is_proved = True
+        found.is_proved, found.since_doubt = False, 0
+
+    def worked(self, node: Node) -> None:
+        """Note that the node has made a batch."""
+        node.failures = 0
+        if not node.is_distrusted:
+            node.why = ""
+
+    def failed(self, name: str, why: str, now_s: float) -> bool:
+        """Note that a task has failed on the node for this reason. Return True when the node gets no tasks for a
+        while."""
+        node = self.nodes.setdefault(name, Node())
+        node.failures += 1
+        if node.failures % FAILURES_BORNE or node.is_distrusted:
+            return False
+        node.again_s = now_s + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**node.pauses)
+        node.pauses += 1
+        node.why = why
+        self.doubt(name)
+        return True
+
+    def distrust(self, name: str, why: str) -> None:
+        """Give the node no more tasks. The next batch of each other node is compared: what has gone wrong on one may
+        have on all."""
+        for other in self.nodes:
+            self.doubt(other)
+        node = self.nodes.setdefault(name, Node())
+        node.mismatches += 1
+        node.is_distrusted, node.why = True, why
+
+    def compared(self, name: str, position: Position, took_us: int, *, is_whole: bool) -> None:
+        """Note that a batch of the node, or one row of it, was equal to what was made here."""
+        node = self.nodes.setdefault(name, Node())
+        node.compared += 1
+        if is_whole:
+            node.is_proved, node.pauses = True, 0
         else:
-            found.mismatches += 1
-            found.is_distrusted = True
+            self.comparing_us += took_us
+            node.was_made(position)

@@ -21,8 +21,9 @@ def work() -> RemoteWork:
         found.workers[2].tasks[number] = RemoteTask(number, Piece(Batch((0, number), 4), 0, 4), 0.0, 0)
     found.nodes = {
         "n1": Node("a processor", is_proved=True, batches=12, payload_bytes=3000, transfer_us=2_500_000, lost=2),
-        "n2": Node(is_distrusted=True, batches=1, mismatches=1),
+        "n2": Node(is_distrusted=True, batches=1, mismatches=1, compared=3, why="a file differs", suspects=7),
     }
+    found.waits_for, found.receiving_s_a_gb = "waiting for 4 CPUs", 2.3
     found.hedges_won, found.hedges_lost = 5, 6
     return found
 
@@ -39,6 +40,8 @@ def test_it_counts_workers_tasks_and_hedges():
         "wanted": 4,
         "bridge": "open",
         "why_not": "",
+        "waits_for": "waiting for 4 CPUs",
+        "receiving_s_per_gb": 2.3,
         "workers": 3,
         "ready": 2,
         "under_way": 2,
@@ -63,6 +66,9 @@ def test_it_has_an_entry_for_each_node_also_where_no_worker_is_left():
             "transfer_s": 2.5,
             "lost": 2,
             "mismatches": 0,
+            "compared": 0,
+            "why": "",
+            "handed_out": 0,
         },
         {
             "name": "n2",
@@ -75,6 +81,9 @@ def test_it_has_an_entry_for_each_node_also_where_no_worker_is_left():
             "transfer_s": 0.0,
             "lost": 0,
             "mismatches": 1,
+            "compared": 3,
+            "why": "a file differs",
+            "handed_out": 7,
         },
     ]
 

@@ -9,6 +9,7 @@ import pytest
 from prefetchd.daemon.engine.commands import CloseBridge, OpenBridge, TellBridge
 from prefetchd.daemon.engine.pool.remote_pool import LONGEST_PAUSE_S, TASKS_AT_ONCE
 from prefetchd.daemon.engine.stream import remote_work
+from prefetchd.daemon.engine.stream.remote_work import Node
 from prefetchd.wire.errors import ProtocolError
 from prefetchd.wire.messages import Filled, FillRemote, Measured
 from prefetchd.wire.stream_spec import StreamSpec
@@ -90,6 +91,7 @@ class Bed:
 def test_rule_1_no_bridge_is_opened_before_it_is_known_what_batches_cost():
     bed = Bed()
     assert not bed.world.remote.bridges
+    assert bed.stream.remote.why_not.startswith("not measured yet")
     bed.work_here(2)
     assert bed.bridge.stream == bed.stream.number
 
@@ -115,6 +117,24 @@ def test_rule_1_what_others_have_made_makes_nothing_cheap():
     bed.world.now += 5
     bed.world.tick()
     assert bed.world.remote.bridges
+
+
+def test_rule_1_the_bound_is_what_receiving_has_cost():
+    bed = Bed()
+    bed.begins()
+    bridge, counters = bed.bridge.number, bed.stream.counters
+    counters.fill_us, counters.payload_bytes, counters.elsewhere_bytes = 6_000_000, 10**9, 0
+    bed.world.engine.bridge_used(bridge, 4 * 10**9, 8_000_000, 0)
+    bed.world.tick()
+    assert bed.stream.remote.receiving_s_a_gb == 2.0
+    assert bed.world.remote.bridges
+    bed.world.engine.bridge_used(bridge, 4 * 10**9, 30_000_000, 0)
+    bed.world.run()
+    bed.world.tick()
+    assert not bed.world.remote.bridges, "what it has under way is made here"
+    assert bed.stream.remote.why_not.startswith("too cheap: a GB takes 6.0 s to fill here, and would pay from 7.7 s")
+    bed.work_here()
+    bed.takes(20)
 
 
 @pytest.mark.parametrize(
@@ -296,22 +316,26 @@ def test_rule_4_a_node_that_makes_other_batches_is_not_used_and_nothing_of_it_is
     assert bed.stream.remote.nodes[NODES[1]].batches > 3
 
 
-def test_rule_4_all_that_a_wrong_node_made_is_made_again(monkeypatch):
-    monkeypatch.setattr(remote_work, "CHECKED_EVERY", 3)
+def test_rule_4_all_that_a_wrong_node_made_is_made_again():
     bed = Bed(slots=100)
     bed.begins()
     bed.all_is_made_elsewhere()
     bed.work_here()
     node = bed.stream.remote.nodes[NODES[0]]
     assert node.is_proved
+    # No other comparison of the first batches, and much was filled here.
+    node.since_doubt = 1000
+    node.compared_s = bed.world.now
+    bed.stream.counters.fill_us = 10**9
     # From now on it goes wrong, and what it makes until the next comparison is not looked at.
     bed.world.remote.odd_nodes = frozenset(NODES[:1])
     unchecked = set()
-    for _ in range(60):
+    for turn in range(60):
         leased = [each.batch for held in bed.stream.leases._leases.values() for each in held.values()]
         unchecked |= {each.position for each in (*bed.stream.window.batches.values(), *leased) if each.node == NODES[0]}
         if node.is_distrusted:
             break
+        bed.world.now += remote_work.COMPARED_EVERY_S if turn == 20 else 0
         bed.all_is_made_elsewhere()
         bed.work_here(1)
     assert node.is_distrusted
@@ -321,6 +345,54 @@ def test_rule_4_all_that_a_wrong_node_made_is_made_again(monkeypatch):
         bed.work_here()
         # Each batch that is handed out is looked at.
         bed.takes(20)
+
+
+def differing(bed: Bed, *, is_recent: bool) -> Node:
+    """The first node reads a file that is another one here. Returns what is known of the node."""
+    task, *_ = [each for each in bed.bridge.tasks if bed.bridge.workers[each.worker] == NODES[0]]
+    bed.bridge.tasks.remove(task)
+    bed.world.engine.remote_data_differs(task.worker, task.task.number, "/d/1.bin", "its size", is_recent=is_recent)
+    bed.world.run()
+    assert task.task.position in bed.stream.window.batches
+    return bed.stream.remote.nodes[NODES[0]]
+
+
+def test_rule_4_a_node_whose_file_differs_is_not_used():
+    bed = Bed()
+    bed.begins()
+    bed.world.remote.reach()
+    node = differing(bed, is_recent=False)
+    assert (node.is_distrusted, node.why) == (True, "/d/1.bin differs in its size")
+    (told,) = bed.told()
+    assert "/d/1.bin differs in its size" in told
+    assert "none of its batches was handed out before" in told
+
+
+def test_rule_4_a_file_changed_here_just_now_excludes_no_node():
+    bed = Bed()
+    bed.begins()
+    bed.world.remote.reach()
+    node = differing(bed, is_recent=True)
+    assert (node.is_distrusted, node.failures) == (False, 1)
+
+
+def test_rule_4_batches_handed_out_by_a_wrong_node_are_named():
+    bed = Bed()
+    bed.begins()
+    bed.all_is_made_elsewhere()
+    bed.work_here()
+    bed.takes(4)
+    node = bed.stream.remote.nodes[NODES[0]]
+    for made in (1, 2, 99):
+        node.was_made((0, made))
+    while not any(bed.bridge.workers[each.worker] == NODES[0] for each in bed.bridge.tasks):
+        bed.work_here()
+        bed.takes(1)
+        bed.world.remote.reach()
+    differing(bed, is_recent=False)
+    assert "may be wrong: epoch 0: 1-2" in bed.told()[0]
+    assert node.suspects >= 2
+    assert "99" not in bed.told()[0]
 
 
 def test_rule_5_what_does_not_come_in_time_is_made_here():
@@ -361,6 +433,32 @@ def test_rule_6_an_error_elsewhere_is_made_again_here_where_it_is_an_error_or_no
     assert bed.trainer.cursors[1].step > step
 
 
+def test_rule_6_a_node_on_which_all_fails_is_paused():
+    bed = Bed()
+    bed.begins()
+    bed.world.failing |= {(0, step) for step in range(400)}
+    for _ in range(8):
+        bed.all_is_made_elsewhere()
+        bed.world.failing.clear()
+        bed.work_here()
+        bed.takes(4)
+        bed.world.failing |= {(0, step) for step in range(400)}
+    nodes = bed.stream.remote.nodes.values()
+    assert [node.failures for node in nodes] == [remote_work.FAILURES_BORNE] * 2
+    assert bed.stream.remote.why_unused.startswith("node ")
+    assert len(bed.told()) == 2, "each node is named once"
+    bed.world.failing.clear()
+    bed.world.now += remote_work.FIRST_PAUSE_S
+    # Workers that had nothing to do for so long would be given back.
+    bed.stream.remote.used_s = bed.world.now
+    bed.world.tick()
+    for _ in range(5):
+        bed.takes(4)
+        bed.all_is_made_elsewhere()
+        bed.work_here()
+    assert bed.stream.remote.why_unused == ""
+
+
 def test_rule_6_the_batches_of_a_worker_that_is_gone_are_made_here_and_nobody_is_blamed():
     bed = Bed()
     bed.begins()
@@ -375,7 +473,53 @@ def test_rule_6_the_batches_of_a_worker_that_is_gone_are_made_here_and_nobody_is
     assert sum(node.lost for node in bed.stream.remote.nodes.values()) == len(steps)
 
 
-def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
+def test_rule_7_a_stream_that_waits_gets_its_fair_share():
+    bed = Bed(spec=dataclasses.replace(SPEC, remote_workers=6))
+    bed.begins()
+    first = bed.stream
+    other = bed.world.join(dataclasses.replace(SPEC, fingerprint="1" * 32, remote_workers=6), "other")
+    other.place(1, 0, 0, False)
+    for turn in range(40):
+        bed.arrive()
+        bed.world.work(turn)
+        bed.world.remote.reach()
+    second = next(each for each in bed.world.engine.streams.values() if each is not first)
+    assert len(first.remote.workers) == 6
+    # No CPU is left for the second one.
+    bed.world.engine.remote_waits(second.remote.bridge, "waiting for 4 CPUs on one node; each node has 0 free at most")
+    bed.world.run()
+    bed.world.tick()
+    bridge = bed.world.remote.bridges[first.remote.bridge]
+    while bridge.tasks:
+        bed.world.remote.work_off(bridge, bridge.tasks[0])
+    bed.world.tick()
+    bed.world.remote.reach()
+    assert len(first.remote.workers) == 3
+    bed.world.remote.arrive()
+    assert second.remote.waits_for == ""
+    bed.world.tick()
+    assert first.remote.allowed == 6
+
+
+def test_rule_7_a_trainer_that_is_started_again_finds_its_workers():
+    bed = Bed()
+    bed.begins()
+    workers = set(bed.stream.remote.workers)
+    bed.all_is_made_elsewhere()
+    bed.work_here()
+    bed.world.kill(bed.trainer)
+    bed.world.come_to_rest(waits=False)
+    bed.world.now += 2 * bed.world.engine.limits.retire_after_s
+    bed.world.tick()
+    bed.world.remote.reach()
+    assert set(bed.stream.remote.workers) == workers
+    bed.trainer = bed.world.join(SPEC)
+    bed.trainer.place(1, 0, 0, False)
+    bed.arrive()
+    assert set(bed.stream.remote.workers) == workers
+
+
+def test_rule_8_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
     bed = Bed()
     bed.begins()
     pauses = []
@@ -391,7 +535,7 @@ def test_rule_7_a_bridge_that_dies_is_opened_again_after_a_pause_that_grows():
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-def test_rule_7_of_several_ends_in_a_row_the_first_is_told():
+def test_rule_8_of_several_ends_in_a_row_the_first_is_told():
     bed = Bed()
     bed.begins()
     for _ in range(3):
@@ -412,7 +556,7 @@ def test_workers_that_end_with_their_actor_are_told_of_once():
     assert bed.told() == ["a remote worker has ended: its node is gone; its batches are made here"]
 
 
-def test_rule_7_one_that_would_end_again_is_not_opened_again():
+def test_rule_8_one_that_would_end_again_is_not_opened_again():
     bed = Bed()
     bed.begins()
     bed.bridge_ends("Ray is not installed", is_final=True)
@@ -424,7 +568,7 @@ def test_rule_7_one_that_would_end_again_is_not_opened_again():
 
 
 @pytest.mark.parametrize("is_final", [False, True])
-def test_rule_7_a_new_consumer_has_it_tried_at_once(is_final):
+def test_rule_8_a_new_consumer_has_it_tried_at_once(is_final):
     bed = Bed()
     bed.begins()
     bed.bridge_ends("Ray is not installed", is_final=is_final)

@@ -371,7 +371,7 @@ def test_a_first_batch_that_does_not_exist_is_measured_no_longer():
 def elsewhere(stream: StreamState) -> Piece:
     """A batch that another machine has made, and that is to be compared: the task of that."""
     piece = stream.claims.claim_ahead(1)
-    stream.filling.made_elsewhere(piece, 90, "a node")
+    stream.filling.made_elsewhere(piece, 90, "a node", (0, piece.rows))
     assert not piece.batch.filled
     return stream.claims.next_piece(WORKER, into(2))
 
@@ -397,6 +397,6 @@ def test_rule_9_nothing_is_compared_of_a_batch_that_nobody_wants():
     stream = filling()
     piece = stream.claims.claim_ahead(1)
     stream.window.drop(piece.batch)
-    stream.filling.made_elsewhere(piece, 90, "a node")
+    stream.filling.made_elsewhere(piece, 90, "a node", (0, piece.rows))
     assert piece.batch.position not in stream.window.batches
     assert stream.window.ring.claimable == 4
