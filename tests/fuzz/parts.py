@@ -410,6 +410,8 @@ class SqliteRows(Rows):
     def make(self) -> None:
         Path(self.path).unlink(missing_ok=True)
         with sqlite3.connect(self.path) as table:
+            # Workers of the run before may read the file that was just unlinked, and SQLite finds journals by name.
+            table.execute("pragma journal_mode = memory")
             table.execute("create table rows (id integer primary key, row blob)")
             table.executemany("insert into rows values (?, ?)", [(i, self.row(i)) for i in range(LENGTH)])
 

@@ -108,6 +108,10 @@ def program(choose: Choose) -> Program:
     order = choose("order", orders) if batch_size is not None else "sequential"
     persistent = workers > 0 and choose("persistent", (False, True))
     hows = ("once", "again", "second", "deepcopy", *(() if persistent else ("together",)), "resumed")
+    how = choose("how", hows)
+    # DataLoader goes on with the same workers; who resumes has new ones, and they see what was set since.
+    is_set = not (persistent and how == "resumed")
+    epochs = [_epoch(choose, workers) for number in range(choose("epochs", (2, 1, 3)))]
     return Program(
         part=kind.__name__,
         workers=workers,
@@ -118,12 +122,15 @@ def program(choose: Choose) -> Program:
         collate=choose("collate", ("default", "summed", "collator")) if batch_size is not None else "default",
         init=workers > 0 and choose("init", (False, True)),
         prefetch=choose("prefetch", (None, 1, 5)) if workers else None,
-        how=choose("how", hows),
-        epochs=tuple(_epoch(choose, workers, last=number == 2) for number in range(choose("epochs", (2, 1, 3)))),
+        how=how,
+        epochs=tuple(
+            each if is_set or not number else dataclasses.replace(each, before=None)
+            for number, each in enumerate(epochs)
+        ),
     )
 
 
-def _epoch(choose: Choose, workers: int, *, last: bool) -> Epoch:
+def _epoch(choose: Choose, workers: int) -> Epoch:
     values = (None, 1, 2, 3)
     leaves = choose("leaves", ("", "breaks", "raises"))
     return Epoch(

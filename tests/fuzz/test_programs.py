@@ -43,6 +43,12 @@ FOUND = {
     "shared counter": Program("SharedCounter"),
     "counter with workers": Program("Counter", workers=2),
     "counter with persistent workers": Program("Counter", workers=2, persistent=True),
+    "counter with persistent workers, epoch left": Program(
+        "GlobalCounter", workers=1, persistent=True, prefetch=1, epochs=(Epoch(raises=True), Epoch())
+    ),
+    "counter with two persistent workers, epoch left": Program(
+        "ClassCounter", workers=2, persistent=True, batch_size=1, epochs=(Epoch(raises=True), Epoch())
+    ),
     "cache that is returned": Program("Cache"),
     "quasi-random engine": Program("Sobol", workers=3, init=True),
     "collate function that counts": Program("HeldDraws", workers=1, collate="collator", epochs=(Epoch(),)),

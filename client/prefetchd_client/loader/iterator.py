@@ -54,6 +54,7 @@ class PrefetchIterator(Iterator[Any]):
         self._guard = guard
         self._cursor: ClientCursor | None = None
         self._session: Session | None = None
+        self._ending: weakref.finalize[..., Any] | None = None
         self._ended = False
         self._began_at = 0
         self._reported_length = loader.reported_length
@@ -63,29 +64,38 @@ class PrefetchIterator(Iterator[Any]):
             raise StopIteration
         if self._cursor is None or self._session is None:
             self._session, self._cursor = self._loader.begin_epoch()
+            self._end_with(self._session, self._cursor)
             self._cursor.reported_length = self._reported_length
             self._began_at = self._cursor.step
-            # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
-            weakref.finalize(self, self._loader.end_cursor, self._session, self._cursor).atexit = False
         try:
             try:
                 if (change := self._loader.loop_change()) is not None:
                     raise change
                 return self._next_batch(self._session, self._cursor)
             except MustMove as why:
-                moved = self._loader.take_over(self._session, self._cursor, why)
+                # Without its traceback: the session that keeps the error would keep this iterator.
+                moved = self._loader.take_over(self._session, self._cursor, why.with_traceback(None))
             except RuntimeError as error:
                 moved = self._loader.take_over(self._session, self._cursor, None) if is_of_forked_cuda(error) else None
                 if moved is None:
                     raise
             if moved is not None:
                 self._session, self._cursor = moved
+                self._end_with(self._session, self._cursor)
             return self._next_batch(self._session, self._cursor)
         except EndOfEpoch:
             if self._resumed_at_end:
                 return self._next_epoch()
             self.end()
             raise StopIteration from None
+
+    def _end_with(self, session: Session, cursor: ClientCursor) -> None:
+        """Have this cursor end with the iterator, instead of a former one."""
+        if self._ending is not None:
+            self._ending.detach()
+        self._ending = weakref.finalize(self, self._loader.end_cursor, session, cursor)
+        # Not at exit: there the session ends with its cursors, which tell where the next run goes on.
+        self._ending.atexit = False
 
     @property
     def _resumed_at_end(self) -> bool:

@@ -64,6 +64,8 @@ PIN_DEVICE_WARNING = (
     "pin_memory_device is deprecated, the current accelerator will be used as the device,ignore pin_memory_device='{}'."
 )
 FINGERPRINT_WITHIN_S = 600.0
+LEFT_FOR_S = 10.0
+"""How long an iterator waits for what was fetched ahead of a former one, where it counts."""
 OF_WORKERS = ("collate_fn", "worker_init_fn")
 WATCHED = ("dataset", "collate_fn", "worker_init_fn", "index_sampler")
 
@@ -163,6 +165,8 @@ class PrefetchLoader(RebuildGuard):
     _fingerprint_s = 0.0
     # Where batches are made, since a fork of this process cannot make them.
     _moved_to: Where | None = None
+    # Session and cursor of an iterator that was left, whose batches ahead are still to be made (_end_left).
+    _left: tuple[Session, ClientCursor] | None = None
     # An iterator has begun since the program was handed over.
     _has_begun = False
     # Looks within an epoch where DataLoader makes batches in this process.
@@ -295,6 +299,11 @@ class PrefetchLoader(RebuildGuard):
         self._finalizer = weakref.finalize(self, _end, self._sessions, self._path)
         self._positions = Positions(sessions, sampler_state, *self._end_of_sampler(), epoch=self._beginning.epoch)
 
+    @property
+    def _fetched_ahead(self) -> int:
+        """The batches that DataLoader's workers have made or are at, ahead of the loop."""
+        return self.num_workers * (self.prefetch_factor or 2)
+
     def _end_of_sampler(self) -> tuple[int, Callable[[], object] | None]:
         """Returns after which step of an epoch a broken-off loop of DataLoader's leaves its sampler at its end, since
         workers fetch ahead, and what draws what the sampler draws there. Returns (0, None) where no such step is known:
@@ -304,8 +313,8 @@ class PrefetchLoader(RebuildGuard):
         drawn = type(sampler) is RandomSampler and sampler.generator is not None and not sampler.replacement
         if not (drawn and steps and self.num_workers):
             return 0, None
-        ahead = self.num_workers * (self.prefetch_factor or 2)
-        return max(1, steps - ahead + 1), partial(torch.randperm, len(sampler.data_source), generator=sampler.generator)
+        drawing = partial(torch.randperm, len(sampler.data_source), generator=sampler.generator)
+        return max(1, steps - self._fetched_ahead + 1), drawing
 
     @classmethod
     def wrap(cls, dataloader: DataLoader[Any], **extra: Any) -> PrefetchLoader:
@@ -653,6 +662,7 @@ class PrefetchLoader(RebuildGuard):
         watched = slice(len(OF_WORKERS) if self._workers_stay else 0, None)
         is_another = any(map(operator.is_not, self._functions[watched], self._current_functions()[watched]))
         with self._guard:
+            self._end_left()
             # The watch is asked in any case: what it finds now is what it compares with next time.
             # What samples write into a worker ends with its epoch, as DataLoader's workers do.
             ends = self._moved_to is Where.DEALT and not self.persistent_workers and self._has_begun
@@ -724,8 +734,23 @@ class PrefetchLoader(RebuildGuard):
         warn_caller(text)
 
     def end_cursor(self, session: Session, cursor: ClientCursor) -> None:
-        if not is_forked(self):
+        """Ends the cursor of an iterator that is gone."""
+        if is_forked(self):
+            return
+        if self._moved_to is Where.DEALT and self.persistent_workers and self._left is None:
+            self._left = session, cursor
+        else:
             self._sessions.close_cursor(session, cursor)
+
+    def _end_left(self) -> None:
+        """End the cursor that was left in a stream whose samples write into their workers, once the batches are made
+        that DataLoader had fetched ahead: its persistent workers make them all, whoever takes them."""
+        if self._left is None:
+            return
+        (session, cursor), self._left = self._left, None
+        if not isinstance(session, InlineStream):
+            session.wait_ahead(cursor, self._fetched_ahead, LEFT_FOR_S)
+        self._sessions.close_cursor(session, cursor)
 
     def abandon(self) -> None:
         """Leaves the daemon to the parent, in a forked child: sends nothing, and keeps nothing of the parent's open."""
@@ -764,6 +789,7 @@ class PrefetchLoader(RebuildGuard):
             name=name,
             minimum_slots=minimum_slots(self._path),
             takes_turns=self._moved_to is Where.DEALT,
+            most_ahead=self._fetched_ahead if self.persistent_workers else 0,
             **self._options,
         )
         self._fingerprint_s = time.perf_counter() - began_s

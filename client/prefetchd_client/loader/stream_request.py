@@ -280,6 +280,7 @@ def stream_request(
     remote_resources: Mapping[str, Any] | None = None,
     run_ahead: bool | None = None,
     takes_turns: bool = False,
+    most_ahead: int = 0,
     has_worker_info: bool = True,
 ) -> StreamRequest:
     """Resolves everything but the fingerprint; `index_sampler` and `generator` decide where the order is a sampler's,
@@ -344,6 +345,7 @@ def stream_request(
         workers=whole_number("num_workers", num_workers),
         dealt=dealt,
         private=takes_turns,
+        high_watermark=most_ahead if takes_turns else 0,
         timeout_s=float(timeout),
         remote_workers=whole_number("remote_workers", remote_workers),
         remote_resources=encode_resources(remote_resources),

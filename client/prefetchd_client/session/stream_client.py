@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -287,6 +288,19 @@ class StreamClient:
             self._tell_progress()
             self._progress.sent_ns = now_ns
         return batch
+
+    def wait_ahead(self, cursor: ClientCursor, batches: int, timeout_s: float) -> None:
+        """Waits until the cursor's next `batches` are offered, or all that its epoch has, or the time is over. Takes
+        none of them."""
+        until_s = time.monotonic() + timeout_s
+        while not self._closed and self._failure is None and (left_s := until_s - time.monotonic()) > 0:
+            self._drain()
+            end = cursor.step + batches
+            if cursor.steps is not None:
+                end = min(end, cursor.steps)
+            if all(step in cursor.offers for step in range(cursor.step, end)):
+                break
+            self._link.wait(left_s)
 
     # --- iterable datasets ---
 
