@@ -211,8 +211,8 @@ class Daemon:
         deadline_s = time.monotonic() + GONE_WITHIN_S
         empty_looks = 0
         while True:
-            # One that a closed loader has asked for may only be starting.
-            if self.socket.exists():
+            # One that a closed loader has asked for may only be starting. One that was killed has left its record.
+            if self.socket.exists() or self.paths.start_record.exists():
                 # The verb, in this process: another one would take longer than most daemons' ends.
                 CliRunner().invoke(stop.command, ["--socket", str(self.socket)], env={**self.environment})
             left = self._all_processes()
