@@ -49,6 +49,17 @@ FOUND = {
     "counter with two persistent workers, epoch left": Program(
         "ClassCounter", workers=2, persistent=True, batch_size=1, epochs=(Epoch(raises=True), Epoch())
     ),
+    "counter, two loaders with one generator": Program(
+        workers=2, persistent=True, order="generator", collate="collator", how="second"
+    ),
+    "cache with a generator, epoch left": Program(
+        "PlainCache",
+        workers=1,
+        persistent=True,
+        order="generator",
+        collate="collator",
+        epochs=(Epoch(raises=True), Epoch()),
+    ),
     "cache that is returned": Program("Cache"),
     "quasi-random engine": Program("Sobol", workers=3, init=True),
     "collate function that counts": Program("HeldDraws", workers=1, collate="collator", epochs=(Epoch(),)),
