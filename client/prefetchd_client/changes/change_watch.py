@@ -56,7 +56,10 @@ from prefetchd_client.session.sampler_state import SamplerState
 _MOST_NAMED = 8
 """Objects of live state that are named in messages."""
 TOLD_WITHIN_S = 0.1
-"""Seconds for which a fork's findings are waited for (rule 6)."""
+"""Seconds to wait for what a fork finds (rule 6)."""
+CONTENT_WITHIN_S = 1.0
+"""Seconds to wait for what a fork finds arrays to hold (rule 2). Without it the stream is replaced, although most such
+writes are to other memory on an array's first or last page."""
 
 
 class ChangeWatch:
@@ -232,7 +235,7 @@ class ChangeWatch:
         if block is None or self._pages is None or not self._pages.may_be_written(block):
             return False
         if id(array) not in self._contents:
-            self._from_fork()
+            self._from_fork(CONTENT_WITHIN_S)
         known, now = self._contents.get(id(array)), content_digest(array) or b""
         self._contents[id(array)] = now
         return now != known

@@ -186,10 +186,12 @@ def test_an_edit_of_a_module_is_seen_and_which_ones_there_are_is_searched_for_on
 
 
 class Forked:
-    """A watch as a loader has it that forks: a fork of this process tells what it has found."""
+    """A watch as a loader has it that forks: a fork of this process tells what it has found, or does so "late", to who
+    waits for it."""
 
     def __init__(self, parts, *, tells=True, former=None) -> None:
         self.told = None
+        self.is_late = tells == "late"
         self.asked = 0
         self.watch = ChangeWatch(parts, elsewhere=self.elsewhere, former=former.watch if former else None)
         reading, writing = os.pipe()
@@ -216,7 +218,8 @@ class Forked:
 
     def elsewhere(self, within_s: float):
         self.asked += 1
-        return self.told
+        self.is_late = self.is_late and not within_s
+        return self.told if not self.is_late else None
 
     def has_changed(self) -> bool:
         return self.watch.has_changed()
@@ -254,6 +257,17 @@ def test_a_fork_and_its_parent_see_a_change(make, change, tells, forked):
     again = forked({"dataset": held}, former=first)
     assert not again.has_changed()
     assert not again.has_changed()
+
+
+def test_a_write_beside_an_array_waits_for_what_the_fork_found(forked):
+    """The first and the last page of an array hold other memory too."""
+    around = np.zeros(2 * LARGE)
+    held = Holding(value=around[1:LARGE])
+    late = forked({"dataset": held}, tells="late")
+    around[0] = 7
+    assert not late.has_changed()
+    held.value[5] = 1
+    assert late.has_changed()
 
 
 LONG = 40_000
