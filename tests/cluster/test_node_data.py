@@ -13,6 +13,7 @@ from prefetchd.daemon.engine.stream.remote_work import FAILURES_BORNE
 from tests.cluster.datasets import Files
 from tests.cluster.ray_nodes import RayNodes
 from tests.cluster.test_remote_batches import made_elsewhere, remote_of, run
+from tests.scenario.waiting import until
 
 __all__ = ["run"]
 
@@ -68,7 +69,9 @@ def test_a_node_whose_files_differ_in_part_is_excluded(ray_daemon, run, node_wit
     (line,) = [line for line in "".join(said).splitlines() if "makes other batches" in line]
     assert f"{data}/" in line
     assert "differs in its time of change and its bytes" in line
-    (odd,) = [node for node in remote_of(ray_daemon)["nodes"] if node["distrusted"]]
+    (odd,) = until(
+        lambda: [node for node in remote_of(ray_daemon)["nodes"] if node["distrusted"]], "the status says so"
+    )
     before = made_elsewhere(ray_daemon)
     trainer.goes_on_until(lambda: made_elsewhere(ray_daemon) > before + 20, "the other nodes make more")
     assert {node["name"]: node["batches"] for node in remote_of(ray_daemon)["nodes"]}[odd["name"]] == odd["batches"]
