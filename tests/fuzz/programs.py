@@ -22,6 +22,9 @@ PAUSE_S = 0.08
 
 _T = TypeVar("_T")
 
+WRITES_FILES = (parts.SmallFile, parts.IndexFile, parts.MappedFile, parts.FileStream)
+"""Datasets whose set() writes a file."""
+
 Choose = Callable[[str, tuple[Any, ...]], Any]
 """choose(name, options) picks one; the first option is the simplest."""
 
@@ -111,7 +114,7 @@ def program(choose: Choose) -> Program:
     how = choose("how", hows)
     # DataLoader goes on with the same workers; who resumes has new ones, and they see what was set since.
     is_set = not (persistent and how == "resumed")
-    epochs = [_epoch(choose, workers) for number in range(choose("epochs", (2, 1, 3)))]
+    epochs = [_epoch(choose, workers, kind) for number in range(choose("epochs", (2, 1, 3)))]
     return Program(
         part=kind.__name__,
         workers=workers,
@@ -130,14 +133,15 @@ def program(choose: Choose) -> Program:
     )
 
 
-def _epoch(choose: Choose, workers: int) -> Epoch:
+def _epoch(choose: Choose, workers: int, kind: type) -> Epoch:
     values = (None, 1, 2, 3)
     leaves = choose("leaves", ("", "breaks", "raises"))
     return Epoch(
         before=choose("before", values),
         # Workers of DataLoader begin with iter(): whether they see it is a race.
         at=None if workers else choose("at", values),
-        within=None if workers else choose("within", values),
+        # A file that is written within an epoch is seen when the next one begins.
+        within=None if workers or kind in WRITES_FILES else choose("within", values),
         breaks=leaves == "breaks",
         raises=leaves == "raises",
         pause=choose("pause", (False, True)),
