@@ -15,6 +15,10 @@ RULES = {
     "together": "two iterators of one loader with a generator draw their base seeds as each begins, and not at iter()",
     "cache": "with workers, entries of a cache that depend on those before them are each worker's own",
     "written": "without workers DataLoader sees at once that the loop has written a file; here the next epoch does",
+    "left": (
+        "with persistent workers, an iterable dataset that keeps its place begins anew after an epoch that was left; "
+        "DataLoader's goes on behind what its workers had fetched"
+    ),
     "files": "where DataLoader's workers read wrong rows through a file that they share, ours are right",
 }
 """The accepted differences, by name. docs/compatibility.md has each of them."""

@@ -84,7 +84,7 @@ def test_program_has_dataloaders_samples(what):
 @pytest.mark.usefixtures("fuzzed_daemon")
 def test_random_programs_have_dataloaders_samples():
     @settings(
-        max_examples=150,
+        max_examples=60,
         deadline=None,
         database=None,
         # The same programs each time: `make fuzz` makes others.
